@@ -1,0 +1,136 @@
+"""What the scripts of all contenders share: their arguments, their part of the samples, the check, the fsync.
+
+A script writes the samples that a file lists, in its order and cut into shards as our own build cuts them, and prints
+how many it wrote. It runs as one process, as its library's documents show it, or forks as many as `--processes` says,
+each with a contiguous part of the shards and a folder of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One original image."""
+
+    path: str
+    key: str
+    label: int
+
+
+class Image(NamedTuple):
+    """One image to write; height, width and orientation are 0, 0 and 1 where it was not checked."""
+
+    position: int
+    """Among all samples."""
+    key: str
+    label: int
+    data: bytes
+    height: int
+    width: int
+    orientation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One run of a script."""
+
+    shards: list[list[Entry]]
+    classes: list[str]
+    out: Path
+    check: str
+    """`decode` or `none`, as in `dataprep build --check`."""
+    processes: int
+
+    def part(self, index: int) -> list[list[Entry]]:
+        """The shards of one process."""
+        count = len(self.shards)
+        return self.shards[count * index // self.processes : count * (index + 1) // self.processes]
+
+    def folder(self, index: int) -> Path:
+        """Where one process writes: the output itself where there is only one."""
+        return self.out / f"{index:05d}" if self.processes > 1 else self.out
+
+    def shard_bytes(self) -> int:
+        """At which a writer that cuts by size begins the next shard, to have as many as our build."""
+        total = sum(Path(entry.path).stat().st_size for shard in self.shards for entry in shard)
+        return -(-total // len(self.shards))
+
+    def images(self, index: int) -> Iterator[Image]:
+        """Read and check the samples of one process; what our build rejects is left out here, too."""
+        before = sum(len(shard) for shard in self.shards[: len(self.shards) * index // self.processes])
+        entries = (entry for shard in self.part(index) for entry in shard)
+        for position, (path, key, label) in enumerate(entries, start=before):
+            with open(path, "rb", buffering=0) as file:
+                data = file.read()
+            image = Image(position, key, label, data, 0, 0, 1)
+            if self.check == "none":
+                yield image
+            elif (checked := _checked(image)) is not None:
+                yield checked
+
+
+def read_task() -> Task:
+    """The task that the command line gives."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--order", type=Path, required=True, help="JSON: classes, and shards of [path, key, label]")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--check", choices=["decode", "none"], required=True)
+    parser.add_argument("--processes", type=int, required=True)
+    options = parser.parse_args()
+    order = json.loads(options.order.read_bytes())
+    shards = [[Entry(*entry) for entry in shard] for shard in order["shards"]]
+    return Task(
+        shards=shards, classes=order["classes"], out=options.out, check=options.check, processes=options.processes
+    )
+
+
+def run_parts(task: Task, write_part: Callable[[Task, int], int]) -> None:
+    """Let every process write its part and make it durable; then say how many samples stand."""
+    if task.processes == 1:
+        counts = [_durable_part(task, write_part, 0)]
+    else:
+        # Forked, as the peers' documents do it: what they import is imported once.
+        with multiprocessing.get_context("fork").Pool(task.processes) as pool:
+            counts = pool.starmap(_durable_part, [(task, write_part, index) for index in range(task.processes)])
+    print_samples(sum(counts))
+
+
+def print_samples(count: int) -> None:
+    """The last line of a script's output, which the benchmark reads."""
+    print(json.dumps({"samples": count}))
+
+
+def sync_file(path: str | Path) -> None:
+    """As our build does before a shard counts as written."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _durable_part(task: Task, write_part: Callable[[Task, int], int], index: int) -> int:
+    task.folder(index).mkdir(parents=True, exist_ok=True)
+    count = write_part(task, index)
+    for path in task.folder(index).rglob("*"):
+        sync_file(path)
+    return count
+
+
+def _checked(image: Image) -> Image | None:
+    from dataprep.images import ImagePolicy, check_image
+    from dataprep.records import Event
+
+    result = check_image(image.key, image.data, ImagePolicy(check="decode"))
+    if isinstance(result, Event):
+        return None
+    height, width, orientation = result.height, result.width, result.orientation
+    return image._replace(data=result.image, height=height, width=width, orientation=orientation)

@@ -1,0 +1,6 @@
+"""`python -m dataprep`."""
+
+from dataprep.cli import main
+
+if __name__ == "__main__":
+    main()

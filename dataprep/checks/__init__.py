@@ -1,0 +1,1 @@
+"""What `dataprep verify` looks at, one module a part of a dataset."""

@@ -1,0 +1,75 @@
+"""The `dataprep` command: a group whose commands are imported only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from dataprep import __version__
+from dataprep.errors import DataprepError
+
+COMMANDS = {
+    "build": "Original files to verified shards, on disk or in a bucket.",
+    "demo-data": "Write small originals, packed as the real ones are, to try everything with.",
+    "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
+    "verify": "Compare every byte of a dataset with its manifest.",
+}
+"""Name to one line of help; the module is dataprep.commands.<name with underscores>, its command `command`."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"dataprep.commands.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="dataprep")
+def group() -> None:
+    """From original image archives to TPU-friendly shards beside the TPU.
+
+    \b
+    Try it:   dataprep demo-data coco originals
+              dataprep build coco-dup5 --source originals --output shards --format webdataset --allow-partial
+              dataprep verify shards --deep
+
+    Exit codes: 0 done, 1 a check failed, 2 usage or input, 3 cannot tell, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Entry point: expected errors become one line on stderr and an exit code."""
+    try:
+        code = group(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = _interrupted()
+    except KeyboardInterrupt:
+        code = _interrupted()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except DataprepError as error:
+        click.echo(f"dataprep: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted() -> int:
+    click.echo("dataprep: interrupted; run the same command again to go on", err=True)
+    return 130

@@ -1,0 +1,1 @@
+"""One module per command; dataprep.cli imports each only when it is called."""

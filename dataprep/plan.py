@@ -1,0 +1,221 @@
+"""From references to an ordered list of shards: pure functions of the enumeration, the options and the seed.
+
+The plan of a build is stored before the first shard is written and names, by a hash, everything on which the dataset's
+bytes depend (docs/architecture.md, "The plan"). Arrays here have one entry a sample of the split, in the order of the
+originals, unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.errors import UsageError
+from dataprep.images import ImagePolicy
+from dataprep.randomness import ORDER_VERSION, permutation
+from dataprep.records import SampleRef
+
+PLAN_SCHEMA = "1.0"
+DEFAULT_SHARD_BYTES = 256 * 2**20
+Repeat = Literal["virtual", "physical"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """Every option that changes a dataset's bytes. Where it is written, by how many workers or with which limits on
+    rejections is no part of it."""
+
+    dataset: str
+    format: str
+    splits: tuple[str, ...]
+    seed: int = 0
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    """Source bytes a shard, about; ignored where num_shards is given."""
+    num_shards: int | None = None
+    """Shards of each split (of each stored pass of it)."""
+    repeat: Repeat = "virtual"
+    images: ImagePolicy = field(default_factory=ImagePolicy)
+    allow_partial: bool = False
+    fake_images: int | None = None
+    """Train images of imagenet-fake."""
+
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
+        _require(self.shard_bytes >= 1, f"--shard-bytes must be 1 or more, got {self.shard_bytes}")
+        _require(
+            self.num_shards is None or self.num_shards >= 1, f"--num-shards must be 1 or more, got {self.num_shards}"
+        )
+        _require(bool(self.splits), "no split to build; name one with --split")
+        side, quality = self.images.short_side, self.images.quality
+        _require(side is None or side >= 1, f"--resize must be 1 pixel or more, got {side}")
+        _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
+        if self.images.check == "none" and (side is not None or self.images.apply_exif):
+            raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSplit:
+    """The shape of one split's plan."""
+
+    name: str
+    shard_samples: tuple[int, ...]
+    repeat_count: int
+    """Passes of the stored references that make an epoch."""
+    repeat_stored: int
+    sources: tuple[dict[str, Any], ...]
+    """Each `{name, bytes}`."""
+    enumeration_sha256: str
+    source_bytes: int
+    """Sum of the original images' bytes, one pass."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What `_build/plan.json` holds; the references themselves are in `_build/plan.parquet`, a row group a shard."""
+
+    options: BuildOptions
+    codecs: dict[str, str]
+    classes: tuple[str, ...]
+    splits: tuple[PlannedSplit, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The plan as JSON values, its hash included."""
+        values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
+        body: dict[str, Any] = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        return body | {"plan_hash": _sha256_json(body)}
+
+    @property
+    def plan_hash(self) -> str:
+        """Names everything on which the dataset's bytes depend."""
+        return str(self.document()["plan_hash"])
+
+    @property
+    def num_shards(self) -> int:
+        return sum(len(split.shard_samples) for split in self.splits)
+
+    def locate(self, index: int) -> tuple[PlannedSplit, int]:
+        """The split of a shard, and the shard's position in it."""
+        position = index
+        for split in self.splits:
+            if position < len(split.shard_samples):
+                return split, position
+            position -= len(split.shard_samples)
+        raise UsageError(f"shard {index} past the end: the plan has {self.num_shards} shards")
+
+
+def plan_from_document(document: dict[str, Any]) -> Plan:
+    """Read back what Plan.document wrote."""
+    options = document["options"]
+    images = ImagePolicy(**options["images"])
+    return Plan(
+        options=BuildOptions(**{**options, "splits": tuple(options["splits"]), "images": images}),
+        codecs=document["codecs"],
+        classes=tuple(document["classes"]),
+        splits=tuple(
+            PlannedSplit(**{**s, "shard_samples": tuple(s["shard_samples"]), "sources": tuple(s["sources"])})
+            for s in document["splits"]
+        ),
+    )
+
+
+def order_split(
+    num_bytes: NDArray[np.int64], options: BuildOptions, split: str, stored: int
+) -> list[NDArray[np.int64]]:
+    """Cut one split into shards: for each shard the positions of its samples, in the shard's order.
+
+    Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
+    have nearly the same size and their number depends on the bytes alone.
+
+    Args:
+        num_bytes: Source bytes of each sample, shape (samples,).
+        stored: Passes written out, 5 for `--repeat physical` of a dataset repeated five times.
+    """
+    count = len(num_bytes)
+    total = int(num_bytes.sum())
+    shards = options.num_shards or max(1, -(-total // options.shard_bytes))
+    if options.num_shards is not None and shards > max(1, count):
+        raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
+    ordered: list[NDArray[np.int64]] = []
+    for pass_index in range(stored):
+        order = permutation(count, seed=options.seed, purpose=f"build/{split}", pass_index=pass_index)
+        bounds = cut(num_bytes[order], min(shards, max(1, count)))
+        ordered.extend(order[start:stop] for start, stop in pairwise(bounds))
+    return ordered
+
+
+def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
+    """Boundaries, `shards + 1` of them, at which the running sum of bytes passes equal shares of the total."""
+    before = np.cumsum(num_bytes) - num_bytes
+    total = int(num_bytes.sum())
+    if total == 0:
+        return [len(num_bytes) * i // shards for i in range(shards + 1)]
+    thresholds = [-(-i * total // shards) for i in range(shards)]
+    inner = np.searchsorted(before, np.asarray(thresholds, dtype=np.int64), side="left")
+    return [*(int(i) for i in inner), len(num_bytes)]
+
+
+def physical_key(key: str, pass_index: int) -> str:
+    """The key of a sample in stored pass r of a physically repeated split."""
+    return f"{key}-r{pass_index}"
+
+
+def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
+    """Hash of what was found in the originals and in which order."""
+    digest = hashlib.sha256()
+    for ref in refs:
+        digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}\n".encode())
+    return digest.hexdigest()
+
+
+def codec_versions() -> dict[str, str]:
+    """Versions of the libraries whose output or verdict enters a dataset's bytes."""
+    versions = {}
+    for package in ("pillow", "pyarrow", "simplejpeg"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # a bundled application without package metadata
+            versions[package] = "unknown"
+    return versions
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
+    """What differs between two plan documents, one line each, for the person who has to decide."""
+    lines: list[str] = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        here, there = ours.get(name), theirs.get(name)
+        if name == "plan_hash" or here == there:
+            continue
+        label = f"{path}{name}"
+        if isinstance(here, dict) and isinstance(there, dict):
+            lines += differences(here, there, f"{label}.")
+        elif name == "splits" and here and there:
+            lines += differences(_by_name(here), _by_name(there), f"{label}.")
+        else:
+            lines.append(f"{label} is {_short(there)} there, {_short(here)} here")
+    return lines
+
+
+def _by_name(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {split["name"]: split for split in splits}
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _sha256_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

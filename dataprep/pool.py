@@ -1,0 +1,213 @@
+"""A supervised pool of spawned processes: one task a shard, handed out as workers fall idle.
+
+What concurrent.futures and multiprocessing.Pool lack for this: they either stall or break as a whole when one process
+dies. Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and
+set aside while the others go on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Generic, TypeVar
+
+from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError
+
+T = TypeVar("T")
+
+MAX_DEATHS = 3
+"""Workers that one task may kill before it is set aside."""
+MAX_ATTEMPTS = 4
+"""Of a task that failed with an error that may pass: storage, operating system."""
+FIRST_BACKOFF_S = 0.5
+# glibc gives every image's buffer back to the kernel and asks for it again: a third of the CPU time of image work.
+MALLOC_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "268435456", "MALLOC_TRIM_THRESHOLD_": "268435456"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a worker sends instead of a result."""
+
+    error: DataprepError
+    may_pass: bool
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection[Any, Any]
+    index: int | None = None
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is left to do and what went wrong, by task index."""
+
+    waiting: list[tuple[float, int]]
+    """Heap of (not before, index)."""
+    deaths: dict[int, int] = field(default_factory=dict)
+    attempts: dict[int, int] = field(default_factory=dict)
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+
+class Pool(Generic[T]):
+    """Runs `task(index)` for many indexes in `workers` processes.
+
+    Args:
+        task: Picklable; may be called again for an index that it was doing when its process died.
+        workers: Processes, at least 1.
+        log: Called with one line when a worker dies or a task is tried again.
+    """
+
+    def __init__(self, task: Callable[[int], T], workers: int, log: Callable[[str], None]) -> None:
+        self._task, self._num_workers, self._log = task, workers, log
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[_Worker] = []
+
+    def run(self, indexes: Iterable[int]) -> Iterator[T]:
+        """Yield results as they come.
+
+        Raises:
+            DataprepError: A task failed with an error that will not pass; the pool is stopped.
+            BuildError: Every other task is done, and these were set aside.
+        """
+        state = _Progress([(0.0, index) for index in sorted(indexes)])
+        count = min(self._num_workers, len(state.waiting))
+        with environment(MALLOC_ENVIRONMENT):
+            try:
+                self._workers = [self._start() for _ in range(count)]
+                yield from self._supervise(state)
+            finally:
+                self._stop()
+        if state.set_aside:
+            names = "; ".join(f"shard {index}: {why}" for index, why in sorted(state.set_aside.items()))
+            raise BuildError(
+                f"{len(state.set_aside)} of the shards could not be built: {names}. "
+                "All others are done; run the same command again to try these"
+            )
+
+    def _supervise(self, state: _Progress) -> Iterator[T]:
+        while state.waiting or any(worker.index is not None for worker in self._workers):
+            self._hand_out(state)
+            for worker in self._ready(state):
+                index = worker.index
+                try:
+                    answer = worker.pipe.recv()
+                except (EOFError, OSError):
+                    self._replace(worker, state)
+                    continue
+                worker.index = None
+                if isinstance(answer, _Failure):
+                    self._failed(index or 0, answer, state)
+                else:
+                    yield answer
+
+    def _hand_out(self, state: _Progress) -> None:
+        for worker in self._workers:
+            if worker.index is None and state.waiting and state.waiting[0][0] <= time.monotonic():
+                worker.index = heapq.heappop(state.waiting)[1]
+                try:
+                    worker.pipe.send(worker.index)
+                except OSError:  # it died idle; its end of the pipe says so below
+                    continue
+
+    def _ready(self, state: _Progress) -> list[_Worker]:
+        """Workers that answered or died; waits until one does, or until a task may be tried again."""
+        idle = any(worker.index is None for worker in self._workers)
+        timeout = max(0.0, state.waiting[0][0] - time.monotonic()) if idle and state.waiting else None
+        by_pipe = {worker.pipe: worker for worker in self._workers}
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
+
+    def _failed(self, index: int, failure: _Failure, state: _Progress) -> None:
+        attempts = state.attempts[index] = state.attempts.get(index, 0) + 1
+        if not failure.may_pass or attempts >= MAX_ATTEMPTS:
+            raise failure.error
+        delay_s = FIRST_BACKOFF_S * 2 ** (attempts - 1)
+        self._log(f"shard {index}: {failure.error}; trying again in {delay_s:g} s")
+        heapq.heappush(state.waiting, (time.monotonic() + delay_s, index))
+
+    def _replace(self, worker: _Worker, state: _Progress) -> None:
+        worker.process.join()
+        worker.pipe.close()
+        code, index = worker.process.exitcode, worker.index
+        self._workers[self._workers.index(worker)] = self._start()
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if index is None:
+            self._log(f"an idle worker died ({how}); replaced")
+            return
+        deaths = state.deaths[index] = state.deaths.get(index, 0) + 1
+        if deaths >= MAX_DEATHS:
+            state.set_aside[index] = f"killed its worker {deaths} times, last by {how}"
+            self._log(f"shard {index}: {state.set_aside[index]}; set aside")
+            return
+        self._log(f"shard {index}: its worker died ({how}); trying again")
+        heapq.heappush(state.waiting, (time.monotonic(), index))
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work, args=(self._task, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # an idle worker ends by itself
+            if worker.index is not None:
+                worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(10)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._workers = []
+
+
+def _work(task: Callable[[int], object], pipe: Connection[Any, Any]) -> None:
+    """A worker's life: tasks from the pipe until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    while True:
+        try:
+            index = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = task(index)
+        except DataprepError as error:
+            may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
+            answer = _Failure(error, may_pass)
+        except Exception as error:  # noqa: BLE001  a defect of ours must not look like a dead worker
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
+            answer = _Failure(BuildError(text), may_pass=isinstance(error, OSError))
+        pipe.send(answer)
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for processes started inside the block; what the user set wins."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

@@ -1,0 +1,251 @@
+"""What a dataset is: its published facts, and how its original files become references."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.records import NO_LABEL, Enumeration, SampleRef, SourceFile
+from dataprep.sources.archives import ByteReader, Member, Progress, damaged
+from dataprep.sources.keys import is_image, key_of, name_parts, refuse_duplicates, shown
+from dataprep.storage.base import Storage
+
+MAX_IMAGE_BYTES = 128 * 2**20
+"""Of one original image, which a build holds in memory; ImageNet's largest has 16 MB."""
+MAX_SAMPLES = 2_000_000
+"""Of one split: bounds the memory that an archive of millions of empty members can ask for."""
+HASH_CHUNK_BYTES = 2**22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchiveFacts:
+    """One original file as it was published."""
+
+    name: str
+    md5: str
+    num_bytes: int | None = None
+    """None where no exact size was published."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitFacts:
+    """What was published about a split."""
+
+    samples: int | None
+    """None where the dataset has no size of its own."""
+    class_samples: tuple[int, int] | None = None
+    """Fewest and most images of one class."""
+    archives: tuple[ArchiveFacts, ...] = ()
+    repeats: int = 1
+    """Passes over the images that make one epoch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceCheck:
+    """One original file beside its published facts."""
+
+    file: str
+    expected_md5: str
+    found_md5: str | None
+    """None where the size differed already and the file was not read."""
+    expected_bytes: int | None
+    found_bytes: int
+
+    @property
+    def matches(self) -> bool:
+        return self.found_md5 == self.expected_md5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """A dataset that can be built: facts, and the way from its original files to references."""
+
+    name: str
+    """As users write it."""
+    description: str
+    citation: str
+    licence: str
+    origin: str
+    """Where the original files come from."""
+    facts: Mapping[str, SplitFacts]
+    """By split, in the order in which they are built."""
+    default_splits: tuple[str, ...]
+    image_suffix: str
+    """Of the files of an image folder."""
+    default_max_reject_ratio: float = 0.0
+    generated: ClassVar[bool] = False
+    """True where `write_originals` makes the original files."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self.facts)
+
+    def split_facts(self, split: str) -> SplitFacts:
+        """Raises UsageError for a split that the dataset has not."""
+        if split not in self.facts:
+            raise UsageError(f"--split {split}: {self.name} has {' and '.join(self.facts)}")
+        return self.facts[split]
+
+    def repeats(self, split: str) -> int:
+        """Passes over the stored images that make one epoch."""
+        return self.split_facts(split).repeats
+
+    def with_images(self, images: int) -> Dataset:
+        """The dataset of so many train images. Raises UsageError where its size is not the user's to choose."""
+        raise UsageError(
+            f"--images {images}: {self.name} has the size of its original files; only imagenet-fake takes it"
+        )
+
+    def write_originals(self, directory: Path) -> None:
+        """Make the original files of a generated dataset; those already there stay. Raises UsageError for others."""
+        raise UsageError(f"{self.name}: its original files come from {self.origin}; give their folder with --source")
+
+    @abstractmethod
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """The class list, sorted: a label is a position in it. Empty where the dataset has no classes.
+
+        Args:
+            root: Of the original files.
+            allow_partial: The classes found there; otherwise the published ones, and nothing is read.
+        """
+
+    def enumerate(
+        self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None = None
+    ) -> Enumeration:
+        """References to all original images of a split, none of which is read.
+
+        Args:
+            root: Of the original files.
+            split: One of `splits`.
+            allow_partial: Take what is there, whatever the published counts and classes say.
+            progress: Told of archives' names, bytes walked and bytes in all.
+
+        Raises:
+            SourceError: Files are absent, damaged, hostile, or not of the published counts and classes.
+            UsageError: The dataset has no such split.
+        """
+        facts = self.split_facts(split)
+        found = self._find(root, split, allow_partial=allow_partial, progress=progress)
+        if not found.refs:
+            raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
+        refuse_duplicates(split, found.refs)
+        if not allow_partial:
+            self._refuse_other_counts(root, split, facts, found.refs)
+        return found
+
+    @abstractmethod
+    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
+        """What `enumerate` returns, its counts not compared yet."""
+
+    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: list[SampleRef]) -> None:
+        problems = []
+        if facts.samples is not None and len(refs) != facts.samples:
+            problems.append(f"{len(refs):,} images, expected {facts.samples:,}")
+        if facts.class_samples is not None:
+            fewest, most = facts.class_samples
+            classes = self.classes(root, allow_partial=False)
+            counts = np.bincount(np.fromiter((ref.label for ref in refs), np.int64), minlength=len(classes))
+            odd = np.flatnonzero((counts < fewest) | (counts > most))
+            if len(odd):
+                expected = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+                more = f" (and {len(odd) - 1:,} more classes)" if len(odd) > 1 else ""
+                problems.append(f"class {classes[odd[0]]} has {counts[odd[0]]:,}, expected {expected}{more}")
+        if problems:
+            raise SourceError(
+                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
+                "fetch the originals again, or build what is there with --allow-partial"
+            )
+
+    def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
+        """Compare the sizes and md5s of a split's archives with the published ones, reading each once.
+
+        Raises:
+            SourceError: None of the archives is there.
+        """
+        facts = self.split_facts(split)
+        checks = []
+        for archive in facts.archives:
+            info = root.stat(archive.name)
+            if info is None:
+                continue
+            differs = archive.num_bytes is not None and info.num_bytes != archive.num_bytes
+            found = None if differs else _md5(root, archive.name, info.num_bytes, progress)
+            checks.append(
+                SourceCheck(
+                    file=archive.name,
+                    expected_md5=archive.md5,
+                    found_md5=found,
+                    expected_bytes=archive.num_bytes,
+                    found_bytes=info.num_bytes,
+                )
+            )
+        if not checks:
+            names = ", ".join(archive.name for archive in facts.archives) or "no archive"
+            raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
+        return checks
+
+
+@dataclass(slots=True)
+class RefCollector:
+    """Gathers the references of one split; every bound on a single image is held here."""
+
+    split: str
+    refs: list[SampleRef] = field(default_factory=list)
+    sources: list[SourceFile] = field(default_factory=list)
+
+    def image_parts(self, reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...] | None:
+        """The path components of a member that is an image; None for one to pass over.
+
+        Raises:
+            SourceError: The name is hostile or unknown, or the image cannot be read in place.
+        """
+        parts = member_parts(reader, member, within=within)
+        try:
+            if member.is_directory or not is_image(parts):
+                return None
+        except SourceError as error:
+            raise damaged(reader, member.offset, str(error), member=member.name, within=within) from error
+        if member.unreadable:
+            raise damaged(reader, member.offset, member.unreadable, member=member.name, within=within)
+        return parts
+
+    def add(self, key_parts: tuple[str, ...], source: str, member: Member, label: int = NO_LABEL) -> None:
+        """Take one image. `source` is the file that holds it, relative to the root."""
+        if member.num_bytes > MAX_IMAGE_BYTES:
+            raise SourceError(
+                f"{source}: {shown(member.name)} at byte {member.offset:,} has {member.num_bytes:,} bytes; "
+                f"at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+            )
+        if len(self.refs) >= MAX_SAMPLES:
+            raise SourceError(f"{source}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset")
+        self.refs.append(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
+
+    def enumeration(self) -> Enumeration:
+        return Enumeration(self.refs, self.sources)
+
+
+def member_parts(reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...]:
+    """The path components of a member. Raises SourceError for a hostile name, naming archive, member and offset."""
+    try:
+        return name_parts(member.name)
+    except SourceError as error:
+        raise damaged(reader, member.offset, str(error), member=member.name, within=within) from error
+
+
+def _md5(root: Storage, name: str, num_bytes: int, progress: Progress | None) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    done = 0
+    with root.open(name) as stream:
+        while chunk := stream.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            if progress is not None:
+                progress(name, done, num_bytes)
+    return digest.hexdigest()

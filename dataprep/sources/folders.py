@@ -1,0 +1,110 @@
+"""The files of an unpacked folder, on disk or in a bucket.
+
+On disk the folder itself may be a link to a directory: users put originals on another volume that way. What lies
+below may have come out of someone else's archive: links there may lead to files of the same folder, never outside and
+never to directories.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from dataprep.errors import SourceError
+from dataprep.sources.keys import is_hidden, name_bytes, name_parts, shown
+from dataprep.storage.base import Storage
+
+
+class FolderFile(NamedTuple):
+    """One file below a folder."""
+
+    parts: tuple[str, ...]
+    """Its path below the folder."""
+    num_bytes: int
+
+
+def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
+    """All files of a folder, sorted by the bytes of their paths; empty where there is no such folder.
+
+    Args:
+        root: The source root.
+        folder: Name below it.
+        depth: Directory levels that are read, 1 being the folder alone.
+
+    Raises:
+        SourceError: A name is hostile or no UTF-8, something lies deeper than `depth`, or is no plain file.
+    """
+    found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
+    return sorted(found, key=lambda file: "/".join(file.parts).encode())
+
+
+def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
+    prefix = f"{folder}/"
+    for info in root.list(prefix):
+        if info.name.endswith("/"):  # what consoles create for an empty folder
+            continue
+        parts = _parts(root, folder, info.name.removeprefix(prefix))
+        if is_hidden(parts):
+            continue
+        if len(parts) > depth:
+            raise _error(root, folder, parts, "in an unexpected folder; move it elsewhere")
+        yield FolderFile(parts, info.num_bytes)
+
+
+def _on_disk(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
+    top = Path(root.url_of(folder))
+    if not top.is_dir():
+        return
+    inside = top.resolve()
+    pending: list[tuple[str, ...]] = [()]
+    while pending:
+        above = pending.pop()
+        try:
+            with os.scandir(top.joinpath(*above)) as entries:
+                for entry in entries:
+                    parts = (*above, *_parts(root, folder, entry.name))
+                    if is_hidden(parts):
+                        continue
+                    info = _stat(root, folder, parts, entry, inside)
+                    if stat.S_ISREG(info.st_mode):
+                        yield FolderFile(parts, info.st_size)
+                    elif len(parts) < depth:
+                        pending.append(parts)
+                    else:
+                        raise _error(root, folder, parts, "an unexpected folder; move it elsewhere")
+        except OSError as error:
+            raise SourceError(f"{top}: cannot be listed: {error.strerror or error}; check its permissions") from error
+
+
+def _stat(root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry[str], inside: Path) -> os.stat_result:
+    """A file's or folder's status; refused where it is a link that leads outside or anything else."""
+    try:
+        info = entry.stat()
+    except OSError as error:
+        raise _error(root, folder, parts, f"cannot be read: {error.strerror}") from error
+    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        raise _error(root, folder, parts, "a device, pipe or socket; expected a file")
+    if entry.is_symlink():
+        if stat.S_ISDIR(info.st_mode):
+            raise _error(root, folder, parts, "a link to a folder; expected a folder")
+        if not Path(entry.path).resolve().is_relative_to(inside):
+            raise _error(root, folder, parts, "a link that leads outside the folder; expected a file")
+    return info
+
+
+def _parts(root: Storage, folder: str, name: str) -> tuple[str, ...]:
+    try:
+        parts = name_parts(name)
+        name_bytes(name).decode()
+    except SourceError as error:
+        raise _error(root, folder, (name,), str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _error(root, folder, (name,), "its name is no UTF-8; rename it") from error
+    return parts
+
+
+def _error(root: Storage, folder: str, parts: tuple[str, ...], what: str) -> SourceError:
+    return SourceError(f"{root.url_of(folder)}: {shown('/'.join(parts))}: {what}")

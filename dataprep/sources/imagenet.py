@@ -1,0 +1,260 @@
+"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; where both are there the tar is taken.
+
+train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
+val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from the devkit
+or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in the sorted class list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from dataprep.errors import SourceError
+from dataprep.records import Enumeration, SourceFile
+from dataprep.sources.archives import ArchiveReader, ByteReader, Member, Progress, damaged, open_archive
+from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, member_parts
+from dataprep.sources.folders import FolderFile, folder_files
+from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read_val_labels
+from dataprep.sources.keys import is_hidden, is_image, shown
+from dataprep.sources.tars import tar_members
+from dataprep.storage.base import Storage
+
+TRAIN_TAR = "ILSVRC2012_img_train.tar"
+VAL_TAR = "ILSVRC2012_img_val.tar"
+STREAMED_LISTING_BYTES = 4 * 2**30
+"""Class names of a tar in a bucket: up to this size it is streamed, above it one request a class is quicker."""
+
+
+@cache
+def published_classes() -> tuple[str, ...]:
+    """The 1,000 WNIDs of ILSVRC2012, sorted."""
+    text = resources.files("dataprep").joinpath("data/imagenet_wnids.txt").read_text()
+    return tuple(line for line in text.splitlines() if not line.startswith("#"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageNet(Dataset):
+    """ILSVRC2012's classification images."""
+
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """The published WNIDs; with `allow_partial` those of the train images, or else of the val images, found."""
+        if not allow_partial:
+            return published_classes()
+        if root.stat(TRAIN_TAR) is not None:
+            return _classes_in_tar(root)
+        files = folder_files(root, "train", depth=2) or folder_files(root, "val", depth=2)
+        names = {file.parts[0].removesuffix(".tar") for file in files}
+        if found := tuple(sorted(name for name in names if WNID.fullmatch(name))):
+            return found
+        labels = read_val_labels(root)
+        return labels.classes if labels else ()
+
+    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
+        classes = self.classes(root, allow_partial=allow_partial)
+        finder = _TrainFinder if split == "train" else _ValFinder
+        return finder(root, classes, progress).enumeration()
+
+
+class _Finder:
+    """Collects one split; knows the classes, so that an image of another one is refused where it is met."""
+
+    split = ""
+
+    def __init__(self, root: Storage, classes: Sequence[str], progress: Progress | None) -> None:
+        self.root = root
+        self.progress = progress
+        self.found = RefCollector(self.split)
+        self._labels = {wnid: label for label, wnid in enumerate(classes)}
+
+    def label(self, wnid: str, where: str) -> int:
+        """The label of a class."""
+        label = self._labels.get(wnid)
+        if label is None:
+            raise SourceError(
+                f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected (n and eight digits); "
+                "remove it, or build the classes that are there with --allow-partial"
+            )
+        return label
+
+    def images(self, files: Sequence[FolderFile], folder: str) -> Iterator[FolderFile]:
+        """The images among a folder's files."""
+        for file in files:
+            try:
+                if is_image(file.parts):
+                    yield file
+            except SourceError as error:
+                where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
+                raise SourceError(f"{where}: {error}; move it elsewhere") from error
+
+    def add_file(self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int) -> None:
+        """Take one file of an unpacked folder."""
+        source = "/".join((folder, *file.parts))
+        self.found.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label)
+
+    def absent(self, expected: str) -> SourceError:
+        return SourceError(f"{self.root.url}: imagenet {self.split}: not found: expected {expected}; check --source")
+
+
+class _TrainFinder(_Finder):
+    split = "train"
+
+    def enumeration(self) -> Enumeration:
+        """All images of the train tar or folder."""
+        if self.root.stat(TRAIN_TAR) is not None:
+            with open_archive(self.root, TRAIN_TAR, progress=self.progress) as reader:
+                for wnid, tar in _class_tars(reader):
+                    self._add_class_tar(reader, TRAIN_TAR, wnid, tar)
+                self.found.sources.append(SourceFile(TRAIN_TAR, reader.num_bytes))
+            return self.found.enumeration()
+        files = folder_files(self.root, "train", depth=2)
+        if not files:
+            raise self.absent(f"{TRAIN_TAR} or train/<wnid>/")
+        in_folders = []
+        for file in files:
+            if len(file.parts) == 1 and file.parts[0].endswith(".tar"):
+                self._add_lone_tar(file.parts[0])
+            else:
+                in_folders.append(file)
+        self._add_folders(in_folders)
+        return self.found.enumeration()
+
+    def _add_lone_tar(self, file_name: str) -> None:
+        name = f"train/{file_name}"
+        with open_archive(self.root, name, progress=self.progress) as reader:
+            whole = Member(file_name, 0, reader.num_bytes)
+            self._add_class_tar(reader, name, file_name.removesuffix(".tar"), whole)
+            self.found.sources.append(SourceFile(name, reader.num_bytes))
+
+    def _add_class_tar(self, reader: ByteReader, source: str, wnid: str, tar: Member) -> None:
+        label = self.label(wnid, f"{reader.archive}: {shown(tar.name)}")
+        for member in tar_members(reader, tar.offset, tar.offset + tar.num_bytes, within=tar.name):
+            parts = self.found.image_parts(reader, member, within=tar.name)
+            if parts is None:
+                continue
+            if parts[:-1] not in ((), (wnid,)):
+                what = "in a folder; expected the images of one class"
+                raise damaged(reader, member.offset, what, member=member.name, within=tar.name)
+            self.found.add((wnid, parts[-1]), source, member, label)
+
+    def _add_folders(self, files: Sequence[FolderFile]) -> None:
+        images = list(self.images(files, "train"))
+        for file in images:
+            if len(file.parts) != 2:
+                raise SourceError(
+                    f"{self.root.url_of('train')}: {shown(file.parts[0])}: an image outside the class folders; "
+                    "expected train/<wnid>/: move it"
+                )
+            self.add_file("train", file, file.parts, self.label(file.parts[0], self.root.url_of("train")))
+        if images:
+            self.found.sources.append(SourceFile("train", sum(file.num_bytes for file in images)))
+
+
+class _ValFinder(_Finder):
+    split = "val"
+
+    def enumeration(self) -> Enumeration:
+        """All images of the val tar or folder."""
+        if self.root.stat(VAL_TAR) is not None:
+            tar_labels = self._read_labels()
+            with open_archive(self.root, VAL_TAR, progress=self.progress) as reader:
+                for member in tar_members(reader):
+                    parts = self.found.image_parts(reader, member)
+                    if parts is not None:
+                        label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
+                        self.found.add(parts[-1:], VAL_TAR, member, label)
+                self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes))
+            return self.found.enumeration()
+        files = folder_files(self.root, "val", depth=2)
+        if not files:
+            raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
+        images = list(self.images(files, "val"))
+        flat = [file for file in images if len(file.parts) == 1]
+        labels = self._read_labels() if flat else None
+        for file in images:
+            where = f"{self.root.url_of('val')}: {shown('/'.join(file.parts))}"
+            if len(file.parts) == 2:
+                label = self.label(file.parts[0], where)
+            else:
+                label = self._label_of(labels, file.parts[0], where)
+            self.add_file("val", file, file.parts[-1:], label)
+        self.found.sources.append(SourceFile("val", sum(file.num_bytes for file in images)))
+        return self.found.enumeration()
+
+    def _read_labels(self) -> ValLabels:
+        labels = read_val_labels(self.root)
+        if labels is None:
+            raise SourceError(
+                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT} or {BBOX} beside the images, "
+                "or images in folders val/<wnid>/"
+            )
+        info = self.root.stat(labels.archive)
+        self.found.sources.append(SourceFile(labels.archive, info.num_bytes if info else 0))
+        return labels
+
+    def _label_of(self, labels: ValLabels | None, file_name: str, where: str) -> int:
+        wnid = labels.wnids.get(file_name.rpartition(".")[0]) if labels else None
+        if labels is None or wnid is None:
+            named = labels.archive if labels else "the labels"
+            raise SourceError(f"{where}: no label in {named}; expected ILSVRC2012_val_00000001.JPEG and so on")
+        return self.label(wnid, where)
+
+
+def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
+    """The class tars of the train tar: WNID and where it lies."""
+    seen: set[str] = set()
+    for member in tar_members(reader):
+        parts = member_parts(reader, member)
+        if member.is_directory or is_hidden(parts):
+            continue
+        wnid = parts[-1].removesuffix(".tar")
+        if not (parts[-1].endswith(".tar") and WNID.fullmatch(wnid)) or wnid in seen:
+            what = "there twice" if wnid in seen else "no class tar; expected <wnid>.tar: remove it"
+            raise damaged(reader, member.offset, what, member=member.name)
+        seen.add(wnid)
+        yield wnid, member
+
+
+def _classes_in_tar(root: Storage) -> tuple[str, ...]:
+    info = root.stat(TRAIN_TAR)
+    stream = info is not None and info.num_bytes <= STREAMED_LISTING_BYTES
+    with open_archive(root, TRAIN_TAR, stream=stream) as reader:
+        return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
+
+
+IMAGENET = ImageNet(
+    name="imagenet",
+    description=(
+        "ImageNet as in the Large Scale Visual Recognition Challenge 2012: 1,281,167 images of 1,000 classes to train "
+        "with, 50,000 to validate."
+    ),
+    citation=(
+        "@article{russakovsky2015imagenet, title={{ImageNet} Large Scale Visual Recognition Challenge}, author={"
+        "Russakovsky, Olga and Deng, Jia and Su, Hao and Krause, Jonathan and Satheesh, Sanjeev and Ma, Sean and "
+        "Huang, Zhiheng and Karpathy, Andrej and Khosla, Aditya and Bernstein, Michael and Berg, Alexander C. and "
+        "Fei-Fei, Li}, journal={International Journal of Computer Vision}, volume={115}, number={3}, "
+        "pages={211--252}, year={2015}}"
+    ),
+    licence="Non-commercial research and education only; terms of access at https://www.image-net.org/download.php",
+    origin="https://www.image-net.org/challenges/LSVRC/2012/",
+    facts={
+        "train": SplitFacts(
+            samples=1_281_167,
+            class_samples=(732, 1_300),
+            archives=(ArchiveFacts(name=TRAIN_TAR, num_bytes=147_897_477_120, md5="1d675b47d978889d74fa0da5fadfb00e"),),
+        ),
+        "val": SplitFacts(
+            samples=50_000,
+            class_samples=(50, 50),
+            archives=(
+                ArchiveFacts(name=VAL_TAR, num_bytes=6_744_924_160, md5="29b22e2961454d5413ddabcf34fc5622"),
+                ArchiveFacts(name=DEVKIT, md5="fa75699e90414af021442c21a62c3abf"),
+                ArchiveFacts(name=BBOX, md5="f4cd18b5ea29fe6bbea62ec9c20d80f0"),
+            ),
+        ),
+    },
+    default_splits=("train", "val"),
+    image_suffix=".JPEG",
+)

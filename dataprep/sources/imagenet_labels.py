@@ -1,0 +1,185 @@
+"""Labels of ImageNet's validation images, which its tar does not hold.
+
+From `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth) or, where that is not there, from
+`ILSVRC2012_bbox_val_v3.tgz` (one XML file an image). Both are read in a stream; nothing is unpacked to disk.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.parsers.expat
+from dataclasses import dataclass, field
+
+from dataprep.errors import SourceError
+from dataprep.sources.archives import GzipReader, Member, damaged
+from dataprep.sources.base import member_parts
+from dataprep.sources.keys import is_hidden
+from dataprep.sources.matlab import read_structs
+from dataprep.sources.tars import tar_members
+from dataprep.storage.base import Storage
+
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+BBOX = "ILSVRC2012_bbox_val_v3.tgz"
+META = ("data", "meta.mat")
+GROUND_TRUTH = ("data", "ILSVRC2012_validation_ground_truth.txt")
+WNID = re.compile(r"n[0-9]{8}")
+MAX_META_BYTES = 16 * 2**20
+MAX_GROUND_TRUTH_BYTES = 2**19
+"""50,000 lines have 200 kB."""
+MAX_XML_BYTES = 2**18
+MAX_LABELS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class ValLabels:
+    """The class of every validation image."""
+
+    archive: str
+    """Where it was read, relative to the source root."""
+    classes: tuple[str, ...]
+    """All classes named there, sorted; the devkit names classes without images too."""
+    wnids: dict[str, str]
+    """Class by image, e.g. `ILSVRC2012_val_00000001`."""
+
+
+def read_val_labels(root: Storage) -> ValLabels | None:
+    """The labels from the devkit or the bounding boxes, None where neither is there.
+
+    Raises:
+        SourceError: The file is damaged or hostile, or its labels make no sense.
+    """
+    if root.stat(DEVKIT) is not None:
+        return _from_devkit(root)
+    if root.stat(BBOX) is not None:
+        return _from_boxes(root)
+    return None
+
+
+def _from_devkit(root: Storage) -> ValLabels:
+    reader = GzipReader(root, DEVKIT)
+    limits = {META: MAX_META_BYTES, GROUND_TRUTH: MAX_GROUND_TRUTH_BYTES}
+    contents: dict[tuple[str, ...], bytes] = {}
+    for member in tar_members(reader):
+        part = member_parts(reader, member)[-2:]
+        if part not in limits or member.is_directory:
+            continue
+        if part in contents:
+            raise damaged(reader, member.offset, "it is there twice; fetch it again", member=member.name)
+        contents[part] = _content(reader, member, limits[part])
+    for part in limits:
+        if part not in contents:
+            raise SourceError(f"{reader.archive}: {'/'.join(part)} is not in it; fetch it again")
+    try:
+        wnid_of_id = _leaves(contents[META])
+    except SourceError as error:
+        raise SourceError(f"{reader.archive}: meta.mat: {error}; fetch it again") from error
+    wnids = {}
+    for number, line in enumerate(contents[GROUND_TRUTH].split(), start=1):
+        wnid = wnid_of_id.get(int(line)) if len(line) <= 6 and line.isdigit() else None
+        if wnid is None:
+            raise SourceError(
+                f"{reader.archive}: ground truth line {number:,} is {line[:20].decode('latin-1')!a}, "
+                f"expected the ILSVRC2012_ID of one of {len(wnid_of_id):,} classes; fetch it again"
+            )
+        wnids[val_name(number)] = wnid
+    return ValLabels(DEVKIT, tuple(sorted(wnid_of_id.values())), wnids)
+
+
+def val_name(number: int) -> str:
+    """Name of the validation image of a number, counted from 1, without its extension."""
+    return f"ILSVRC2012_val_{number:08d}"
+
+
+def _leaves(meta: bytes) -> dict[int, str]:
+    """WNID by ILSVRC2012_ID of the classes that have images: those without children."""
+    wnids: dict[int, str] = {}
+    seen: set[str] = set()
+    for synset in read_structs(meta, "synsets", ("ILSVRC2012_ID", "WNID", "num_children")):
+        number, wnid, children = synset["ILSVRC2012_ID"], synset["WNID"], synset["num_children"]
+        if isinstance(number, str) or not isinstance(wnid, str) or not WNID.fullmatch(wnid):
+            raise SourceError(f"a synset of ID {number!r} and WNID {wnid!r:.40}, expected a number and n........")
+        if children:
+            continue
+        if not 0 < number <= MAX_LABELS or number != int(number) or int(number) in wnids or wnid in seen:
+            raise SourceError(f"ID {number!r} of {wnid} is out of range or there twice")
+        wnids[int(number)] = wnid
+        seen.add(wnid)
+    return wnids
+
+
+def _from_boxes(root: Storage) -> ValLabels:
+    reader = GzipReader(root, BBOX)
+    wnids: dict[str, str] = {}
+    for member in tar_members(reader):
+        parts = member_parts(reader, member)
+        if member.is_directory or is_hidden(parts) or not parts[-1].endswith(".xml"):
+            continue
+        name = parts[-1].removesuffix(".xml")
+        if name in wnids or len(wnids) >= MAX_LABELS:
+            raise damaged(reader, member.offset, "it is there twice; fetch it again", member=member.name)
+        try:
+            wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
+        except xml.parsers.expat.ExpatError as error:
+            what = f"no XML that can be read: {error}; fetch it again"
+            raise damaged(reader, member.offset, what, member=member.name) from error
+        except _AnnotationError as error:
+            raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
+    if not wnids:
+        raise SourceError(f"{reader.archive}: no annotation (.xml) in it; fetch it again")
+    return ValLabels(BBOX, tuple(sorted(set(wnids.values()))), wnids)
+
+
+class _AnnotationError(Exception):
+    """An annotation without a class; caught in this module."""
+
+
+@dataclass(slots=True)
+class _ObjectNames:
+    """Collects the text of every annotation/object/name."""
+
+    path: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def start(self, tag: str, _: dict[str, str]) -> None:
+        self.path.append(tag)
+        if self.path == ["annotation", "object", "name"]:
+            self.names.append("")
+
+    def end(self, _: str) -> None:
+        self.path.pop()
+
+    def text(self, data: str) -> None:
+        if self.path == ["annotation", "object", "name"]:
+            self.names[-1] += data
+
+    @staticmethod
+    def refuse_doctype(*_: object) -> None:
+        # Entities can expand without bound, and true annotations declare none.
+        raise _AnnotationError("it declares a document type, which no annotation needs")
+
+
+def _class_of_boxes(text: bytes) -> str:
+    """The WNID that the objects of one annotation name; ILSVRC2012 has one class an image."""
+    found = _ObjectNames()
+    parser = xml.parsers.expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = found.refuse_doctype
+    parser.StartElementHandler = found.start
+    parser.EndElementHandler = found.end
+    parser.CharacterDataHandler = found.text
+    parser.Parse(text, True)
+    names = {name.strip() for name in found.names}
+    if len(names) != 1 or not all(WNID.fullmatch(name) for name in names):
+        shown_names = ", ".join(sorted(ascii(name[:20]) for name in names)[:3]) or "none"
+        raise _AnnotationError(f"its objects are of class {shown_names}, expected one WNID")
+    return names.pop()
+
+
+def _content(reader: GzipReader, member: Member, limit: int) -> bytes:
+    if member.num_bytes > limit:
+        raise damaged(
+            reader, member.offset, f"{member.num_bytes:,} bytes, at most {limit:,} are taken", member=member.name
+        )
+    data = reader.read(member.offset, member.num_bytes)
+    if len(data) < member.num_bytes:
+        raise damaged(reader, member.offset, "it is cut; fetch it again", member=member.name)
+    return data

@@ -1,0 +1,149 @@
+"""From the name of a file or archive member to a sample's key; what a name may be, and what it says.
+
+Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
+refused whatever it stands for. Of the rest, a name is an image's by its suffix, or one of the few that are passed over:
+
+- below `__MACOSX`, or with a component that begins with a dot (`._x.jpg`, `.DS_Store`);
+- `Thumbs.db`, `desktop.ini`;
+- README, LICENSE or COPYING, bare or with `.txt` or `.md`.
+
+Anything else is refused too: a sample must not vanish because its name is unusual.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataprep.errors import SourceError
+from dataprep.records import SampleRef
+
+MAX_KEY_BYTES = 200
+MAX_NAME_BYTES = 4096
+"""Of an original name: no file system stores a longer path."""
+IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "tif", "tiff"})
+"""By which a name is an image's; what the file really holds is decided by its content."""
+
+FORBIDDEN = "\\\0\r\n"
+"""In names: a separator to other systems, and what disks or Cloud Storage refuse."""
+
+_HASH_DIGITS = 32
+_CLOSE = "=00"
+"""Joins a cut key and its hash: names hold no NUL, so no other key contains it."""
+_PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
+_METADATA = re.compile(r"(?<![^/])_(?=_)")
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
+_OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
+_DRIVE = re.compile(r"[A-Za-z]:")
+_SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
+_PAPERS = frozenset({"readme", "license", "copying"})
+
+
+def name_parts(name: str) -> tuple[str, ...]:
+    """The components of a member's or file's path, `.` and empty ones left out.
+
+    Args:
+        name: With `/` between components; bytes that are no UTF-8 as surrogate escapes.
+
+    Raises:
+        SourceError: The name is absolute, climbs out, is empty or longer than a path can be, or holds a backslash, a
+            NUL, a line end or what is no text. The message is a clause: the caller puts the archive in front.
+    """
+    if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
+        return tuple(name.split("/"))
+    num_bytes = len(name_bytes(name))
+    if num_bytes > MAX_NAME_BYTES:
+        raise SourceError(f"its name has {num_bytes:,} bytes, at most {MAX_NAME_BYTES:,} are taken")
+    if any(character in FORBIDDEN for character in name):
+        raise SourceError("its name holds a backslash, NUL or line end")
+    if name.startswith("/") or _DRIVE.match(name):
+        raise SourceError("its name is absolute, expected a relative one")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise SourceError("its name climbs out of the archive ('..')")
+    if not parts:
+        raise SourceError("it has no name")
+    return parts
+
+
+def is_image(parts: tuple[str, ...]) -> bool:
+    """Whether a name is that of an image, False where it is one to pass over.
+
+    Raises:
+        SourceError: It is neither; the message is a clause.
+    """
+    last = parts[-1]
+    if is_hidden(parts):
+        return False
+    stem, dot, suffix = last.rpartition(".")
+    if dot and suffix.lower() in IMAGE_SUFFIXES:
+        return True
+    if last.lower() in _SYSTEM_FILES:
+        return False
+    if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in _PAPERS:
+        return False
+    raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and nothing known to be safely passed over")
+
+
+def is_hidden(parts: tuple[str, ...]) -> bool:
+    """Whether a path is one of those that macOS and shells leave behind."""
+    return any(part == "__MACOSX" or part.startswith(".") for part in parts)
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """The key of a path: without its extension, in `[A-Za-z0-9_/-]`, any other byte as `=XX`.
+
+    So is the first of two underscores that begin a component, by which readers of shards know metadata. Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is cut and
+    closed with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
+    """
+    folder, last = parts[:-1], parts[-1]
+    stem, dot, _ = last.rpartition(".")
+    path = "/".join([*folder, stem if dot and stem else last])
+    key = path
+    if not _PLAIN.fullmatch(path):
+        key = _OTHER.sub(lambda match: b"=%02X" % match.group()[0], name_bytes(path)).decode()
+    if "__" in key:
+        key = _METADATA.sub("=5F", key)
+    if len(key) <= MAX_KEY_BYTES:
+        return key
+    head = key[: MAX_KEY_BYTES - len(_CLOSE) - _HASH_DIGITS]
+    cut = head.rfind("=", len(head) - 2)
+    head = head if cut < 0 else head[:cut]  # never half an `=XX`
+    return head + _CLOSE + hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def name_bytes(name: str) -> bytes:
+    """A name as the bytes that it was decoded from."""
+    try:
+        return name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise SourceError("its name is no text") from error
+
+
+def shown(name: str) -> str:
+    """A name for messages: one line of ASCII, cut where it is long."""
+    if len(name) <= 100:
+        return ascii(name)
+    return f"{name[:60]!a}... ({len(name):,} characters)"
+
+
+def refuse_duplicates(split: str, refs: Sequence[SampleRef]) -> None:
+    """Raises SourceError, naming both, when two samples have the same key ignoring case."""
+    # Hashes, 8 bytes each: a set of the keys would take 170 MB for ImageNet.
+    hashes = np.fromiter((hash(ref.key.lower()) for ref in refs), dtype=np.int64, count=len(refs))
+    order = np.argsort(hashes, kind="stable")
+    same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    for i in same:
+        first, second = refs[order[i]], refs[order[i + 1]]
+        if first.key.lower() == second.key.lower():
+            raise SourceError(
+                f"{split}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
+                "expected every name once: remove or rename one"
+            )
+
+
+def _place(ref: SampleRef) -> str:
+    return f"{ref.key} in {shown(ref.source)} at byte {ref.offset:,}"

@@ -1,0 +1,245 @@
+"""A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, range reads many at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import itertools
+import re
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from dataprep.errors import ConflictError, StorageError, UsageError
+from dataprep.storage import gcs_client, gcs_ranges
+from dataprep.storage.base import ObjectInfo
+from dataprep.storage.checksums import crc32c_of_bytes
+from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
+from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, unsettled
+from dataprep.storage.names import check_name, check_prefix, shown
+from dataprep.storage.spool import process_spools, remove_stale_spools
+from dataprep.storage.streams import RangeStream
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob
+
+# A chunk is held in memory while it is sent; larger ones hardly save time, each costs one round trip.
+UPLOAD_CHUNK_BYTES = 16 << 20
+UPLOAD_TRIES = 3
+DELETES_IN_FLIGHT = 32
+LISTED_FIELDS = "items(name,size,crc32c),nextPageToken"
+DELETE_BATCH = 1000
+STREAM_BUFFER_BYTES = 1 << 20
+MAX_NAME_BYTES = 1024
+CONTENT_TYPES = {".json": "application/json", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".tar": "application/x-tar"}
+HTTP_SESSION_LOST = (404, 410)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+class GCSStorage:
+    """A prefix of a bucket. See `Storage` for what each call promises.
+
+    Raises:
+        UsageError: The URL names no bucket, or a prefix that objects cannot have.
+    """
+
+    is_local = False
+    reads_in_flight = 64
+
+    def __init__(self, url: str) -> None:
+        self.bucket, _, prefix = url.partition("://")[2].partition("/")
+        if not _BUCKET.fullmatch(self.bucket):
+            raise UsageError(f"{shown(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
+        self.prefix = check_prefix(prefix)
+        self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
+        self._root = f"{self.prefix}/" if self.prefix else ""
+
+    def __reduce__(self) -> tuple[Callable[[str], GCSStorage], tuple[str]]:
+        return GCSStorage, (self.url,)
+
+    def url_of(self, name: str) -> str:
+        """The object's gs:// URL."""
+        return f"{self.url}/{name}"
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        """One request for its metadata."""
+        from google.api_core.exceptions import NotFound
+
+        with bucket_errors(self.url_of(name), "storage.objects.get"):
+            blob = self._blob(name)
+            try:
+                blob.reload(retry=gcs_client.retry_policy())
+            except NotFound as error:
+                if is_missing_bucket(error):
+                    raise
+                return None
+        return ObjectInfo(name, blob.size, blob.crc32c)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """One request a thousand objects. Empty objects that only stand for folders are left out."""
+        for blob in self._blobs(check_prefix(prefix)):
+            if not blob.name.endswith("/"):
+                yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c)
+
+    def read(self, name: str) -> bytes:
+        """Checked against the object's CRC32C."""
+        from google.api_core.exceptions import NotFound
+
+        with bucket_errors(self.url_of(name), "storage.objects.get"):
+            try:
+                data: bytes = self._blob(name).download_as_bytes(retry=gcs_client.retry_policy(), checksum="crc32c")
+            except NotFound as error:
+                if is_missing_bucket(error):
+                    raise
+                raise missing(self.url_of(name)) from error
+        return data
+
+    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+        """One request, made outside the interpreter lock."""
+        url = self.url_of(name)
+        if offset < 0 or num_bytes < 0:
+            raise UsageError(bad_range(url, offset, num_bytes))
+        data = b""
+        with bucket_errors(url, "storage.objects.get"):
+            if num_bytes:
+                with contextlib.suppress(FileNotFoundError):
+                    data = gcs_ranges.read_range(self.bucket, self._full(name), offset, num_bytes)
+        if len(data) == num_bytes > 0:
+            return data
+        info = self.stat(name)
+        if info is None:
+            raise missing(url)
+        if info.num_bytes < offset + num_bytes:
+            raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
+        if len(data) < num_bytes:
+            raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {GO_ON}")
+        return data
+
+    def open(self, name: str) -> BinaryIO:
+        """Reads 4 MiB at a time, four of them ahead."""
+        info = self.stat(name)
+        if info is None:
+            raise missing(self.url_of(name))
+        stream = RangeStream(functools.partial(self.read_range, name), info.num_bytes)
+        return cast(BinaryIO, io.BufferedReader(stream, STREAM_BUFFER_BYTES))
+
+    def spool_path(self, name: str) -> Path:
+        """An empty file in a folder of this process under the machine's temporary folder."""
+        self._full(name)
+        with disk_errors(tempfile.gettempdir()):
+            return process_spools().create(name)
+
+    def remove_stale_spools(self) -> int:
+        """Remove spool files of processes that died on this machine; the number of them."""
+        with disk_errors(tempfile.gettempdir()):
+            return remove_stale_spools()
+
+    def publish(self, spool: Path, name: str, crc32c: str) -> None:
+        """Cloud Storage compares the CRC32C itself, before the object comes to be."""
+        try:
+            with disk_errors(spool), spool.open("rb") as stream:
+                self._upload(name, stream, spool.stat().st_size, crc32c)
+        except FileNotFoundError:
+            raise StorageError(spool_gone(spool)) from None
+        process_spools().discard(spool)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """One request. After a lost response this call may find its own bytes, and says False."""
+        return self._upload(name, io.BytesIO(data), len(data), crc32c_of_bytes(data))
+
+    def delete(self, name: str) -> None:
+        """One request."""
+        with bucket_errors(self.url_of(name), "storage.objects.delete"):
+            self._delete(self._blob(name))
+
+    def delete_tree(self, prefix: str) -> None:
+        """Many objects at a time."""
+        blobs = self._blobs(check_name(check_prefix(prefix)))
+        with ThreadPoolExecutor(DELETES_IN_FLIGHT) as threads:
+            while page := list(itertools.islice(blobs, DELETE_BATCH)):
+                with bucket_errors(self.url_of(prefix), "storage.objects.delete"):
+                    deque(threads.map(self._delete, page), maxlen=0)
+
+    def _upload(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str) -> bool:
+        """Whether this call made the object; False where an equal one was there.
+
+        Raises:
+            ConflictError: Another one was there.
+        """
+        from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
+
+        for _ in range(UPLOAD_TRIES):
+            with bucket_errors(self.url_of(name), "storage.objects.create"):
+                try:
+                    self._send(name, stream, num_bytes, crc32c)
+                    return True
+                except PreconditionFailed:
+                    pass
+                except (GoogleAPICallError, ValueError) as error:
+                    if not _session_is_lost(error):
+                        raise
+                    continue
+            theirs = self.stat(name)
+            if theirs is not None and (theirs.num_bytes, theirs.crc32c) != (num_bytes, crc32c):
+                ours = (num_bytes, crc32c)
+                raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
+            if theirs is not None:
+                return False
+        raise StorageError(unsettled(self.url_of(name)))
+
+    def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str) -> None:
+        blob = self._blob(name)
+        blob.chunk_size = UPLOAD_CHUNK_BYTES
+        # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it anew and,
+        # where the server disagrees, delete by name whatever stands there.
+        blob.crc32c = crc32c
+        stream.seek(0)
+        blob.upload_from_file(
+            stream,
+            size=num_bytes,
+            content_type=CONTENT_TYPES.get(PurePosixPath(name).suffix, "application/octet-stream"),
+            if_generation_match=0,
+            checksum=None,
+            retry=gcs_client.retry_policy(),
+        )
+
+    def _blob(self, name: str) -> Blob:
+        return gcs_client.client().bucket(self.bucket).blob(self._full(name))
+
+    def _blobs(self, prefix: str) -> Iterator[Blob]:
+        full = f"{self._full(prefix)}/" if prefix else self._root
+        with bucket_errors(self.url_of(prefix), "storage.objects.list"):
+            retry = gcs_client.retry_policy()
+            yield from gcs_client.client().list_blobs(self.bucket, prefix=full, fields=LISTED_FIELDS, retry=retry)
+
+    def _delete(self, blob: Blob) -> None:
+        from google.api_core.exceptions import NotFound
+
+        with contextlib.suppress(NotFound):
+            blob.delete(retry=gcs_client.retry_policy())
+
+    def _full(self, name: str) -> str:
+        """The object's name in its bucket."""
+        full = self._root + check_name(name)
+        try:
+            num_bytes = len(full.encode())
+        except UnicodeEncodeError:
+            raise UsageError(f"object name {shown(name)} must be text, and has bytes that are not UTF-8") from None
+        if num_bytes > MAX_NAME_BYTES:
+            raise UsageError(f"object name {shown(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}")
+        return full
+
+
+def _session_is_lost(error: Exception) -> bool:
+    """Whether a resumable upload must start again from its first byte."""
+    from google.api_core.exceptions import GoogleAPICallError
+
+    if isinstance(error, GoogleAPICallError):
+        return error.code in HTTP_SESSION_LOST and not is_missing_bucket(error)
+    # The library gives up where the server kept a part of a chunk only.
+    return "unexpected state" in str(error)

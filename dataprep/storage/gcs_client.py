@@ -1,0 +1,72 @@
+"""This process's client of google-cloud-storage, its credentials, and how often a failed request is sent again."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from google.cloud.storage import Client
+
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+CONNECTIONS = 64
+RETRY_DEADLINE_S = 300.0
+RETRY_FIRST_WAIT_S = 0.2
+RETRY_LONGEST_WAIT_S = 30.0
+
+
+def emulator_url() -> str:
+    """Where an emulator listens; empty for the real Cloud Storage."""
+    return os.environ.get("STORAGE_EMULATOR_HOST", "")
+
+
+def client() -> Client:
+    """Safe in all threads of this process; another process, forked ones included, gets its own.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: There are no credentials.
+    """
+    return _client(os.getpid(), emulator_url())
+
+
+def retry_policy() -> Retry:
+    """Retries of 408, 429, 5xx and broken connections: exponential backoff with jitter and a total deadline."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    retry: Retry = DEFAULT_RETRY.with_timeout(RETRY_DEADLINE_S).with_delay(
+        initial=RETRY_FIRST_WAIT_S, maximum=RETRY_LONGEST_WAIT_S, multiplier=2
+    )
+    return retry
+
+
+@functools.lru_cache(maxsize=1)
+def credentials(pid: int) -> tuple[Any, str | None]:
+    """Application default credentials and their project.
+
+    Args:
+        pid: of this process, so that a forked one does not share a connection that refreshes them.
+
+    Raises:
+        google.auth.exceptions.DefaultCredentialsError: There are none.
+    """
+    del pid
+    import google.auth
+
+    found: tuple[Any, str | None] = google.auth.default(scopes=[SCOPE])
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def _client(pid: int, emulator: str) -> Client:
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.transport.requests import AuthorizedSession
+    from google.cloud.storage import Client
+    from requests.adapters import HTTPAdapter
+
+    found, project = (AnonymousCredentials(), None) if emulator else credentials(pid)
+    session = AuthorizedSession(found)
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+    return Client(project=project, credentials=found, _http=session)

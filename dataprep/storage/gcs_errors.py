@@ -1,0 +1,75 @@
+"""What Cloud Storage and its clients say, in one line that names the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dataprep.errors import AccessError, StorageError
+from dataprep.storage.messages import GO_ON
+
+MISSING_BUCKET = "bucket does not exist"
+SHOWN_CHARACTERS = 300
+_PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
+
+
+@contextmanager
+def bucket_errors(url: str, permission: str) -> Iterator[None]:
+    """Turn what goes wrong inside the block into our errors; FileNotFoundError passes as it is.
+
+    Args:
+        url: of the object or prefix that is worked on.
+        permission: what the work needs, where the server does not name it.
+
+    Raises:
+        AccessError: A permission or credentials are missing, or the bucket does not exist.
+        StorageError: Anything else, after the retries.
+    """
+    from google.api_core.exceptions import GoogleAPIError
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+    from obstore.exceptions import BaseError
+    from requests import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, BaseError) as error:
+        raise _explained(error, url, permission) from error
+    except (RequestException, HTTPError) as error:
+        raise StorageError(f"{url}: {one_line(error)}; {GO_ON}") from error
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Whether a "not found" is about the bucket, not the object."""
+    return MISSING_BUCKET in str(error)
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of what an error says, cut where it is very long."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def _explained(error: Exception, url: str, permission: str) -> StorageError:
+    from google.api_core.exceptions import Forbidden, NotFound, Unauthorized
+    from google.auth.exceptions import DefaultCredentialsError, RefreshError
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    said = one_line(error)
+    if isinstance(error, Forbidden | PermissionDeniedError):
+        named = _PERMISSION.search(str(error))
+        return AccessError(
+            f"{url}: permission {named[0] if named else permission} is missing; grant it to the account in use, "
+            f"for example with roles/storage.objectUser on the bucket ({said})"
+        )
+    if isinstance(error, Unauthorized | UnauthenticatedError | DefaultCredentialsError | RefreshError):
+        return AccessError(
+            f'{url}: no valid credentials; run "gcloud auth application-default login", or give the machine a service '
+            f"account with {permission} ({said})"
+        )
+    if isinstance(error, NotFound) and is_missing_bucket(error):
+        bucket = "/".join(url.split("/")[:3])
+        return AccessError(f"{url}: the bucket {bucket} does not exist; create it, or check its name")
+    return StorageError(f"{url}: {said}; {GO_ON}")

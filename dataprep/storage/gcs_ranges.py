@@ -1,0 +1,130 @@
+"""Range reads from Cloud Storage, outside the interpreter lock; docs/decisions/0001-range-reads.md says why obstore."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from typing import TYPE_CHECKING
+
+from dataprep.storage import gcs_client
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from obstore.store import ClientConfig, GCSStore
+
+CONNECT_TIMEOUT = "10s"
+# Between two pieces of a response: a stalled connection is given up, a slow one is not.
+READ_TIMEOUT = "60s"
+HTTP_NOT_SATISFIABLE = 416
+_WORTH_RETRYING = {None, 408, 429, 500, 502, 503, 504}
+_STATUS = re.compile(r"status code: (\d{3})")
+
+_runtime_pid: int | None = None
+
+
+def read_range(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
+    """The bytes of an object from `offset`: fewer than `num_bytes`, or none, where it ends before.
+
+    Args:
+        name: of the object in its bucket.
+        num_bytes: at least 1.
+
+    Raises:
+        FileNotFoundError: There is no such object, or no such bucket.
+        obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError,
+            google.auth.exceptions.GoogleAuthError: Anything else, after the retries.
+    """
+    if _runtime_is_of_parent():
+        return _read_with_client(bucket, name, offset, num_bytes)
+    import obstore
+    from obstore.exceptions import GenericError
+
+    store = _store(bucket, gcs_client.emulator_url())
+    read = retry_policy()(obstore.get_range)
+    try:
+        data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
+    except GenericError as error:
+        if _status(error) == HTTP_NOT_SATISFIABLE:
+            return b""
+        raise
+    return data
+
+
+def retry_policy() -> Retry:
+    """As `gcs_client.retry_policy`; obstore's own retries are off, for they leave out 429."""
+    from google.api_core.retry import Retry
+
+    return Retry(
+        predicate=_is_worth_retrying,
+        initial=gcs_client.RETRY_FIRST_WAIT_S,
+        maximum=gcs_client.RETRY_LONGEST_WAIT_S,
+        multiplier=2,
+        timeout=gcs_client.RETRY_DEADLINE_S,
+    )
+
+
+def _runtime_is_of_parent() -> bool:
+    """Whether obstore was used before this process was forked: its threads are gone, a read would never end."""
+    global _runtime_pid
+    if _runtime_pid is None:
+        _runtime_pid = os.getpid()
+    return _runtime_pid != os.getpid()
+
+
+def _is_worth_retrying(error: BaseException) -> bool:
+    from obstore.exceptions import GenericError, UnauthenticatedError
+
+    if isinstance(error, UnauthenticatedError):
+        # The connection broke on which a token was fetched.
+        return _status(error) is None and "TransportError" in str(error)
+    return isinstance(error, GenericError) and _status(error) in _WORTH_RETRYING
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that the error tells of; None where the server did not answer."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _read_with_client(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
+    from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
+
+    blob = gcs_client.client().bucket(bucket).blob(name)
+    last = offset + num_bytes - 1
+    try:
+        data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=gcs_client.retry_policy())
+    except RequestRangeNotSatisfiable:
+        return b""
+    except NotFound as error:
+        raise FileNotFoundError(str(error)) from error
+    return data
+
+
+@functools.lru_cache(maxsize=64)
+def _store(bucket: str, emulator: str) -> GCSStore:
+    from obstore.auth.google import GoogleCredentialProvider
+    from obstore.store import GCSStore
+
+    options: ClientConfig = {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "read_timeout": READ_TIMEOUT,
+        "timeout": f"{gcs_client.RETRY_DEADLINE_S:.0f}s",
+    }
+    if emulator:
+        key = {"gcs_base_url": emulator, "disable_oauth": True}
+        key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        return GCSStore(
+            bucket,
+            config={"service_account_key": json.dumps(key)},
+            client_options={**options, "allow_http": True},
+            retry_config={"max_retries": 0},
+        )
+    found, _ = gcs_client.credentials(os.getpid())
+    return GCSStore(
+        bucket,
+        client_options=options,
+        retry_config={"max_retries": 0},
+        credential_provider=GoogleCredentialProvider(found),
+    )

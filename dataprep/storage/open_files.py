@@ -1,0 +1,82 @@
+"""A bounded number of files kept open for reading, shared by all threads."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+# A reader of shards has two windows of blocks under way; 64 leaves room under the usual limit of 1,024.
+MAX_OPEN_FILES = 64
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    descriptor: int
+    identity: tuple[int, int]
+    """Device and inode: a file that was replaced is opened again."""
+    readers: int = 0
+    retired: bool = False
+
+
+class OpenFiles:
+    """Descriptors by path; the one longest unused is closed first, and one in use by its last reader."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, _OpenFile] = {}
+        self._lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._files)
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[tuple[int, int]]:
+        """A descriptor for `os.pread` and the file's size in bytes.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            OSError: It cannot be opened.
+        """
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(str(path))
+        with self._lock:
+            file = self._opened(path, (status.st_dev, status.st_ino))
+            file.readers += 1
+        try:
+            yield file.descriptor, status.st_size
+        finally:
+            with self._lock:
+                file.readers -= 1
+                _close_if_done(file)
+
+    def _opened(self, path: Path, identity: tuple[int, int]) -> _OpenFile:
+        file = self._files.pop(path, None)
+        if file is not None and file.identity != identity:
+            _retire(file)
+            file = None
+        if file is None:
+            file = _OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), identity)
+        self._files[path] = file
+        while len(self._files) > MAX_OPEN_FILES:
+            _retire(self._files.pop(next(iter(self._files))))
+        return file
+
+
+def _retire(file: _OpenFile) -> None:
+    file.retired = True
+    _close_if_done(file)
+
+
+def _close_if_done(file: _OpenFile) -> None:
+    if file.retired and file.readers == 0:
+        os.close(file.descriptor)
+
+
+def _close_all(files: dict[Path, _OpenFile]) -> None:
+    for file in files.values():
+        os.close(file.descriptor)
+    files.clear()

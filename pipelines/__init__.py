@@ -1,0 +1,1 @@
+"""The builds of dataprep as Apache Beam pipelines."""

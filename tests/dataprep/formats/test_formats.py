@@ -1,0 +1,44 @@
+"""The table of formats."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dataprep.errors import UsageError
+from dataprep.formats import FORMATS, format_named
+from dataprep.formats.tfrecord import TFRecordFormat
+
+
+def test_a_format_knows_its_name():
+    assert list(FORMATS) == ["imagefolder", "tfrecord", "webdataset"]
+    assert {name: shard_format and shard_format.name for name, shard_format in FORMATS.items()} == {
+        "imagefolder": None,
+        "tfrecord": "tfrecord",
+        "webdataset": "webdataset",
+    }
+
+
+def test_a_format_by_its_name():
+    assert isinstance(format_named("tfrecord"), TFRecordFormat)
+    assert format_named("imagefolder") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("TFRecords", '; did you mean "tfrecord"?'), ("wds", ""), ("image-folder", '; did you mean "imagefolder"?')],
+)
+def test_an_unknown_format_is_answered_with_the_nearest(name, hint):
+    with pytest.raises(UsageError) as caught:
+        format_named(name)
+    assert str(caught.value) == f"format {name!r}, expected one of imagefolder, tfrecord, webdataset{hint}"
+
+
+def test_no_library_of_a_format_is_imported():
+    code = (
+        "import sys, dataprep.formats\n"
+        "print([name for name in ('tensorflow', 'tensorflow_datasets', 'webdataset', 'torch', 'numpy', 'PIL') "
+        "if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "[]\n"

@@ -1,0 +1,314 @@
+"""Tars of samples: their bytes, who reads them, and what becomes of damaged ones."""
+
+import hashlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import FormatError
+from dataprep.formats.base import DatasetInfo
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.webdataset import WebDatasetFormat
+from dataprep.records import NO_LABEL, Placement, Sample
+from tests.support.interop import read_with_hf_datasets, read_with_webdataset
+from tests.support.samples import CLASSES, accepted, examples, keys, mutations, read_samples, shards, write_shard
+
+FORMAT = WebDatasetFormat()
+LABELLED = Sample("n01440764/n01440764_10026", b"\xff\xd8" + b"jpeg" * 200 + b"\xff\xd9", 3, CLASSES[3], 375, 500, 6)
+PLAIN = Sample("train2017/000000000009", b"\xff\xd8one\xff\xd9", NO_LABEL, "", 0, 0, 1)
+LONG = Sample("a" * 120, b"\xff\xd8two\xff\xd9", NO_LABEL, "", 480, 640, 1)
+
+labelled_shards = shards(has_classes=True).map(lambda shard: (shard, CLASSES))
+plain_shards = shards(has_classes=False).map(lambda shard: (shard, ()))
+
+
+def write(*shard, has_classes=False):
+    return write_shard(FORMAT, shard, has_classes=has_classes)[0]
+
+
+def test_the_name_of_a_shard():
+    assert FORMAT.shard_file("coco-dup5", "train", 3, 256) == "train/coco-dup5-train-00003-of-00256.tar"
+    assert FORMAT.shard_file("laion", "train", 3, 123456) == "train/laion-train-000003-of-123456.tar"
+
+
+def test_there_are_no_files_of_metadata():
+    info = DatasetInfo(name="x", description="", citation="", licence="", classes=(), shard_samples={}, split_bytes={})
+    assert FORMAT.metadata_files(info) == {}
+
+
+@pytest.mark.parametrize(
+    ("shard", "has_classes", "num_bytes", "sha256"),
+    [
+        ([], False, 1024, "5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef"),
+        ([LABELLED], True, 4608, "a6cb303f4a45b835f6f0cfe5e07b1710988a3ca59ef21299d4dd9c1ba34f005a"),
+        ([PLAIN, LONG], False, 7168, "02e5a5046e09c9085917d0d3a1b7c095738a065c685a41fe5d48bd22955b39f5"),
+    ],
+)
+def test_golden_shards(shard, has_classes, num_bytes, sha256):
+    data = write(*shard, has_classes=has_classes)
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (num_bytes, sha256)
+
+
+def test_golden_members():
+    data = write(LABELLED, has_classes=True)
+    label, text = data[2048:2560], data[3072:3584]
+    assert data[1536:1568] == b"n01440764/n01440764_10026.cls\0\0\0"
+    assert label.rstrip(b"\0") == b"3"
+    assert text.rstrip(b"\0") == (b'{"class_name":"back\\\\slash","height":375,"label":3,"orientation":6,"width":500}')
+    assert data[3584:] == bytes(1024)
+    assert write(PLAIN)[1536:2048].rstrip(b"\0") == b'{"height":0,"orientation":1,"width":0}'
+
+
+@examples
+@given(st.one_of(labelled_shards, plain_shards))
+def test_what_is_written_is_read_back_with_its_places(case):
+    shard, classes = case
+    data, placements = write_shard(FORMAT, shard, has_classes=bool(classes))
+    stored = list(FORMAT.read_shard(io.BytesIO(data), classes=classes))
+    assert [each.sample for each in stored] == shard
+    assert [each.placement for each in stored] == placements
+    end = 0
+    for sample, place in zip(shard, placements, strict=True):
+        assert data[place.image_offset : place.image_offset + place.image_bytes] == sample.image
+        assert place.record_offset == end
+        end += place.record_bytes
+    assert data[end:] == bytes(1024)
+
+
+@examples
+@given(st.one_of(labelled_shards, plain_shards))
+def test_each_record_depends_on_its_sample_alone(case):
+    shard, classes = case
+    alone = [write(sample, has_classes=bool(classes))[:-1024] for sample in shard]
+    assert write(*shard, has_classes=bool(classes)) == b"".join(alone) + bytes(1024)
+
+
+@examples
+@given(st.one_of(labelled_shards, plain_shards))
+def test_tarfile_reads_the_same_from_a_stream(case):
+    shard, classes = case
+    found = []
+    with tarfile.open(fileobj=io.BytesIO(write(*shard, has_classes=bool(classes))), mode="r|") as archive:
+        for member in archive:
+            assert (member.isreg(), member.mode, member.mtime) == (True, 0o644, 0)
+            assert (member.uid, member.gid, member.uname, member.gname) == (0, 0, "", "")
+            found.append((member.name, archive.extractfile(member).read()))
+    assert found == [member for sample in shard for member in members_of(sample)]
+
+
+def members_of(sample):
+    fields = {"height": sample.height, "width": sample.width, "orientation": sample.orientation}
+    members = [(f"{sample.key}.jpg", sample.image)]
+    if sample.class_name:
+        members.append((f"{sample.key}.cls", str(sample.label).encode()))
+        fields |= {"label": sample.label, "class_name": sample.class_name}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return [*members, (f"{sample.key}.json", text.encode())]
+
+
+@examples
+@given(keys, st.integers(1, 5000))
+def test_a_header_is_the_one_of_the_posix_standard(key, num_bytes):
+    sample = Sample(key, bytes(num_bytes), NO_LABEL, "", 1, 1, 1)
+    member = tarfile.TarInfo(f"{key}.jpg")
+    member.size = num_bytes
+    try:
+        header = member.tobuf(tarfile.USTAR_FORMAT)
+    except ValueError:  # the name fits no ustar header
+        assert write(sample)[:1536][156:157] == b"x"
+        return
+    assert write(sample)[:512] == header
+
+
+@pytest.fixture(scope="module")
+def archive_of_long_keys(tmp_path_factory):
+    """Keys of 90 to 200 bytes, with no folder, a short one, a long one and many."""
+    long_keys = []
+    for size in range(90, 201):
+        body = f"k{size:03d}" + "abcdefghij" * 20
+        long_keys += [
+            body[:size],
+            ("f/" + body)[:size],
+            (body[:70] + "/" + body)[:size],
+            (body[: size - 8] + "/" + body[:7]),
+            re.sub(r"(\w{11})\w", r"\1/", body + "p")[:size].rstrip("/"),
+        ]
+    path = tmp_path_factory.mktemp("long") / "long-keys.tar"
+    unique = sorted(set(long_keys))
+    path.write_bytes(write(*(Sample(key, key.encode(), NO_LABEL, "", 1, 1, 1) for key in unique)))
+    return path, unique
+
+
+def test_long_keys_are_read_by_gnu_tar(archive_of_long_keys):
+    path, long_keys = archive_of_long_keys
+    listing = subprocess.run(["tar", "-tf", path], capture_output=True, text=True, check=True)
+    assert listing.stderr == ""
+    assert listing.stdout.splitlines() == [key + suffix for key in long_keys for suffix in (".jpg", ".json")]
+
+
+def test_long_keys_are_read_by_the_libraries(archive_of_long_keys):
+    path, long_keys = archive_of_long_keys
+    expected = [(key, NO_LABEL, hashlib.sha256(key.encode()).hexdigest()) for key in long_keys]
+    assert read_samples(FORMAT, path.read_bytes(), classes=()) == [
+        Sample(key, key.encode(), NO_LABEL, "", 1, 1, 1) for key in long_keys
+    ]
+    assert read_with_webdataset([str(path)]) == expected
+    assert read_with_hf_datasets([str(path)]) == expected
+
+
+def test_gnu_tar_takes_an_empty_shard_without_a_word(tmp_path):
+    path = tmp_path / "empty.tar"
+    path.write_bytes(write())
+    listing = subprocess.run(["tar", "-tf", path], capture_output=True, text=True, check=True)
+    assert (listing.stdout, listing.stderr) == ("", "")
+
+
+SMALL_LABELLED = write(LABELLED, LABELLED, has_classes=True)
+SMALL_PLAIN = write(PLAIN, LONG, PLAIN)
+
+
+@examples
+@given(mutations(SMALL_LABELLED))
+def test_damage_to_a_labelled_shard_is_an_error_or_leaves_keys_and_labels(data):
+    found = accepted(FORMAT, data, classes=CLASSES)
+    # A run that is cut out or doubled may be a whole sample.
+    assert found is None or {(s.key, s.label, s.class_name) for s in found} <= {(LABELLED.key, 3, CLASSES[3])}
+
+
+@examples
+@given(mutations(SMALL_PLAIN))
+def test_damage_to_a_plain_shard_is_an_error_or_leaves_whole_samples(data):
+    found = accepted(FORMAT, data, classes=())
+    assert found is None or {s.key for s in found} <= {PLAIN.key, LONG.key}
+
+
+@examples
+@given(st.binary(max_size=3000))
+def test_any_bytes_are_an_error_or_a_shard(data):
+    accepted(FORMAT, data, classes=())
+
+
+def test_every_bit_outside_the_contents_counts():
+    data = write(PLAIN)
+    image, text = range(512, 512 + len(PLAIN.image)), range(1536, 1536 + len('{"height":0,"orientation":1,"width":0}'))
+    for position in set(range(len(data))) - set(image) - set(text):
+        for bit in (0, 7):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            assert accepted(FORMAT, bytes(changed), classes=()) is None, (position, bit)
+
+
+def test_every_truncation_counts():
+    for end in range(len(SMALL_PLAIN)):
+        assert accepted(FORMAT, SMALL_PLAIN[:end], classes=()) is None, end
+
+
+def header(name, num_bytes):
+    member = tarfile.TarInfo(name)
+    member.size = num_bytes
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+def member(name, data):
+    return header(name, len(data)) + data + bytes(-len(data) % 512)
+
+
+JPG, JSON = member("a.jpg", b"jpeg"), member("a.json", b'{"height":1,"orientation":1,"width":1}')
+LABELLED_JSON = member("a.json", b'{"class_name":"n01440764","height":1,"label":0,"orientation":1,"width":1}')
+END = bytes(1024)
+
+
+@pytest.mark.parametrize(
+    ("data", "classes", "fault"),
+    [
+        (b"", (), "offset 0: the end of the file, expected 512 more bytes"),
+        (JPG + JSON, (), "offset 2,048: the end of the file, expected 512 more bytes"),
+        (JPG + JSON + bytes(512), (), "offset 2,560: the end of the file, expected 512 more bytes"),
+        (JPG + JSON + bytes(512) + JPG, (), "offset 2,560: other bytes, expected a second zero block"),
+        (END + b"x", (), "offset 1,024: more bytes, expected the end of the file"),
+        (member("a.png", b"png") + JSON, (), "offset 0: a header of b'a.png', expected that of a sample's .jpg"),
+        (member("../a.jpg", b"jpeg"), (), "offset 0: a header of b'../a.jpg', expected that of a sample's .jpg"),
+        (JSON + END, (), "offset 0: a header of b'a.json', expected that of a sample's .jpg"),
+        (JPG + JPG, (), "offset 1,027: another name in the header, expected the one of a.json"),
+        (JPG + JSON, CLASSES, "offset 1,026: another name in the header, expected the one of a.cls"),
+        (
+            JPG + JSON[:156] + b"5" + JSON[157:],
+            (),
+            "offset 1,180: another type in the header, expected the one of a.json",
+        ),
+        (
+            JPG + JSON[:148] + b"000000" + JSON[154:],
+            (),
+            "offset 1,174: another checksum in the header, expected the one of a.json",
+        ),
+        (JPG[:-1] + b"x" + JSON, (), "offset 516: other bytes, expected zeros up to the next block"),
+        (member("a.jpg", b"") + JSON, (), 'offset 0: b\'{"height":1,"orientation":1,"width":1}\' as a.json, expected '),
+        (
+            JPG + member("a.json", b'{"height":1, "orientation":1, "width":1}'),
+            (),
+            'offset 0: b\'{"height":1, "orientation":1, "width":1}\' as a.json, expected the fields',
+        ),
+        (
+            JPG + member("a.json", b'{"height":01,"orientation":1,"width":1}'),
+            (),
+            'offset 0: b\'{"height":01,"orientation":1,"width":1}\' as a.json, expected the fields',
+        ),
+        (JPG + member("a.json", b"[" * 60_000), (), "offset 0: b'[[["),
+        (
+            JPG + member("a.cls", b"4") + LABELLED_JSON,
+            CLASSES,
+            "offset 0: b'4' as the label of a, expected 0 to 3",
+        ),
+        (
+            JPG + member("a.cls", b"03") + LABELLED_JSON,
+            CLASSES,
+            "offset 0: b'03' as the label of a, expected 0 to 3",
+        ),
+        (JPG + member("a.cls", b"1") + LABELLED_JSON, CLASSES, 'offset 0: b\'{"class_name":"n01440764"'),
+        (
+            JPG + header("a.json", 65_537),
+            (),
+            "offset 1,024: a.json of 65,537 bytes, expected at most 65,536",
+        ),
+        (
+            header("a.jpg", MAX_IMAGE_BYTES + 1),
+            (),
+            "offset 0: a.jpg of 268,435,457 bytes, expected at most 268,435,456",
+        ),
+    ],
+)
+def test_what_the_writer_would_not_have_written_is_named(data, classes, fault):
+    with pytest.raises(FormatError) as caught:
+        read_samples(FORMAT, data, classes=classes)
+    text = str(caught.value)
+    assert text.startswith(fault)
+    assert text.endswith("; the shard is damaged or was not written by a build: build it again")
+    assert "\n" not in text
+
+
+def test_a_header_that_lies_costs_no_memory(tmp_path):
+    path = tmp_path / "lies.tar"
+    path.write_bytes(header("a.jpg", MAX_IMAGE_BYTES) + b"jpeg")
+    with path.open("rb") as file:
+        tracemalloc.start()
+        with pytest.raises(FormatError, match=r"offset 516: the end of the file, expected 268,435,452 more bytes"):
+            list(FORMAT.read_shard(file, classes=()))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak_bytes < 32 << 20
+
+
+def test_a_sample_that_no_shard_can_hold_is_refused_before_a_byte_is_written():
+    stream = io.BytesIO()
+    writer = FORMAT.open_writer(stream, has_classes=False)
+    with pytest.raises(FormatError, match=r"^key '../a', expected at most 200 bytes"):
+        writer.write(Sample("../a", b"jpeg", NO_LABEL, "", 1, 1, 1))
+    assert stream.getvalue() == b""
+    assert writer.write(PLAIN) == Placement(0, 2048, 512, len(PLAIN.image))

@@ -1,0 +1,108 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import BuildError, ConflictError, StorageError
+from dataprep.pool import MALLOC_ENVIRONMENT, Pool
+
+
+def square(index):
+    return index * index
+
+
+def die_on(marks: Path, index: int, fatal: int, times: int) -> int:
+    """Kill the own process the first `times` times that the fatal task is run."""
+    if index == fatal:
+        mark = marks / str(len(list(marks.iterdir())))
+        if len(list(marks.iterdir())) < times:
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return index
+
+
+def die(marks, times, index):
+    return die_on(marks, index, 3, times)
+
+
+def fail(error, marks, times, index):
+    if index == 2 and len(list(marks.iterdir())) < times:
+        (marks / str(len(list(marks.iterdir())))).touch()
+        raise error("disk is tired")
+    return index
+
+
+def environment(index):
+    return {name: os.environ.get(name) for name in MALLOC_ENVIRONMENT}
+
+
+def test_every_task_is_done_once():
+    assert sorted(Pool(square, 2, print).run(range(20))) == [i * i for i in range(20)]
+    assert list(Pool(square, 2, print).run([])) == []
+
+
+def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
+    lines = []
+    assert sorted(Pool(partial(die, tmp_path, 2), 2, lines.append).run(range(8))) == list(range(8))
+    assert lines == ["shard 3: its worker died (signal 9); trying again"] * 2
+
+
+def test_a_task_that_keeps_killing_is_set_aside_and_the_others_done(tmp_path):
+    done = []
+    results = Pool(partial(die, tmp_path, 99), 2, lambda line: None).run(range(8))
+    with pytest.raises(BuildError, match=r"1 of the shards.*shard 3: killed its worker 3 times, last by signal 9"):
+        done.extend(results)
+    assert sorted(done) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_an_error_that_may_pass_is_tried_again(tmp_path):
+    assert sorted(Pool(partial(fail, StorageError, tmp_path, 2), 2, lambda line: None).run(range(4))) == [0, 1, 2, 3]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_error_that_will_not_pass_stops_at_once(tmp_path):
+    with pytest.raises(ConflictError, match="disk is tired"):
+        list(Pool(partial(fail, ConflictError, tmp_path, 99), 1, print).run(range(4)))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_defect_is_an_error_with_its_place(tmp_path):
+    with pytest.raises(BuildError, match=r"shard 2: unexpected KeyError: 'disk is tired' \(fail:\d+\)"):
+        list(Pool(partial(fail, KeyError, tmp_path, 99), 1, print).run(range(4)))
+
+
+def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
+    before = dict(os.environ)
+    assert list(Pool(environment, 1, print).run([0])) == [MALLOC_ENVIRONMENT]
+    assert dict(os.environ) == before
+
+
+def test_workers_die_with_a_killed_parent(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, sys, time, pathlib\n"
+        "from dataprep.pool import Pool\n"
+        "def task(index):\n"
+        "    pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
+        "    time.sleep(60)\n"
+        "if __name__ == '__main__':\n"
+        "    list(Pool(task, 2, print).run(range(2)))\n"
+    )
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    parent = subprocess.Popen([sys.executable, script, pids])
+    deadline = time.monotonic() + 30
+    while len(list(pids.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    workers = [int(path.name) for path in pids.iterdir()]
+    assert len(workers) == 2
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]

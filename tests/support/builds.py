@@ -1,0 +1,59 @@
+"""Run `dataprep` as a user does, and compare what stands afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dataprep.storage import open_storage
+
+LIMITS = ("--allow-partial", "--max-reject-ratio", "0.2")
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+
+
+def dataprep(*arguments: object, timeout_s: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line; the exit code is the caller's to look at."""
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "dataprep", *(str(argument) for argument in arguments)]
+
+
+def build_arguments(dataset: str, source: object, output: object, fmt: str, *more: object) -> list[object]:
+    return ["build", dataset, "--source", source, "--output", output, "--format", fmt, *LIMITS, "--json", *more]
+
+
+def build(dataset: str, source: object, output: object, fmt: str, *more: object, **environment: str) -> dict:
+    """Build, which must succeed; the JSON that it prints."""
+    run = dataprep(*build_arguments(dataset, source, output, fmt, *more), **environment)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout)
+
+
+def digests(url: object) -> dict[str, str]:
+    """SHA-256 of every stored object by its name, links of a folder by their targets: what `same bytes` means."""
+    storage = open_storage(str(url))
+    found = {}
+    for info in storage.list():
+        found[info.name] = hashlib.sha256(storage.read(info.name)).hexdigest()
+    if storage.is_local:
+        for path in Path(str(url)).rglob("*"):
+            if path.is_symlink():
+                found[f"{path.relative_to(str(url))} ->"] = os.readlink(path)
+    return found
+
+
+def is_finished(url: object) -> bool:
+    return open_storage(str(url)).stat("dataset.json") is not None

@@ -1,0 +1,324 @@
+"""The proxy in front of fake-gcs-server: what the binary gets wrong alone, and delays and faults on demand.
+
+Downloads are streamed through untouched. Uploads are read whole, because one whose precondition or checksum
+does not hold must leave nothing behind. Sessions of resumable uploads are kept here: the binary ignores their
+preconditions, and takes a chunk that is sent again as more data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import uuid
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import google_crc32c
+
+from tests.support.http_wire import (
+    COPY_BYTES,
+    STREAM_LIMIT_BYTES,
+    Answer,
+    Head,
+    Request,
+    Upstream,
+    error_answer,
+    parse_request,
+    path_segments,
+    read_body,
+    read_head,
+    reset,
+    response_status,
+)
+
+CONTROL_PATH = "/_emulator"
+RESET_BEFORE = "reset_before"
+"""The connection breaks before the request is served."""
+RESET_AFTER = "reset_after"
+"""The request is served, then the connection breaks: the response is lost."""
+RESET_BODY = "reset_body"
+"""The connection breaks half-way through the response."""
+FAULTS = ("429", "503", RESET_BEFORE, RESET_AFTER, RESET_BODY)
+
+BUCKET_MISSING = "The specified bucket does not exist."
+PRECONDITION_FAILED = "At least one of the pre-conditions you specified did not hold."
+CHECKSUM_WRONG = "Provided CRC32C doesn't match calculated CRC32C."
+
+
+@dataclass
+class Faults:
+    """Which requests fail, and how; drawn in the order of arrival."""
+
+    rate: float = 0.0
+    kinds: tuple[str, ...] = FAULTS
+    """Of FAULTS, or any HTTP status."""
+    seed: int = 0
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def draw(self) -> str:
+        """The fault of the next request; empty for none."""
+        return self.rng.choice(self.kinds) if self.rng.random() < self.rate else ""
+
+
+@dataclass
+class Session:
+    """One resumable upload."""
+
+    bucket: str
+    metadata: dict[str, Any]
+    query: Mapping[str, str]
+    data: bytearray = field(default_factory=bytearray)
+    answer: Answer | None = None
+    """Of the finished upload: a client that lost it asks again."""
+
+
+class Proxy:
+    """Serves the clients of one fake-gcs-server, which listens on the loopback port `upstream_port`.
+
+    Args:
+        latency_ms: wait before every request is served; requests wait side by side.
+    """
+
+    def __init__(self, latency_ms: float) -> None:
+        self.upstream_port = 0
+        self.latency_s = latency_ms / 1000
+        self.url = ""
+        self.faults = Faults()
+        self.sessions: dict[str, Session] = {}
+        self.locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self.requests = 0
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.injected: Counter[str] = Counter()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client until it closes its connection."""
+        upstream = Upstream(self.upstream_port)
+        # A reset must come after the bytes that were written before it, not instead of them.
+        writer.transport.set_write_buffer_limits(0)
+        try:
+            while head := await read_head(reader):
+                request = parse_request(head)
+                if request.path.startswith(CONTROL_PATH):
+                    body = await reader.readexactly(head.body_bytes)
+                    writer.write(self._control(request, body).encoded())
+                    continue
+                if not await self._serve_storage(request, reader, writer, upstream):
+                    reset(writer)
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # The client went away; or the proxy ends, and asyncio would report the cancelled task as an error.
+            pass
+        finally:
+            upstream.close()
+            writer.close()
+
+    async def _serve_storage(
+        self,
+        request: Request,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        upstream: Upstream,
+    ) -> bool:
+        """Serve one request; False when the client's connection is to be reset."""
+        fault = self.faults.draw()
+        self.injected.update([fault] if fault else [])
+        self.requests += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            if self.latency_s:
+                await asyncio.sleep(self.latency_s)
+            if fault == RESET_BEFORE:
+                return False
+            body = await reader.readexactly(request.head.body_bytes)
+            if fault.isdigit():
+                answer: Answer | None = error_answer(int(fault), "a fault that was asked for")
+            else:
+                answer = await self._answer(request, body, upstream)
+            if answer is None:
+                return await self._stream(request, body, upstream, writer, fault)
+            return await _write(writer, answer.encoded(), fault)
+        finally:
+            self.in_flight -= 1
+
+    async def _stream(
+        self, request: Request, body: bytes, upstream: Upstream, writer: asyncio.StreamWriter, fault: str
+    ) -> bool:
+        """Pass a request on and its response back, without holding the body."""
+        reader = await upstream.send(request.head.raw, body)
+        head = await upstream.response_head(reader)
+        if response_status(head) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            upstream.close()  # as the binary itself does, without saying so in the response
+        if request.method == "HEAD":
+            return await _write(writer, head.raw, fault)
+        if response_status(head) == HTTPStatus.NOT_FOUND or "content-length" not in head.headers:
+            answer = Answer(response_status(head), await read_body(reader, head), {})
+            if answer.status == HTTPStatus.NOT_FOUND:
+                answer = await self._not_found(request, upstream)
+            return await _write(writer, answer.encoded(), fault)
+        if fault == RESET_AFTER:
+            await read_body(reader, head)
+            return False
+        return await _copy(reader, writer, head, fault)
+
+    async def _not_found(self, request: Request, upstream: Upstream) -> Answer:
+        """The binary says "Not Found" of everything; Cloud Storage tells buckets from objects."""
+        segments = path_segments(request.path)
+        bucket = segments[segments.index("b") + 1] if "b" in segments[:4] else segments[0]
+        found = await upstream.fetch("GET", bucket_path(bucket))
+        missing = f"No such object: {bucket}/{segments[-1]}"
+        return error_answer(404, missing if found.status == HTTPStatus.OK else BUCKET_MISSING)
+
+    async def _answer(self, request: Request, body: bytes, upstream: Upstream) -> Answer | None:
+        """What is answered here because the binary gets it wrong; None for everything else."""
+        segments = path_segments(request.path)
+        if request.method == "DELETE" and len(segments) == 6:
+            return await self._delete(request, segments[3], segments[5], upstream)
+        if segments[0] != "upload":
+            return None
+        if "upload_id" in request.query:
+            return await self._continue_upload(request, body, upstream)
+        bucket = segments[4]
+        if request.query.get("uploadType") == "resumable":
+            return await self._start_upload(request, bucket, json.loads(body), upstream)
+        if request.query.get("uploadType") == "multipart":
+            metadata, data = split_multipart(request.head.headers["content-type"], body)
+            return await self._commit(bucket, metadata, data, request.query, upstream)
+        return None
+
+    async def _delete(self, request: Request, bucket: str, name: str, upstream: Upstream) -> Answer:
+        async with self._lock(bucket, name):
+            if not await self._generation_matches(bucket, name, request.query, upstream):
+                return error_answer(412, PRECONDITION_FAILED)
+            answer = await upstream.fetch("DELETE", request.path)
+        if answer.status == HTTPStatus.OK:
+            return Answer(HTTPStatus.NO_CONTENT, b"", {})
+        return await self._not_found(request, upstream)
+
+    async def _start_upload(
+        self, request: Request, bucket: str, metadata: dict[str, Any], upstream: Upstream
+    ) -> Answer:
+        found = await upstream.fetch("GET", bucket_path(bucket))
+        if found.status != HTTPStatus.OK:
+            return error_answer(404, BUCKET_MISSING)
+        metadata.setdefault("name", request.query.get("name", ""))
+        if not await self._generation_matches(bucket, metadata["name"], request.query, upstream):
+            return error_answer(412, PRECONDITION_FAILED)
+        upload_id = uuid.uuid4().hex
+        self.sessions[upload_id] = Session(bucket, metadata, request.query)
+        query = urlencode({"uploadType": "resumable", "upload_id": upload_id})
+        return Answer(HTTPStatus.OK, b"", {"Location": f"{self.url}{request.path}?{query}"})
+
+    async def _continue_upload(self, request: Request, body: bytes, upstream: Upstream) -> Answer:
+        session = self.sessions.get(request.query["upload_id"])
+        if session is None:
+            return error_answer(404, "No such upload session.")
+        if session.answer is not None:
+            return session.answer
+        span, _, total = request.head.headers["content-range"].removeprefix("bytes ").partition("/")
+        start = len(session.data) if span == "*" else int(span.partition("-")[0])
+        if start > len(session.data):
+            return error_answer(503, "The chunk starts after the bytes that were received.")
+        session.data += body[len(session.data) - start :]
+        if total == "*" or len(session.data) < int(total):
+            received = {"Range": f"bytes=0-{len(session.data) - 1}"} if session.data else {}
+            return Answer(HTTPStatus.PERMANENT_REDIRECT, b"", received)
+        session.answer = await self._commit(
+            session.bucket, session.metadata, bytes(session.data), session.query, upstream
+        )
+        session.data.clear()
+        return session.answer
+
+    async def _commit(
+        self, bucket: str, metadata: dict[str, Any], data: bytes, query: Mapping[str, str], upstream: Upstream
+    ) -> Answer:
+        """Store a whole object if its precondition and its checksum hold, and nothing otherwise."""
+        checksum = base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+        if metadata.get("crc32c", checksum) != checksum:
+            return error_answer(400, CHECKSUM_WRONG)
+        async with self._lock(bucket, metadata["name"]):
+            if not await self._generation_matches(bucket, metadata["name"], query, upstream):
+                return error_answer(412, PRECONDITION_FAILED)
+            boundary = uuid.uuid4().hex
+            answer = await upstream.fetch(
+                "POST",
+                f"/upload{bucket_path(bucket)}/o?uploadType=multipart",
+                f"--{boundary}\r\n\r\n{json.dumps(metadata)}\r\n--{boundary}\r\n\r\n".encode(),
+                data,
+                f"\r\n--{boundary}--".encode(),
+                content_type=f"multipart/related; boundary={boundary}",
+            )
+        return error_answer(404, BUCKET_MISSING) if answer.status == HTTPStatus.NOT_FOUND else answer
+
+    async def _generation_matches(self, bucket: str, name: str, query: Mapping[str, str], upstream: Upstream) -> bool:
+        if "ifGenerationMatch" not in query:
+            return True
+        found = await upstream.fetch("GET", f"{bucket_path(bucket)}/o/{quote(name, safe='')}")
+        return bool(found.json().get("generation", "0") == query["ifGenerationMatch"])
+
+    def _lock(self, bucket: str, name: str) -> asyncio.Lock:
+        return self.locks.setdefault(f"{bucket}/{name}", asyncio.Lock())
+
+    def _control(self, request: Request, body: bytes) -> Answer:
+        """Settings and counters, for the emulator's own class."""
+        settings = json.loads(body or b"{}")
+        if "faults" in settings:
+            self.faults = Faults(**settings["faults"])
+        if "latency_ms" in settings:
+            self.latency_s = settings["latency_ms"] / 1000
+        stats = {"requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
+        return Answer(HTTPStatus.OK, json.dumps(stats).encode(), {})
+
+
+async def start_proxy(proxy: Proxy, port: int) -> asyncio.Server:
+    """Listen on 127.0.0.1; port 0 takes a free one. Sets the proxy's URL."""
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", port, limit=STREAM_LIMIT_BYTES, backlog=512)
+    proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    return server
+
+
+def bucket_path(bucket: str) -> str:
+    """A bucket's path in the JSON API."""
+    return f"/storage/v1/b/{quote(bucket, safe='')}"
+
+
+def split_multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Metadata and data of a `multipart/related` upload."""
+    boundary = content_type.partition("boundary=")[2].strip('"').encode()
+    _, metadata, media = body.split(b"--" + boundary, 2)
+    media = media[: media.rindex(b"\r\n--" + boundary + b"--")]
+    kind, _, data = media.partition(b"\r\n\r\n")
+    document = json.loads(metadata.partition(b"\r\n\r\n")[2])
+    return {"contentType": kind.rpartition(b" ")[2].decode(), **document}, data
+
+
+async def _write(writer: asyncio.StreamWriter, response: bytes, fault: str) -> bool:
+    if fault == RESET_AFTER:
+        return False
+    writer.write(response[: len(response) // 2] if fault == RESET_BODY else response)
+    await writer.drain()
+    return fault != RESET_BODY
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head, fault: str) -> bool:
+    writer.write(head.raw)
+    left = head.body_bytes // 2 if fault == RESET_BODY else head.body_bytes
+    while left:
+        block = await reader.read(min(left, COPY_BYTES))
+        if not block:
+            return False
+        left -= len(block)
+        writer.write(block)
+        await writer.drain()
+    return fault != RESET_BODY

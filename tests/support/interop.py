@@ -1,0 +1,193 @@
+"""Our datasets read by the libraries they are meant for, each in the way its own documentation says.
+
+Every reader returns `(key, label, SHA-256 of the stored image)` in the order in which the library yields, the label
+-1 where the dataset has no classes. The libraries run in two processes of their own, started at the first use:
+TensorFlow must not come into a process that may import torch_xla later, and Hugging Face datasets reads its settings
+from the environment once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import io
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+Read = tuple[str, int, str]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NO_LABEL = -1
+
+
+def read_with_webdataset(urls: Sequence[str] | str) -> list[Read]:
+    """The shards' samples by `webdataset.WebDataset`; a string may hold braces, as in `train-{00000..00003}.tar`."""
+    return _in_process("torch", _webdataset, urls)
+
+
+def read_with_hf_datasets(urls: Sequence[str]) -> list[Read]:
+    """The shards' samples by `datasets.load_dataset("webdataset")`, prepared in a cache of their own, offline."""
+    return _in_process("torch", _hf_datasets, list(urls))
+
+
+def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
+    """A split's samples by `torchvision.datasets.ImageFolder`, every image decoded too; keys are `folder/name`."""
+    return _in_process("torch", _torchvision, folder, has_classes)
+
+
+def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
+    """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
+    return _in_process("tensorflow", _tfds, directory, split)
+
+
+def describe_with_tfds(directory: Path) -> dict[str, Any]:
+    """What TFDS takes a directory for: its name, version, samples by split, class names, features and texts."""
+    return _in_process("tensorflow", _tfds_description, directory)
+
+
+def parse_with_tensorflow(shards: Sequence[Path], *, has_classes: bool) -> list[dict[str, Any]]:
+    """The features of every record by `tf.data.TFRecordDataset` and `tf.io.parse_single_example`."""
+    return _in_process("tensorflow", _tensorflow, [str(shard) for shard in shards], has_classes)
+
+
+def encode_with_tensorflow(features: Sequence[dict[str, int | bytes]]) -> list[bytes]:
+    """Each as a `tf.train.Example`, serialised deterministically."""
+    return _in_process("tensorflow", _tensorflow_examples, list(features))
+
+
+def _in_process(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    return _process(name).submit(function, *args, **kwargs).result(timeout=120)
+
+
+@functools.cache
+def _process(name: str) -> ProcessPoolExecutor:
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare)
+    atexit.register(pool.shutdown)
+    return pool
+
+
+def _prepare() -> None:
+    home = tempfile.TemporaryDirectory(prefix="interop-")
+    atexit.register(home.cleanup)
+    os.environ.update(
+        HF_HOME=home.name,
+        HF_HUB_OFFLINE="1",
+        HF_DATASETS_OFFLINE="1",
+        TF_CPP_MIN_LOG_LEVEL="3",
+        CUDA_VISIBLE_DEVICES="",
+        NO_GCE_CHECK="true",
+    )
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _webdataset(urls: Sequence[str] | str) -> list[Read]:
+    import webdataset
+
+    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["cls", "json"])
+    read = []
+    for sample in dataset:
+        label = sample.get("cls", NO_LABEL)
+        if sample["json"].get("label", NO_LABEL) != label:
+            raise ValueError(f"{sample['__key__']}: label {label} in .cls, another in {sample['json']}")
+        read.append((sample["__key__"], label, _sha256(sample["jpg"])))
+    return read
+
+
+def _hf_datasets(urls: list[str]) -> list[Read]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        dataset = datasets.load_dataset("webdataset", data_files={"train": urls}, split="train", cache_dir=cache)
+        dataset = dataset.cast_column("jpg", datasets.Image(decode=False))
+        return [(row["__key__"], row.get("cls", NO_LABEL), _sha256(row["jpg"]["bytes"])) for row in dataset]
+
+
+def _torchvision(folder: Path, has_classes: bool) -> list[Read]:
+    import torchvision
+
+    dataset = torchvision.datasets.ImageFolder(str(folder))
+    read = []
+    for (path, label), (image, decoded_label) in zip(dataset.samples, dataset, strict=True):
+        if image.mode != "RGB" or label != decoded_label:
+            raise ValueError(f"{path}: decoded as {image.mode} with label {decoded_label}")
+        key = Path(path).relative_to(folder).with_suffix("").as_posix()
+        read.append((key, label if has_classes else NO_LABEL, _sha256(Path(path).read_bytes())))
+    return read
+
+
+def _tfds(directory: Path, split: str) -> list[Read]:
+    import numpy as np
+    import PIL.Image
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(directory)
+    decoders = {"image": tfds.decode.SkipDecoding()}
+    # TFDS reads shards side by side unless it is told to keep their order.
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    stored = builder.as_dataset(split=split, decoders=decoders, read_config=config).as_numpy_iterator()
+    decoded = builder.as_dataset(split=split, read_config=config).as_numpy_iterator()
+    read = []
+    for example, seen in zip(stored, decoded, strict=True):
+        pixels = np.asarray(PIL.Image.open(io.BytesIO(example["image"])).convert("RGB"))  # uint8 HWC
+        key = example["key"].decode()
+        if seen["image"].shape != pixels.shape or seen["key"] != example["key"]:
+            raise ValueError(f"{key}: {seen['image'].shape} decoded by TFDS, {pixels.shape} by Pillow")
+        read.append((key, int(example.get("label", NO_LABEL)), _sha256(example["image"])))
+    return read
+
+
+def _tfds_description(directory: Path) -> dict[str, Any]:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(directory)
+    features = builder.info.features
+    return {
+        "name": builder.name,
+        "version": str(builder.version),
+        "samples": {name: list(split.shard_lengths) for name, split in builder.info.splits.items()},
+        "class_names": features["label"].names if "label" in features else [],
+        "supervised_keys": builder.info.supervised_keys,
+        "licence": builder.info.as_proto.redistribution_info.license,
+        "citation": builder.info.citation,
+        "description": builder.info.description,
+        "features": features.to_json(),
+    }
+
+
+def _tensorflow(shards: list[str], has_classes: bool) -> list[dict[str, Any]]:
+    import tensorflow as tf
+
+    scalars = ["height", "width", "orientation", *(["label"] if has_classes else [])]
+    types = dict.fromkeys(("image", "key"), tf.string) | dict.fromkeys(scalars, tf.int64)
+    schema = {name: tf.io.FixedLenFeature([], dtype) for name, dtype in types.items()}
+    records = tf.data.TFRecordDataset(shards).map(lambda record: tf.io.parse_single_example(record, schema))
+    return [
+        {name: value if isinstance(value, bytes) else int(value) for name, value in example.items()}
+        for example in records.as_numpy_iterator()
+    ]
+
+
+def _tensorflow_examples(features: list[dict[str, int | bytes]]) -> list[bytes]:
+    import tensorflow as tf
+
+    def feature(value: int | bytes) -> tf.train.Feature:
+        if isinstance(value, bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+    examples = [
+        tf.train.Example(features=tf.train.Features(feature={name: feature(value) for name, value in sample.items()}))
+        for sample in features
+    ]
+    return [example.SerializeToString(deterministic=True) for example in examples]
