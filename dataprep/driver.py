@@ -146,6 +146,7 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
     """
     storage = open_storage(request.output_url)
     _refuse_foreign(storage, request)
+    storage.remove_stale_spools()
     if request.overwrite:
         _make_way(storage, request, progress)
     plan, tables = prepare(request, progress, keep=True)

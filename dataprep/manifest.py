@@ -165,11 +165,10 @@ def rejections(storage: Storage, split: str, most: int) -> list[Event]:
 
 def read_events(storage: Storage, split: str) -> list[Event]:
     """Every repair and rejection of a split, in the order of its shards."""
-    import io
-
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(io.BytesIO(storage.read(f"index/{split}-events.parquet")))
+    table = pq.read_table(pa.BufferReader(storage.read(f"index/{split}-events.parquet")), use_threads=False)
     return [Event(**row) for row in table.to_pylist()]
 
 

@@ -150,7 +150,7 @@ def read_shard_plan(output_url: str, plan_hash: str, index: int) -> ShardPlan:
     """One shard's references, read as one row group."""
     plan, parquet = open_plan(output_url, plan_hash)
     split, split_index = plan.locate(index)
-    refs = refs_from_table(parquet.read_row_group(index))
+    refs = refs_from_table(parquet.read_row_group(index, use_threads=False))
     return ShardPlan(index, split.name, split_index, len(split.shard_samples), tuple(refs))
 
 
@@ -206,10 +206,11 @@ def store_enumeration(storage: Storage, split: str, enumeration: Enumeration, *,
 def load_enumeration(storage: Storage, source: Storage, split: str, *, allow_partial: bool) -> Enumeration | None:
     """The kept enumeration; None where there is none, an archive has another size now, or it was made under another
     `--allow-partial` and so was checked otherwise."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(io.BytesIO(storage.read(enumeration_file(split))))
+        table = pq.read_table(pa.BufferReader(storage.read(enumeration_file(split))), use_threads=False)
     except FileNotFoundError:
         return None
     if table.schema.metadata[b"allow_partial"] != str(allow_partial).encode():
@@ -242,13 +243,14 @@ def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table) -> No
 
 def read_receipt(storage: Storage, index: int) -> tuple[ShardReceipt, pa.Table] | None:
     """A shard's receipt and its index rows, or None while it is not done."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         data = storage.read(receipt_file(index))
     except FileNotFoundError:
         return None
-    table = pq.read_table(io.BytesIO(data))
+    table = pq.read_table(pa.BufferReader(data), use_threads=False)
     fields: dict[str, Any] = json.loads(table.schema.metadata[b"receipt"])
     events = tuple(Event(**event) for event in fields.pop("events"))
     return ShardReceipt(**fields, events=events), table.replace_schema_metadata(None)

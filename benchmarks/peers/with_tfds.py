@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow_datasets as tfds
 from contest import Task, read_task, run_parts
 
@@ -24,12 +25,12 @@ class Imagenet(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         features = tfds.features.FeaturesDict(
             {
-                "height": tfds.features.Scalar("int64"),
+                "height": tfds.features.Scalar(np.int64),
                 "image": tfds.features.Image(shape=(None, None, 3), encoding_format="jpeg"),
                 "key": tfds.features.Text(),
                 "label": tfds.features.ClassLabel(names=self._task.classes),
-                "orientation": tfds.features.Scalar("int64"),
-                "width": tfds.features.Scalar("int64"),
+                "orientation": tfds.features.Scalar(np.int64),
+                "width": tfds.features.Scalar(np.int64),
             }
         )
         # The order is shuffled already, as everybody's.

@@ -62,9 +62,7 @@ def check_index(storage: Storage, split: SplitManifest, findings: Findings) -> b
     return not odd
 
 
-def check_events(
-    storage: Storage, split: SplitManifest, keys: NDArray[np.uint64] | None, findings: Findings
-) -> None:
+def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64] | None, findings: Findings) -> None:
     """The events file against the manifest's counts, and its keys against the split's.
 
     Args:

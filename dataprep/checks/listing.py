@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -107,7 +106,7 @@ def _check_folders(
     links = dict(repeat_links(sorted(files.folders), split.repeats["count"], split=split.name))
     for link, target in links.items():
         try:
-            found = os.readlink(root / link)
+            found = str((root / link).readlink())
         except OSError:
             findings.add("link", link, f"no link, expected one to {target}")
             continue
@@ -115,12 +114,12 @@ def _check_folders(
             findings.add("link", link, f"leads to {found[:200]!r}, expected {target}")
     for entry in sorted(_entries(root / split.name)):
         if f"{split.name}/{entry}" not in links:
-            findings.add("extra", f"{split.name}/{entry}", "expected nothing beside the links of the repeats; remove it")
+            findings.add("extra", f"{split.name}/{entry}", "expected the links of the repeats alone; remove it")
 
 
 def _entries(folder: Path) -> set[str]:
     with disk_errors(folder):
         try:
-            return set(os.listdir(folder))
+            return {path.name for path in folder.iterdir()}
         except (FileNotFoundError, NotADirectoryError):
             return set()

@@ -1,7 +1,7 @@
 """Whether `dataset.json` is one that a build would write: types, names, sums, and the published facts.
 
-Pure functions of the manifest. Once `shape_faults` finds nothing, every file name in it is one that the format itself
-derives, so what is opened later never depends on a hostile string.
+Pure functions of the manifest. Once `shape_faults` and `name_faults` find nothing, every file name in it is one that
+the format itself derives, so what is opened later never depends on a hostile string.
 """
 
 from __future__ import annotations
@@ -114,6 +114,18 @@ def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind)
 
 
+def name_faults(manifest: Manifest) -> Iterator[str]:
+    """File names other than those that the format derives. Expects a manifest without shape faults."""
+    for split in manifest.splits:
+        names = [(f"shard {number}", shard["file"]) for number, shard in enumerate(split.shards)]
+        expected = [shard_file(manifest, split, number) for number in range(len(split.shards))]
+        names += [("index", split.index["file"]), ("events", split.events["file"])]
+        expected += [f"index/{split.name}.parquet", f"index/{split.name}-events.parquet"]
+        for (what, found), due in zip(names, expected, strict=True):
+            if found != due:
+                yield f"split {split.name}: {what} is {_shown(found)}, expected {due}"
+
+
 def consistency_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
     """Where it contradicts itself, or what builds write. Expects a manifest without shape faults."""
     names = [split.name for split in manifest.splits]
@@ -164,13 +176,6 @@ def _split_faults(manifest: Manifest, split: SplitManifest, dataset: Dataset) ->
             yield f"{name} {got:,}, expected {expected:,}"
     if not split.shards:
         yield "no shards, expected one at least"
-    for number, shard in enumerate(split.shards):
-        expected_file = shard_file(manifest, split, number)
-        if shard["file"] != expected_file:
-            yield f"shard {number} is {_shown(shard['file'])}, expected {expected_file}"
-    for field, file in (("index", f"index/{split.name}.parquet"), ("events", f"index/{split.name}-events.parquet")):
-        if getattr(split, field)["file"] != file:
-            yield f"{field} is {_shown(getattr(split, field)['file'])}, expected {file}"
     count = dataset.repeats(split.name)
     repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
     if split.repeats != repeats:

@@ -20,6 +20,7 @@ from dataprep.index import ParquetTable, open_index
 from dataprep.records import NO_LABEL, Event, Manifest, SplitManifest
 from dataprep.storage import Storage, open_storage
 
+NO_COUNTS: NDArray[np.int64] = np.empty(0, np.int64)
 _CHUNK = 1 << 20
 _DEEP = ImagePolicy(check="decode", on_bad="reject")
 
@@ -34,13 +35,13 @@ class ShardResult:
     samples: int = 0
     num_bytes: int = 0
     """Read from the shard."""
-    keys: NDArray[np.uint64] = NO_HASHES
+    keys: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
     """Hashes of the samples' keys in lower case."""
-    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    labels: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
     """Samples by class, shape (classes,)."""
-    files: NDArray[np.uint64] = NO_HASHES
+    files: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
     """Of an image folder: hashes of its files' names, shape (files,)."""
-    sizes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    sizes: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
     """Bytes of each of `files`, as the index has them."""
     folders: frozenset[str] = frozenset()
     """First component of the names of `files` below the split."""
@@ -86,7 +87,8 @@ def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Fin
     rows = [Row(*values) for values in zip(*columns, strict=True)]
     for position, row in enumerate(rows):
         if row.shard != number or None in row[: Row._fields.index("height")]:
-            findings.add("index", f"{where} row {position}", f"{_shown(tuple(row))}, expected all values, shard {number}")
+            got = f"{_shown(tuple(row))}, expected all values and shard {number}"
+            findings.add("index", f"{where} row {position}", got)
             return None
     return rows
 

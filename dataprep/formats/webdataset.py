@@ -129,7 +129,7 @@ def _member(key: bytes, suffix: bytes, data: bytes) -> bytes:
 
 
 def _header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
-    """All blocks before a member's data: one, or three where the name fits ustar's fields in no way."""
+    """All blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
     name = key + suffix
     if len(name) <= _NAME_BYTES:
         return _ustar(b"", name, num_bytes, _FILE)

@@ -65,6 +65,9 @@ class Storage(Protocol):
         """Write a small object, create-only and atomically (disk: fsynced, directory too). True when this call wrote
         it, False when an object of exactly these bytes was there already. Raises ConflictError otherwise."""
 
+    def remove_stale_spools(self) -> int:
+        """Remove spool files of this machine whose writers are dead; the number of them."""
+
     def delete(self, name: str) -> None:
         """Remove one object; a missing one is fine."""
 

@@ -146,6 +146,9 @@ class GCSStorage:
                 self._upload(name, stream, spool.stat().st_size, crc32c)
         except FileNotFoundError:
             raise StorageError(spool_gone(spool)) from None
+        except ConflictError:
+            process_spools().discard(spool)
+            raise
         process_spools().discard(spool)
 
     def create(self, name: str, data: bytes) -> bool:

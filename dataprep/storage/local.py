@@ -122,7 +122,11 @@ class LocalStorage:
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
         """Hard link and unlink: killed in between, the object is whole and its spool file is stale."""
-        self._place(spool, name, crc32c)
+        try:
+            self._place(spool, name, crc32c)
+        except ConflictError:
+            self._spools.discard(spool)
+            raise
 
     def create(self, name: str, data: bytes) -> bool:
         """Spooled and published like anything else."""

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dataprep.storage.messages import missing
+
 # A reader of shards has two windows of blocks under way; 64 leaves room under the usual limit of 1,024.
 MAX_OPEN_FILES = 64
 
@@ -40,9 +42,12 @@ class OpenFiles:
             FileNotFoundError: There is no such file.
             OSError: It cannot be opened.
         """
-        status = path.stat()
+        try:
+            status = path.stat()
+        except NotADirectoryError:
+            raise missing(str(path)) from None
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(str(path))
+            raise missing(str(path))
         with self._lock:
             file = self._opened(path, (status.st_dev, status.st_ino))
             file.readers += 1

@@ -45,7 +45,9 @@ RESET_AFTER = "reset_after"
 """The request is served, then the connection breaks: the response is lost."""
 RESET_BODY = "reset_body"
 """The connection breaks half-way through the response."""
-FAULTS = ("429", "503", RESET_BEFORE, RESET_AFTER, RESET_BODY)
+HALF_CHUNK = "half_chunk"
+"""Of a chunk of a resumable upload only half is kept, and the answer says so. Other requests are served."""
+FAULTS = ("429", "503", RESET_BEFORE, RESET_AFTER, RESET_BODY, HALF_CHUNK)
 
 BUCKET_MISSING = "The specified bucket does not exist."
 PRECONDITION_FAILED = "At least one of the pre-conditions you specified did not hold."
@@ -142,6 +144,8 @@ class Proxy:
             if fault == RESET_BEFORE:
                 return False
             body = await reader.readexactly(request.head.body_bytes)
+            if fault == HALF_CHUNK and "upload_id" in request.query:
+                body = body[: len(body) // 2]
             if fault.isdigit():
                 answer: Answer | None = error_answer(int(fault), "a fault that was asked for")
             else:

@@ -1,0 +1,106 @@
+"""One command with all its child processes: wall time, CPU time, peak memory.
+
+Wall and CPU time are those of the whole process tree from exec to the end (os.wait4 counts every descendant that was
+waited for). Peak memory is VmHWM, the kernel's own high-water mark of each process, read from /proc five times a
+second: it never goes down, so only what a process grows in its last fifth of a second can be missed. ru_maxrss would
+miss nothing, but starts at the size of whoever forked the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SAMPLES_PER_S = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """What one run took."""
+
+    wall_s: float
+    cpu_s: float
+    """User and system, of the process and its descendants."""
+    largest_bytes: int
+    """Peak of the largest single process."""
+    sum_bytes: int
+    """Sum of the peaks of all processes; pages that they share count once for each."""
+    stdout: str
+
+
+def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Measurement:
+    """Run a command to its end.
+
+    Raises:
+        SystemExit: It failed; the end of its stderr says how.
+    """
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        started_s = time.monotonic()
+        process = subprocess.Popen([str(word) for word in command], env=environment, stdout=stdout, stderr=stderr)
+        with _Watch(process.pid) as watch:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.monotonic() - started_s
+        process.returncode = os.waitstatus_to_exitcode(status)
+        stdout.seek(0)
+        stderr.seek(0)
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{stderr.read()[-2000:]}")
+        return Measurement(
+            wall_s=wall_s,
+            cpu_s=usage.ru_utime + usage.ru_stime,
+            largest_bytes=max(watch.peaks.values(), default=0),
+            sum_bytes=sum(watch.peaks.values()),
+            stdout=stdout.read(),
+        )
+
+
+class _Watch:
+    """Peak memory of a process and its descendants, by process id."""
+
+    def __init__(self, pid: int) -> None:
+        self.peaks: dict[int, int] = {}
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(1 / SAMPLES_PER_S):
+            for pid in process_tree(self._pid):
+                self.peaks[pid] = max(peak_bytes(pid), self.peaks.get(pid, 0))
+
+
+def process_tree(pid: int) -> list[int]:
+    """A process and its living descendants."""
+    found, pending = [], [pid]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+def peak_bytes(pid: int) -> int:
+    """VmHWM of a process; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

@@ -1,0 +1,277 @@
+"""Compare every byte of a dataset with its manifest, and everything that is said twice with itself.
+
+    dataset.json -> types, sums, names, published facts
+    index, events, metadata -> digests, layout, agreement
+    every shard, in parallel -> size, digests, and record by record its row of the index (checks/shard.py, folder.py)
+    all shards together -> keys, classes, events
+    a listing -> nothing is there that does not belong
+
+Shards are streamed; what grows with the dataset are 8 bytes a sample (16 more of an image folder). The kinds of
+findings are listed in checks/findings.py. A damaged or hostile dataset gives findings and never an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.checks.files import check_events, check_index, check_metadata
+from dataprep.checks.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
+from dataprep.checks.hashes import NO_HASHES, name_hash, repeated
+from dataprep.checks.listing import FolderFiles, check_listing
+from dataprep.checks.manifest import consistency_faults, name_faults, published_faults, shape_faults
+from dataprep.checks.shard import NO_COUNTS, ShardResult
+from dataprep.checks.task import ShardJob, check_shard
+from dataprep.errors import BuildError, FormatError, StorageError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.index import open_index
+from dataprep.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
+from dataprep.pool import Pool
+from dataprep.records import Manifest, SplitManifest
+from dataprep.sources import DATASETS, Dataset
+from dataprep.storage import Storage, open_storage
+from dataprep.workspace import PLAN_JSON
+
+_BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
+"""Positions of findings about the whole dataset."""
+
+
+class Progress(Protocol):
+    """What a verification tells whoever watches."""
+
+    def step(self, what: str) -> None:
+        """Something short is under way."""
+
+    def started(self, samples: int) -> None:
+        """Shards of so many samples will be read."""
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        """One shard was read."""
+
+    def log(self, line: str) -> None:
+        """Something that a person should know."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a verification found."""
+
+    url: str
+    deep: bool
+    findings: tuple[Finding, ...]
+    """In the order of the dataset's files, at most MAX_LISTED of them."""
+    counts: dict[str, int]
+    """All findings by kind, those that are not listed too."""
+    shards: int
+    samples: int
+    """Read and compared."""
+    num_bytes: int
+    """Of shards, read."""
+    elapsed_s: float
+
+    @property
+    def verdict(self) -> str:
+        """`whole`, `differs`, or `undecided` where something could not be read and all else is right."""
+        faults = set(self.counts) - WARNINGS
+        if faults - UNPROVED:
+            return "differs"
+        return "undecided" if faults else "whole"
+
+
+def verify(url: str, *, deep: bool, workers: int, progress: Progress) -> Report:
+    """Verify a finished dataset.
+
+    Args:
+        url: Its root, on disk or in a bucket.
+        deep: Decode every image completely, too.
+        workers: Processes; 0 reads the shards in this one.
+        progress: Told what is under way.
+
+    Raises:
+        UsageError: There is no dataset.
+        AccessError: Its place is not there, or may not be read.
+    """
+    started_s = time.monotonic()
+    storage = open_storage(url)
+    progress.step("reading the manifest")
+    findings = Findings(MAX_LISTED)
+    manifest = _manifest(storage, findings)
+    sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
+    return Report(
+        url=storage.url,
+        deep=deep,
+        findings=tuple(findings.listed),
+        counts=dict(sorted(findings.counts.items())),
+        shards=sum(split.shards for split in sums.values()),
+        samples=sum(split.samples for split in sums.values()),
+        num_bytes=sum(split.num_bytes for split in sums.values()),
+        elapsed_s=time.monotonic() - started_s,
+    )
+
+
+@dataclass(slots=True)
+class _SplitSum:
+    """What the shards of a split turned out to hold, all together."""
+
+    shards: int = 0
+    samples: int = 0
+    num_bytes: int = 0
+    labels: NDArray[np.int64] | None = None
+    parts: list[ShardResult] = field(default_factory=list)
+
+    def add(self, result: ShardResult) -> None:
+        """Take one shard."""
+        self.shards += 1
+        self.samples += result.samples
+        self.num_bytes += result.num_bytes
+        if len(result.labels):
+            self.labels = result.labels if self.labels is None else self.labels + result.labels
+        self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS))
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Sorted hashes of all keys in lower case."""
+        return np.sort(np.concatenate([NO_HASHES, *(part.keys for part in self.parts)]))
+
+    def files(self) -> FolderFiles:
+        """The files of an image folder."""
+        hashes = np.concatenate([NO_HASHES, *(part.files for part in self.parts)])
+        sizes = np.concatenate([NO_COUNTS, *(part.sizes for part in self.parts)])
+        order = np.argsort(hashes)
+        folders = frozenset().union(*(part.folders for part in self.parts))
+        return FolderFiles(hashes[order], sizes[order], folders)
+
+
+def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
+    """The manifest; None where it is not one to go on with, which is a finding then."""
+    try:
+        manifest = read_manifest(storage)
+    except (FormatError, RecursionError) as error:
+        findings.add("manifest", MANIFEST, str(error))
+        return None
+    if manifest is None:
+        under_way = storage.stat(PLAN_JSON) is not None
+        hint = "a build is under way there: run it again to finish it" if under_way else "check the URL"
+        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
+    for find in (shape_faults, name_faults):
+        for fault in find(manifest):
+            findings.add("manifest", MANIFEST, fault)
+        if findings.counts:
+            return None
+    return manifest
+
+
+def _verify(
+    storage: Storage, manifest: Manifest, deep: bool, workers: int, progress: Progress, findings: Findings
+) -> dict[str, _SplitSum]:
+    dataset = DATASETS[manifest.name]
+    progress.step("reading index and metadata")
+    before = Findings(MAX_LISTED)
+    _check_manifest(storage, manifest, dataset, before)
+    indexed = set()
+    for split in manifest.splits:
+        with _reading(split.index["file"], before):
+            if check_index(storage, split, before):
+                indexed.add(split.name)
+    with _reading(storage.url, before):
+        check_metadata(storage, manifest, dataset, before)
+    findings.extend(before, _BEFORE_SHARDS)
+    job = ShardJob(storage.url, manifest, frozenset(indexed), deep)
+    sums = _check_shards(job, workers, progress, findings)
+    progress.step("comparing keys, classes and files")
+    after = Findings(MAX_LISTED)
+    for split in manifest.splits:
+        _check_split(storage, split, sums[split.name], split.name in indexed, after)
+    _check_listing(job, storage, dataset, sums, after)
+    findings.extend(after, _AFTER_SHARDS)
+    return sums
+
+
+def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
+    if manifest.schema_version == SCHEMA_VERSION and storage.read(MANIFEST) != manifest_bytes(manifest):
+        findings.add("manifest", MANIFEST, "other bytes than a build writes for what it says; was it edited?")
+    for fault in consistency_faults(manifest, dataset):
+        findings.add("manifest", MANIFEST, fault)
+    for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
+        findings.add("published", what, fault)
+
+
+def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Findings) -> dict[str, _SplitSum]:
+    shards = [(split.name, shard) for split in job.manifest.splits for shard in split.shards]
+    sums = {split.name: _SplitSum() for split in job.manifest.splits}
+    progress.started(sum(shard["samples"] for _, shard in shards))
+    task = partial(check_shard, job)
+    everything = range(len(shards))
+    unseen = set(everything)
+    try:
+        for result in Pool(task, workers, progress.log).run(everything) if workers else map(task, everything):
+            split, shard = shards[result.index]
+            findings.extend(result.findings, result.index)
+            sums[split].add(result)
+            unseen.discard(result.index)
+            progress.shard_done(shard["samples"], result.num_bytes)
+    except BuildError as error:  # a shard whose check kills its process again and again
+        for index in sorted(unseen):
+            findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
+    return sums
+
+
+def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:
+    """What only all shards of a split together tell."""
+    keys = found.keys()
+    complete = len(keys) == split.samples
+    with _reading(split.index["file"], findings):
+        _check_duplicates(storage, split, repeated(keys), indexed, findings)
+    if complete and found.labels is not None:
+        expected = np.asarray(split.class_counts, np.int64)
+        for label in np.flatnonzero(found.labels != expected):
+            got = f"{found.labels[label]:,} samples of label {label}, the manifest has {expected[label]:,}"
+            findings.add("count", split.name, got)
+    with _reading(split.events["file"], findings):
+        check_events(storage, split, keys if complete else None, findings)
+
+
+def _check_duplicates(
+    storage: Storage, split: SplitManifest, hashes: NDArray[np.uint64], indexed: bool, findings: Findings
+) -> None:
+    """Name the keys of these hashes, from the index where that can be read."""
+    unnamed = {int(value) for value in hashes}
+    if unnamed and indexed:
+        for batch in open_index(storage, split.name).batches(["key"]):
+            for key in batch.column("key").drop_null().to_pylist():
+                if (value := name_hash(key.lower())) in unnamed:
+                    unnamed.discard(value)
+                    findings.add("duplicate", split.name, f"{key!r}: more than one sample has this key, ignoring case")
+    for _ in unnamed:
+        findings.add("duplicate", split.name, "a key that the index does not have is there twice")
+
+
+def _check_listing(
+    job: ShardJob, storage: Storage, dataset: Dataset, sums: dict[str, _SplitSum], findings: Findings
+) -> None:
+    manifest = job.manifest
+    files = {}
+    if FORMATS[manifest.format] is None:
+        shards = {split.name: len(split.shards) for split in manifest.splits}
+        files = {name: found.files() for name, found in sums.items() if found.shards == shards[name]}
+    with _reading(storage.url, findings):
+        check_listing(storage, manifest, dataset, {n: f for n, f in files.items() if n in job.indexed}, findings)
+
+
+@contextmanager
+def _reading(where: str, findings: Findings) -> Iterator[None]:
+    """What cannot be read is a finding of its own kind: it proves neither right nor wrong."""
+    try:
+        yield
+    except StorageError as error:
+        findings.add("unread", where, str(error))
+    except FormatError as error:
+        findings.add("format", where, str(error))
+    except FileNotFoundError:
+        findings.add("missing", where, "it was there and is gone; another process is changing the dataset")

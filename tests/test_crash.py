@@ -1,0 +1,147 @@
+"""Killed anywhere, a rerun finishes with the same bytes, and nobody ever saw half a dataset (Show 4)."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests, is_finished
+from tests.support.crashes import Reader, kill_until_done, stop_everywhere, unfinished_faults
+
+SMALL = ("--num-shards", 3, "--split", "val")
+MANY = ("--num-shards", 8)
+
+
+@pytest.fixture(scope="module")
+def references(originals, tmp_path_factory):
+    found = {}
+    for fmt in FORMATS:
+        for name, more in (("small", SMALL), ("many", MANY)):
+            output = tmp_path_factory.mktemp("reference") / "out"
+            build("imagenet", originals["imagenet"], output, fmt, *more)
+            found[fmt, name] = digests(output)
+    return found
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_stopped_at_commit_boundaries(fmt, originals, references, tmp_path):
+    """Every boundary of a shard format; of an image folder, which has one an image and more, every seventh."""
+    arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
+    every = 7 if fmt == "imagefolder" else 3
+    assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 20
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_random_kills_under_the_eyes_of_a_reader(fmt, originals, references, tmp_path):
+    output = tmp_path / "out"
+    expected = references[fmt, "many"]
+    arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY)
+    with Reader(output, expected) as reader:
+        kill_until_done(random.Random(fmt), arguments, output, expected, workers=2, typical_s=2.0, kills=4)
+    assert reader.wrong == []
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_two_builds_at_once_make_one_dataset(fmt, originals, references, tmp_path):
+    output = tmp_path / "out"
+    arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2)
+    both = [subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
+    errors = [process.communicate(timeout=200)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert digests(output) == references[fmt, "many"]
+
+
+def test_another_plan_is_refused_while_one_is_under_way(originals, tmp_path):
+    output = tmp_path / "out"
+    arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)
+    stopped = subprocess.run(
+        [sys.executable, "-m", "tests.support.stopping", "20", "before", *map(str, arguments)], check=False
+    )
+    assert stopped.returncode == 9
+    other = dataprep(*arguments, "--seed", 1)
+    assert other.returncode == 2
+    assert "a build with another plan is under way there: options.seed is 0 there, 1 here" in other.stderr
+    again = dataprep(*arguments, "--seed", 1, "--overwrite")
+    assert again.returncode == 0, again.stderr
+    assert is_finished(output)
+
+
+def test_an_interrupted_overwrite_is_finished(originals, references, tmp_path):
+    output = tmp_path / "out"
+    expected = references["tfrecord", "small"]
+    build("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
+    arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL, "--overwrite")
+    stops = 0
+    for boundary in range(1, 200, 5):
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.support.stopping", str(boundary), "after", *map(str, arguments)],
+            capture_output=True,
+            check=False,
+        )
+        assert run.returncode in (0, 9)
+        manifest = output / "dataset.json"
+        if manifest.exists() and "tfrecord" in manifest.read_text():
+            assert unfinished_faults(output, expected) == []
+        if run.returncode == 0:
+            break
+        stops += 1
+    assert stops >= 3
+    assert digests(output) == expected
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, references, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    output = disk / "out"
+    arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    try:
+        full = dataprep(*arguments)
+        assert full.returncode == 1
+        assert "no space left on device" in full.stderr
+        assert "run the same command again: it goes on where it stopped" in full.stderr
+        assert "Traceback" not in full.stderr
+        assert not is_finished(output)
+        subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+        again = dataprep(*arguments)
+        assert again.returncode == 0, again.stderr
+        assert digests(output) == references[fmt, "many"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_one_request_in_ten_failing(fmt, gcs, bucket_url, originals, references):
+    output = f"{bucket_url}/out"
+    gcs.set_faults(rate=0.1, seed=1)
+    try:
+        run = dataprep(*build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2))
+    finally:
+        gcs.set_faults(rate=0.0, seed=0)
+    assert "Traceback" not in run.stderr
+    assert run.returncode == 0, run.stderr
+    assert digests(output) == references[fmt, "many"]
+
+
+def test_ctrl_c_ends_cleanly_and_a_rerun_goes_on(originals, references, tmp_path):
+    import signal
+    import time
+
+    output = tmp_path / "out"
+    arguments = build_arguments("imagenet", originals["imagenet"], output, "webdataset", *MANY, "--workers", 2)
+    process = subprocess.Popen(
+        command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(output.glob("_build/receipts/*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "interrupted; run the same command again to go on" in errors
+    assert "Traceback" not in errors
+    assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 16
+    assert digests(output) == references["webdataset", "many"]

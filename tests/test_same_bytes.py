@@ -1,0 +1,102 @@
+"""The same originals, options and seed give the same bytes, however and wherever a dataset is built (Show 3)."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dataprep.formats import FORMATS
+from dataprep.storage import open_storage
+from tests.support.builds import FORMATS as FORMAT_NAMES
+from tests.support.builds import build, build_arguments, digests, is_finished
+from tests.support.crashes import kill_until_done
+
+DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
+SHARDS = ("--num-shards", 5)
+
+
+@pytest.fixture(scope="module", params=[(dataset, fmt) for dataset in DATASETS for fmt in FORMAT_NAMES], ids="-".join)
+def reference(request, originals, tmp_path_factory):
+    """One plain build of a dataset in a format, and its digests."""
+    dataset, fmt = request.param
+    output = tmp_path_factory.mktemp("reference") / "out"
+    build(dataset, originals[DATASETS[dataset]], output, fmt, *SHARDS, "--workers", 1)
+    return dataset, fmt, originals[DATASETS[dataset]], output, digests(output)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_any_number_of_workers(reference, tmp_path, workers):
+    dataset, fmt, source, _, expected = reference
+    build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", workers)
+    assert digests(tmp_path / "out") == expected
+
+
+def test_beam(reference, tmp_path):
+    dataset, fmt, source, _, expected = reference
+    build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
+    assert digests(tmp_path / "out") == expected
+
+
+def test_bucket_to_bucket(reference, bucket_url):
+    dataset, fmt, source, _, expected = reference
+    for path in source.iterdir():
+        open_storage(f"{bucket_url}/originals").create(path.name, path.read_bytes())
+    build(dataset, f"{bucket_url}/originals", f"{bucket_url}/out", fmt, *SHARDS, "--workers", 2)
+    assert digests(f"{bucket_url}/out") == expected
+
+
+def test_originals_elsewhere_with_other_times(reference, tmp_path):
+    dataset, fmt, source, _, expected = reference
+    moved = tmp_path / "somewhere else" / "originals"
+    shutil.copytree(source, moved)
+    for path in moved.iterdir():
+        os.utime(path, (10**9, 10**9))
+    build(dataset, moved, tmp_path / "out", fmt, *SHARDS, "--workers", 2)
+    assert digests(tmp_path / "out") == expected
+
+
+def test_killed_and_resumed(reference, tmp_path):
+    dataset, fmt, source, _, expected = reference
+    arguments = build_arguments(dataset, source, tmp_path / "out", fmt, *SHARDS)
+    rng = random.Random(f"{dataset}/{fmt}")
+    kill_until_done(rng, arguments, tmp_path / "out", expected, workers=2, typical_s=2, kills=3)
+    assert is_finished(tmp_path / "out")
+
+
+def test_a_second_run_does_nothing(reference):
+    dataset, fmt, source, output, expected = reference
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    assert build(dataset, source, output, fmt, *SHARDS)["shards_built"] == 0
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path != output} == before
+    assert digests(output) == expected
+
+
+def test_tar_and_tfrecord_hold_the_same_samples_at_the_same_places(originals, tmp_path):
+    for dataset, name in DATASETS.items():
+        rows = {}
+        for fmt in ("webdataset", "tfrecord"):
+            output = tmp_path / f"{dataset}-{fmt}"
+            classes = tuple(build(dataset, originals[name], output, fmt, *SHARDS)["classes"])
+            rows[fmt] = samples(output, fmt, classes)
+        assert rows["webdataset"] == rows["tfrecord"]
+        assert sum(len(shard) for shard in rows["webdataset"]) > 50
+
+
+def samples(output: Path, fmt: str, classes: tuple[str, ...]):
+    pattern = "train/*.tar" if fmt == "webdataset" else "*-train.tfrecord-*"
+    shards = []
+    for path in sorted(output.glob(pattern)):
+        with path.open("rb") as stream:
+            read = FORMATS[fmt].read_shard(stream, classes=classes)
+            shards.append([(found.sample.key, found.sample.label, found.sample.image) for found in read])
+    return shards
+
+
+def test_physical_repeats_are_the_same_too(originals, tmp_path):
+    for fmt in FORMAT_NAMES:
+        for run, workers in enumerate((1, 3)):
+            output = tmp_path / f"{fmt}-{run}"
+            build("coco-dup5", originals["coco"], output, fmt, "--repeat", "physical", "--workers", workers)
+        assert digests(tmp_path / f"{fmt}-0") == digests(tmp_path / f"{fmt}-1")
