@@ -24,7 +24,7 @@ from dataprep.images import CheckedImage, check_image
 from dataprep.plan import Plan
 from dataprep.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.sources import DATASETS
-from dataprep.storage import open_storage
+from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.base import Storage
 from dataprep.workspace import FOLDER, index_schema, open_plan, read_receipt, read_shard_plan, write_receipt
 
@@ -204,7 +204,7 @@ def _write_file(
     name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
     spool = storage.spool_path(name)
     try:
-        with spool.open("r+b", buffering=1 << 18) as file:
+        with disk_errors(spool), spool.open("r+b", buffering=1 << 18) as file:
             stream = HashingWriter(file)
             writer = shard_format.open_writer(cast(BinaryIO, stream), has_classes=bool(plan.classes))
             for sample in samples:

@@ -306,7 +306,9 @@ def _refuse_foreign(storage: Storage, request: BuildRequest) -> None:
     """Never mix a dataset into files that are not its own."""
     if storage.url == open_storage(request.source_url).url:
         raise UsageError(f"{storage.url}: --source and --output are the same; choose another --output")
-    if storage.stat(_OVERWRITING) is not None and not request.overwrite:
+    if storage.stat(_OVERWRITING) is not None:
+        if request.overwrite:
+            return
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
     if storage.stat(MANIFEST) is not None or storage.stat(PLAN_JSON) is not None:
         return

@@ -24,16 +24,22 @@ BATCH_ROWS = 1 << 16
 class ParquetTable:
     """One parquet file in a dataset, of which only what is asked for is read.
 
+    Args:
+        storage: The dataset's.
+        name: The file.
+        schema: The columns that it must have.
+        nullable: Those in which values may be missing.
+
     Raises:
         FileNotFoundError: There is none.
         FormatError: It is no parquet file, or has other columns.
     """
 
-    def __init__(self, storage: Storage, name: str, schema: pa.Schema) -> None:
+    def __init__(self, storage: Storage, name: str, schema: pa.Schema, nullable: frozenset[str] = frozenset()) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._url = storage.url_of(name)
+        self._url, self._nullable = storage.url_of(name), nullable
         with self._readable():
             if storage.is_local:
                 self._file = pq.ParquetFile(self._url)
@@ -56,7 +62,7 @@ class ParquetTable:
         """One row group. Raises FormatError."""
         with self._readable():
             table = self._file.read_row_group(group, columns=columns, use_threads=False)
-            table.validate(full=True)
+            self._check(table)
             return table
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -66,10 +72,16 @@ class ParquetTable:
             with self._readable():
                 batch = next(batches, None)
                 if batch is not None:
-                    batch.validate(full=True)
+                    self._check(batch)
             if batch is None:
                 return
             yield batch
+
+    def _check(self, rows: pa.Table | pa.RecordBatch) -> None:
+        rows.validate(full=True)  # offsets, dictionaries, UTF-8
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if column.null_count and name not in self._nullable:
+                raise ValueError(f"values of {name} are missing")
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -87,7 +99,7 @@ class ParquetTable:
 
 def open_index(storage: Storage, split: str) -> ParquetTable:
     """The index of a split. Raises FileNotFoundError and FormatError."""
-    return ParquetTable(storage, f"index/{split}.parquet", index_schema())
+    return ParquetTable(storage, f"index/{split}.parquet", index_schema(), frozenset({"height", "width"}))
 
 
 def open_events(storage: Storage, split: str) -> ParquetTable:

@@ -26,10 +26,10 @@ from dataprep.checks.files import check_events, check_index, check_metadata
 from dataprep.checks.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
 from dataprep.checks.hashes import NO_HASHES, name_hash, repeated
 from dataprep.checks.listing import FolderFiles, check_listing
-from dataprep.checks.manifest import consistency_faults, name_faults, published_faults, shape_faults
+from dataprep.checks.manifest import consistency_faults, layout_faults, published_faults, shape_faults
 from dataprep.checks.shard import NO_COUNTS, ShardResult
 from dataprep.checks.task import ShardJob, check_shard
-from dataprep.errors import BuildError, FormatError, StorageError, UsageError
+from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.index import open_index
 from dataprep.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
@@ -97,12 +97,18 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress) -> Report:
     Raises:
         UsageError: There is no dataset.
         AccessError: Its place is not there, or may not be read.
+        UndecidedError: The manifest cannot be read.
     """
     started_s = time.monotonic()
     storage = open_storage(url)
     progress.step("reading the manifest")
     findings = Findings(MAX_LISTED)
-    manifest = _manifest(storage, findings)
+    try:
+        manifest = _manifest(storage, findings)
+    except AccessError:
+        raise
+    except StorageError as error:
+        raise UndecidedError(f"{error}; so nothing is known of {storage.url}") from error
     sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
     return Report(
         url=storage.url,
@@ -159,7 +165,7 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
         under_way = storage.stat(PLAN_JSON) is not None
         hint = "a build is under way there: run it again to finish it" if under_way else "check the URL"
         raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
-    for find in (shape_faults, name_faults):
+    for find in (shape_faults, layout_faults):
         for fault in find(manifest):
             findings.add("manifest", MANIFEST, fault)
         if findings.counts:
@@ -173,7 +179,8 @@ def _verify(
     dataset = DATASETS[manifest.name]
     progress.step("reading index and metadata")
     before = Findings(MAX_LISTED)
-    _check_manifest(storage, manifest, dataset, before)
+    with _reading(MANIFEST, before):
+        _check_manifest(storage, manifest, dataset, before)
     indexed = set()
     for split in manifest.splits:
         with _reading(split.index["file"], before):
@@ -196,7 +203,7 @@ def _verify(
 def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
     if manifest.schema_version == SCHEMA_VERSION and storage.read(MANIFEST) != manifest_bytes(manifest):
         findings.add("manifest", MANIFEST, "other bytes than a build writes for what it says; was it edited?")
-    for fault in consistency_faults(manifest, dataset):
+    for fault in consistency_faults(manifest):
         findings.add("manifest", MANIFEST, fault)
     for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
         findings.add("published", what, fault)
@@ -228,8 +235,8 @@ def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, index
     complete = len(keys) == split.samples
     with _reading(split.index["file"], findings):
         _check_duplicates(storage, split, repeated(keys), indexed, findings)
-    if complete and found.labels is not None:
-        expected = np.asarray(split.class_counts, np.int64)
+    expected = np.asarray(split.class_counts, np.int64)
+    if complete and found.labels is not None and len(found.labels) == len(expected):
         for label in np.flatnonzero(found.labels != expected):
             got = f"{found.labels[label]:,} samples of label {label}, the manifest has {expected[label]:,}"
             findings.add("count", split.name, got)
@@ -244,7 +251,7 @@ def _check_duplicates(
     unnamed = {int(value) for value in hashes}
     if unnamed and indexed:
         for batch in open_index(storage, split.name).batches(["key"]):
-            for key in batch.column("key").drop_null().to_pylist():
+            for key in batch.column("key").to_pylist():
                 if (value := name_hash(key.lower())) in unnamed:
                     unnamed.discard(value)
                     findings.add("duplicate", split.name, f"{key!r}: more than one sample has this key, ignoring case")

@@ -21,7 +21,7 @@ from dataprep.checksums import crc32c_of_file
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.plan import Plan, differences, plan_from_document
 from dataprep.records import Enumeration, Event, SampleRef, ShardPlan, ShardReceipt, SourceFile
-from dataprep.storage import open_storage
+from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], 
     import pyarrow.parquet as pq
 
     spool = storage.spool_path(name)
-    with pq.ParquetWriter(spool, schema) as writer:
+    with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     storage.publish(spool, name, crc32c_of_file(spool))

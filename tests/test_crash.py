@@ -11,7 +11,7 @@ from tests.support.builds import FORMATS, build, build_arguments, command, datap
 from tests.support.crashes import Reader, kill_until_done, stop_everywhere, unfinished_faults
 
 SMALL = ("--num-shards", 3, "--split", "val")
-MANY = ("--num-shards", 8)
+MANY = ("--num-shards", 6)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_stopped_at_commit_boundaries(fmt, originals, references, tmp_path):
     """Every boundary of a shard format; of an image folder, which has one an image and more, every seventh."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
     every = 7 if fmt == "imagefolder" else 3
-    assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 20
+    assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 15
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -143,5 +143,5 @@ def test_ctrl_c_ends_cleanly_and_a_rerun_goes_on(originals, references, tmp_path
     assert process.returncode == 130, errors
     assert "interrupted; run the same command again to go on" in errors
     assert "Traceback" not in errors
-    assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 16
+    assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12
     assert digests(output) == references["webdataset", "many"]

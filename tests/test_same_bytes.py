@@ -33,7 +33,9 @@ def test_any_number_of_workers(reference, tmp_path, workers):
     assert digests(tmp_path / "out") == expected
 
 
+@pytest.mark.parametrize("reference", [("imagenet", "webdataset"), ("coco-dup5", "imagefolder")], indirect=True)
 def test_beam(reference, tmp_path):
+    """Two of the six: each takes ten seconds to start its workers. The soak runs all."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
     assert digests(tmp_path / "out") == expected

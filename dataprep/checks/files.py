@@ -23,6 +23,7 @@ from dataprep.storage import Storage
 
 _UNCOMPARED = ("citation", "description")
 """Fields of dataset_info.json that are prose about the dataset; a later version may put them better."""
+MAX_PROSE_BYTES = 1 << 20
 
 
 def check_file(storage: Storage, entry: Mapping[str, Any], findings: Findings) -> bool:
@@ -75,10 +76,10 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
     try:
         for batch in open_events(storage, split.name).batches(["key", "kind", "reason"]):
             for key, kind, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                counts.setdefault(str(kind), Counter())[str(reason)] += 1
-                if keys is not None and (kind == "repaired") != (position_of(keys, str(key).lower()) is not None):
+                counts.setdefault(kind, Counter())[reason] += 1
+                if keys is not None and (kind == "repaired") != (position_of(keys, key.lower()) is not None):
                     there = "is not in the split" if kind == "repaired" else "is in the split"
-                    findings.add("index", name, f"{str(key)[:200]!r} was {kind} and {there}")
+                    findings.add("index", name, f"{key[:200]!r} was {kind} and {there}")
     except FormatError as error:
         findings.add("format", name, str(error))
         return
@@ -86,7 +87,7 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
     for kind, found in counts.items():
         due = {reason: count for reason, count in expected.get(kind, {}).items() if count}
         if found != due:
-            findings.add("count", name, f"{str(kind)[:40]}: {_shown(dict(found))}, the manifest counts {_shown(due)}")
+            findings.add("count", name, f"{kind[:40]}: {_shown(dict(found))}, the manifest counts {_shown(due)}")
 
 
 def check_metadata(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
@@ -100,7 +101,10 @@ def check_metadata(storage: Storage, manifest: Manifest, dataset: Dataset, findi
         return
     for entry in manifest.files:
         name = entry["file"]
-        if check_file(storage, entry, findings):
+        if entry["bytes"] > len(expected[name]) + MAX_PROSE_BYTES:
+            got = f"{entry['bytes']:,} bytes, expected about {len(expected[name]):,}"
+            findings.add("metadata", name, got)
+        elif check_file(storage, entry, findings):
             difference = _difference(name, storage.read(name), expected[name])
             if difference:
                 findings.add("metadata", name, f"{difference}: other than the manifest and the format say")

@@ -67,7 +67,7 @@ def check_listing(
     except UsageError as error:  # a link that leads out of the dataset
         findings.add("extra", storage.url, f"not all files could be listed: {error}")
     if leftovers:
-        findings.add("leftover", BUILD, f"{leftovers:,} files of a build; remove them, or run the build again")
+        findings.add("leftover", BUILD, f"files of a build: {leftovers:,}; run its command again, or remove the folder")
     if storage.is_local:
         for split in manifest.splits:
             if split.name in files:

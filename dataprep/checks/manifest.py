@@ -1,6 +1,6 @@
 """Whether `dataset.json` is one that a build would write: types, names, sums, and the published facts.
 
-Pure functions of the manifest. Once `shape_faults` and `name_faults` find nothing, every file name in it is one that
+Pure functions of the manifest. Once `shape_faults` and `layout_faults` find nothing, every file name in it is one that
 the format itself derives, so what is opened later never depends on a hostile string.
 """
 
@@ -30,6 +30,8 @@ _SPLIT_TYPES = {
     "events": dict,
 }  # fmt: skip
 _SHARD_TYPES = {"file": str, "samples": int, "bytes": int, "sha256": str, "crc32c": str}
+MAX_COUNT = 1 << 53
+"""Of samples or bytes: what JSON carries exactly, and sums of which fit in 64 bits."""
 _FILE_TYPES = {"file": str, "bytes": int, "sha256": str}
 _SOURCE_TYPES = {"split": str, "name": str, "bytes": int, "enumeration_sha256": str}
 
@@ -40,7 +42,7 @@ def dataset_of(manifest: Manifest) -> Dataset | None:
 
 
 def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
-    """Whether the split's files lie under `images/` and links show them several times."""
+    """Whether a split's files lie under `images/` and links show them several times."""
     return FORMATS[manifest.format] is None and split.repeats["stored"] > 1
 
 
@@ -110,13 +112,20 @@ def _type_faults(where: str, found: Any, types: Mapping[str, type]) -> Iterator[
 
 def _is(value: Any, kind: type) -> bool:
     if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT
     return isinstance(value, kind)
 
 
-def name_faults(manifest: Manifest) -> Iterator[str]:
-    """File names other than those that the format derives. Expects a manifest without shape faults."""
+def layout_faults(manifest: Manifest) -> Iterator[str]:
+    """Splits, repeats and file names other than the format and the dataset derive. Expects no shape faults."""
+    splits = [split.name for split in manifest.splits]
+    if not splits or max(Counter(splits).values()) > 1:
+        yield f"splits {', '.join(splits) or 'none'}, expected each once and at least one"
     for split in manifest.splits:
+        count = DATASETS[manifest.name].repeats(split.name)
+        repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
+        if split.repeats != repeats:
+            yield f"split {split.name}: repeats {_shown(split.repeats)}, expected {_shown(repeats)}"
         names = [(f"shard {number}", shard["file"]) for number, shard in enumerate(split.shards)]
         expected = [shard_file(manifest, split, number) for number in range(len(split.shards))]
         names += [("index", split.index["file"]), ("events", split.events["file"])]
@@ -126,11 +135,9 @@ def name_faults(manifest: Manifest) -> Iterator[str]:
                 yield f"split {split.name}: {what} is {_shown(found)}, expected {due}"
 
 
-def consistency_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
-    """Where it contradicts itself, or what builds write. Expects a manifest without shape faults."""
+def consistency_faults(manifest: Manifest) -> Iterator[str]:
+    """Where it contradicts itself or what builds write. Expects no shape and no layout faults."""
     names = [split.name for split in manifest.splits]
-    if not names or max(Counter(names).values()) > 1:
-        yield f"splits {', '.join(names) or 'none'}, expected each once and at least one"
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
     if manifest.revision < 1 or not manifest.shuffled:
@@ -142,7 +149,7 @@ def consistency_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
         yield f"sources are those of {', '.join(sources) or 'nothing'}, the splits {', '.join(names)}"
     yield from _option_faults(manifest, names)
     for split in manifest.splits:
-        for fault in _split_faults(manifest, split, dataset):
+        for fault in _split_faults(manifest, split):
             yield f"split {split.name}: {fault}"
 
 
@@ -162,7 +169,7 @@ def _option_faults(manifest: Manifest, split_names: list[str]) -> Iterator[str]:
         yield f"checked {_shown(manifest.checked)}, expected decode, header or none"
 
 
-def _split_faults(manifest: Manifest, split: SplitManifest, dataset: Dataset) -> Iterator[str]:
+def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
     samples, num_bytes = (sum(int(shard[field]) for shard in split.shards) for field in ("samples", "bytes"))
     sums = {
         "samples": (split.samples, samples),
@@ -176,10 +183,6 @@ def _split_faults(manifest: Manifest, split: SplitManifest, dataset: Dataset) ->
             yield f"{name} {got:,}, expected {expected:,}"
     if not split.shards:
         yield "no shards, expected one at least"
-    count = dataset.repeats(split.name)
-    repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
-    if split.repeats != repeats:
-        yield f"repeats {_shown(split.repeats)}, expected {_shown(repeats)}"
 
 
 def shard_file(manifest: Manifest, split: SplitManifest, number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -25,8 +26,8 @@ LINE_EVERY_S = 30
 """Between progress lines where stderr is a file."""
 
 
-class BuildProgress:
-    """A bar over samples with rate, bytes and time left."""
+class ImageProgress:
+    """A bar over images with rate, bytes and time left."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._console = Console(file=sys.stderr, quiet=quiet)
@@ -43,11 +44,11 @@ class BuildProgress:
             disable=not self._live,
         )
         self._task: TaskID | None = None
-        self._samples = self._done = self._bytes = 0
-        self._shard_samples: list[int] = []
+        self._what = ""
+        self._images = self._done = self._bytes = 0
         self._started_s = self._line_s = time.monotonic()
 
-    def __enter__(self) -> BuildProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -64,38 +65,63 @@ class BuildProgress:
         """One line that stays."""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    def step(self, what: str) -> None:
+        """Something of unknown length is under way."""
+        self._show(what, None, None, "")
+
     def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
         """This much of an original archive was walked or hashed."""
         self._show(f"reading {name}", done_bytes, total_bytes, "")
 
-    def enumerating(self, split: str) -> None:
-        self._show(f"listing the originals of {split}", None, None, "")
-
-    def planned(self, plan: Plan, done: set[int]) -> None:
-        self._shard_samples = [count for split in plan.splits for count in split.shard_samples]
-        self._samples = sum(self._shard_samples)
+    def begin(self, what: str, images: int) -> None:
+        """So many images are to be worked on from now."""
+        self._what, self._images = what, images
         self._started_s = self._line_s = time.monotonic()
-        before = sum(self._shard_samples[index] for index in done)
-        if done:
-            self.log(f"going on: {len(done)} of {plan.num_shards} shards stand already")
-        self._samples -= before
-        self._show("building", 0, self._samples, "")
+        self._show(what, 0, images, "")
 
-    def shard_done(self, receipt: ShardReceipt) -> None:
-        self._done += self._shard_samples[receipt.index]
-        self._bytes += receipt.num_bytes
+    def advance(self, images: int, num_bytes: int) -> None:
+        """These are done."""
+        self._done += images
+        self._bytes += num_bytes
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
         rate = f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
-        self._show("building", self._done, self._samples, rate)
+        self._show(self._what, self._done, self._images, rate)
         if not self._live and time.monotonic() - self._line_s > LINE_EVERY_S:
             self._line_s = time.monotonic()
-            left_s = (self._samples - self._done) * elapsed_s / self._done
-            self.log(f"{self._done:,} of {self._samples:,} images, {rate}, {left_s / 60:.0f} min left")
-
-    def assembling(self) -> None:
-        self._show("writing index and manifest", None, None, "")
+            left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
+            self.log(f"{self._what}: {self._done:,} of {self._images:,} images, {rate}, {left_s / 60:.0f} min left")
 
     def _show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
         if self._task is None:
             self._task = self._bar.add_task(what, total=total, rate=rate)
         self._bar.update(self._task, description=what, total=total, completed=done or 0, rate=rate)
+
+
+class BuildProgress(ImageProgress):
+    """What `dataprep.driver` tells of a build."""
+
+    def enumerating(self, split: str) -> None:
+        self.step(f"listing the originals of {split}")
+
+    def planned(self, plan: Plan, done: set[int]) -> None:
+        self._shard_samples = [count for split in plan.splits for count in split.shard_samples]
+        if done:
+            self.log(f"going on: {len(done)} of {plan.num_shards} shards stand already")
+        missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
+        self.begin("building", sum(missing))
+
+    def shard_done(self, receipt: ShardReceipt) -> None:
+        self.advance(self._shard_samples[receipt.index], receipt.num_bytes)
+
+    def assembling(self) -> None:
+        self.step("writing index and manifest")
+
+
+class VerifyProgress(ImageProgress):
+    """What `dataprep.verify` tells of a verification."""
+
+    def started(self, samples: int) -> None:
+        self.begin("verifying", samples)
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        self.advance(samples, num_bytes)

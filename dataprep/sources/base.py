@@ -6,7 +6,6 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -81,7 +80,7 @@ class Dataset(ABC):
     """Of the files of an image folder."""
     default_max_reject_ratio: float = 0.0
     generated: ClassVar[bool] = False
-    """True where `write_originals` makes the original files."""
+    """True where the original files are made here and their number is the user's to choose."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -96,16 +95,6 @@ class Dataset(ABC):
     def repeats(self, split: str) -> int:
         """Passes over the stored images that make one epoch."""
         return self.split_facts(split).repeats
-
-    def with_images(self, images: int) -> Dataset:
-        """The dataset of so many train images. Raises UsageError where its size is not the user's to choose."""
-        raise UsageError(
-            f"--images {images}: {self.name} has the size of its original files; only imagenet-fake takes it"
-        )
-
-    def write_originals(self, directory: Path) -> None:
-        """Make the original files of a generated dataset; those already there stay. Raises UsageError for others."""
-        raise UsageError(f"{self.name}: its original files come from {self.origin}; give their folder with --source")
 
     @abstractmethod
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -234,9 +223,12 @@ class RefCollector:
 def member_parts(reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...]:
     """The path components of a member. Raises SourceError for a hostile name, naming archive, member and offset."""
     try:
-        return name_parts(member.name)
+        parts = name_parts(member.name)
     except SourceError as error:
         raise damaged(reader, member.offset, str(error), member=member.name, within=within) from error
+    if not parts and not member.is_directory:
+        raise damaged(reader, member.offset, "it has no name", member=member.name, within=within)
+    return parts
 
 
 def _md5(root: Storage, name: str, num_bytes: int, progress: Progress | None) -> str:

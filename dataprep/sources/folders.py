@@ -36,9 +36,13 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
 
     Raises:
         SourceError: A name is hostile or no UTF-8, something lies deeper than `depth`, or is no plain file.
+        UsageError: The folder is a link that the storage does not read through.
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
-    return sorted(found, key=lambda file: "/".join(file.parts).encode())
+    files = sorted(found, key=lambda file: "/".join(file.parts).encode())
+    if files:
+        root.stat("/".join((folder, *files[0].parts)))  # now, not when the first shard is built
+    return files
 
 
 def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:

@@ -119,7 +119,7 @@ def _from_boxes(root: Storage) -> ValLabels:
             raise damaged(reader, member.offset, "it is there twice; fetch it again", member=member.name)
         try:
             wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
-        except xml.parsers.expat.ExpatError as error:
+        except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
             what = f"no XML that can be read: {error}; fetch it again"
             raise damaged(reader, member.offset, what, member=member.name) from error
         except _AnnotationError as error:

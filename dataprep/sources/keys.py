@@ -43,14 +43,14 @@ _PAPERS = frozenset({"readme", "license", "copying"})
 
 
 def name_parts(name: str) -> tuple[str, ...]:
-    """The components of a member's or file's path, `.` and empty ones left out.
+    """The components of a member's or file's path, `.` and empty ones left out; so the root of an archive has none.
 
     Args:
         name: With `/` between components; bytes that are no UTF-8 as surrogate escapes.
 
     Raises:
-        SourceError: The name is absolute, climbs out, is empty or longer than a path can be, or holds a backslash, a
-            NUL, a line end or what is no text. The message is a clause: the caller puts the archive in front.
+        SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a
+            line end or what is no text. The message is a clause: the caller puts the archive in front.
     """
     if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
         return tuple(name.split("/"))
@@ -64,8 +64,6 @@ def name_parts(name: str) -> tuple[str, ...]:
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if ".." in parts:
         raise SourceError("its name climbs out of the archive ('..')")
-    if not parts:
-        raise SourceError("it has no name")
     return parts
 
 
@@ -96,8 +94,9 @@ def is_hidden(parts: tuple[str, ...]) -> bool:
 def key_of(parts: Sequence[str]) -> str:
     """The key of a path: without its extension, in `[A-Za-z0-9_/-]`, any other byte as `=XX`.
 
-    So is the first of two underscores that begin a component, by which readers of shards know metadata. Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is cut and
-    closed with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
+    So is the first of two underscores that begin a component, by which readers of shards know metadata. Two paths that
+    differ in more than the extension have different keys. A key of more than 200 bytes is cut and closed with `=00` and
+    32 hexadecimal digits of the whole key's SHA-256.
     """
     folder, last = parts[:-1], parts[-1]
     stem, dot, _ = last.rpartition(".")

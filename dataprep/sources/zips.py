@@ -81,8 +81,10 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
         raise damaged(reader, reader.num_bytes, "no end of a zip archive here: it is cut or no zip: fetch it again")
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
-    if 0xFFFF in (disk, start_disk, here, entries) or 0xFFFFFFFF in (num_bytes, offset):
-        end_at, (disk, start_disk, here, entries, num_bytes, offset) = _find_end64(reader, end_at)
+    locator_at = end_at - _LOCATOR64.size
+    locator = reader.read_apart(locator_at, _LOCATOR64.size) if locator_at >= 0 else b""
+    if locator[:4] == b"PK\6\7":
+        end_at, (disk, start_disk, here, entries, num_bytes, offset) = _find_end64(reader, locator_at, locator)
     if disk or start_disk or here != entries:
         raise damaged(reader, end_at, f"one of several parts of a zip; expected a whole one: {_UNPACK}")
     if offset + num_bytes != end_at:
@@ -102,12 +104,8 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
     return _Directory(offset, num_bytes, entries)
 
 
-def _find_end64(reader: ArchiveReader, end_at: int) -> tuple[int, tuple[int, ...]]:
+def _find_end64(reader: ArchiveReader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
     """Position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
-    locator_at = end_at - _LOCATOR64.size
-    locator = reader.read_apart(locator_at, _LOCATOR64.size) if locator_at >= 0 else b""
-    if locator[:4] != b"PK\6\7":
-        raise damaged(reader, end_at, f"a zip64 archive without its locator; {_AGAIN}")
     record_at = int(_LOCATOR64.unpack(locator)[2])
     # Records without extensible data only: nobody writes others, and a gap could hide members.
     if record_at + _END64.size != locator_at:

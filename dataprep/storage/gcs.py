@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # A chunk is held in memory while it is sent; larger ones hardly save time, each costs one round trip.
 UPLOAD_CHUNK_BYTES = 16 << 20
+# A name that is taken, then free again, is one that another build is clearing up.
 UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
 LISTED_FIELDS = "items(name,size,crc32c),nextPageToken"
@@ -174,20 +175,16 @@ class GCSStorage:
         Raises:
             ConflictError: Another one was there.
         """
-        from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed
+        from google.api_core.exceptions import PreconditionFailed
 
+        send = gcs_client.retry_policy(_session_is_lost)(self._send)
         for _ in range(UPLOAD_TRIES):
-            with bucket_errors(self.url_of(name), "storage.objects.create"):
-                try:
-                    self._send(name, stream, num_bytes, crc32c)
-                    return True
-                except PreconditionFailed:
-                    pass
-                except (GoogleAPICallError, ValueError) as error:
-                    if not _session_is_lost(error):
-                        raise
-                    continue
-            theirs = self.stat(name)
+            try:
+                with bucket_errors(self.url_of(name), "storage.objects.create"):
+                    send(name, stream, num_bytes, crc32c)
+                return True
+            except PreconditionFailed:
+                theirs = self.stat(name)
             if theirs is not None and (theirs.num_bytes, theirs.crc32c) != (num_bytes, crc32c):
                 ours = (num_bytes, crc32c)
                 raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
@@ -232,7 +229,7 @@ class GCSStorage:
         try:
             num_bytes = len(full.encode())
         except UnicodeEncodeError:
-            raise UsageError(f"object name {shown(name)} must be text, and has bytes that are not UTF-8") from None
+            raise UsageError(f"object name {shown(name)} must be text, and has bytes that are no UTF-8") from None
         if num_bytes > MAX_NAME_BYTES:
             raise UsageError(f"object name {shown(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}")
         return full

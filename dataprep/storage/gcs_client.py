@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
     from google.cloud.storage import Client
+    from requests import Response
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECTIONS = 64
 RETRY_DEADLINE_S = 300.0
 RETRY_FIRST_WAIT_S = 0.2
 RETRY_LONGEST_WAIT_S = 30.0
+FIRST_ERROR_STATUS = 400
 
 
 def emulator_url() -> str:
@@ -31,14 +34,18 @@ def client() -> Client:
     return _client(os.getpid(), emulator_url())
 
 
-def retry_policy() -> Retry:
-    """Retries of 408, 429, 5xx and broken connections: exponential backoff with jitter and a total deadline."""
+def retry_policy(is_worth_retrying: Callable[[Exception], bool] | None = None) -> Retry:
+    """Exponential backoff with jitter, and a total deadline.
+
+    Args:
+        is_worth_retrying: of an error; by default 408, 429, 5xx and broken connections of google-cloud-storage are.
+    """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     retry: Retry = DEFAULT_RETRY.with_timeout(RETRY_DEADLINE_S).with_delay(
         initial=RETRY_FIRST_WAIT_S, maximum=RETRY_LONGEST_WAIT_S, multiplier=2
     )
-    return retry
+    return retry if is_worth_retrying is None else retry.with_predicate(is_worth_retrying)
 
 
 @functools.lru_cache(maxsize=1)
@@ -67,6 +74,13 @@ def _client(pid: int, emulator: str) -> Client:
 
     found, project = (AnonymousCredentials(), None) if emulator else credentials(pid)
     session = AuthorizedSession(found)
+    session.hooks["response"].append(_read_error)
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
     return Client(project=project, credentials=found, _http=session)
+
+
+def _read_error(response: Response, **_options: Any) -> None:
+    """The library leaves the body of a failed download unread, so that its connection could not be used again."""
+    if response.status_code >= FIRST_ERROR_STATUS:
+        _ = response.content

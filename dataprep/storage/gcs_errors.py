@@ -16,7 +16,9 @@ _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 
 @contextmanager
 def bucket_errors(url: str, permission: str) -> Iterator[None]:
-    """Turn what goes wrong inside the block into our errors; FileNotFoundError passes as it is.
+    """Turn what goes wrong inside the block into our errors.
+
+    FileNotFoundError passes as it is, and so does an upload's failed precondition, which the caller looks into.
 
     Args:
         url: of the object or prefix that is worked on.
@@ -26,7 +28,7 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
         AccessError: A permission or credentials are missing, or the bucket does not exist.
         StorageError: Anything else, after the retries.
     """
-    from google.api_core.exceptions import GoogleAPIError
+    from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
     from google.auth.exceptions import GoogleAuthError
     from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from obstore.exceptions import BaseError
@@ -35,6 +37,8 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
 
     try:
         yield
+    except PreconditionFailed:
+        raise
     except (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, BaseError) as error:
         raise _explained(error, url, permission) from error
     except (RequestException, HTTPError) as error:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from dataprep.storage import gcs_client
 
 if TYPE_CHECKING:
-    from google.api_core.retry import Retry
     from obstore.store import ClientConfig, GCSStore
 
 CONNECT_TIMEOUT = "10s"
@@ -42,7 +41,8 @@ def read_range(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
     from obstore.exceptions import GenericError
 
     store = _store(bucket, gcs_client.emulator_url())
-    read = retry_policy()(obstore.get_range)
+    # Obstore's own retries are off: they leave out 429.
+    read = gcs_client.retry_policy(_is_worth_retrying)(obstore.get_range)
     try:
         data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
     except GenericError as error:
@@ -50,19 +50,6 @@ def read_range(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
             return b""
         raise
     return data
-
-
-def retry_policy() -> Retry:
-    """As `gcs_client.retry_policy`; obstore's own retries are off, for they leave out 429."""
-    from google.api_core.retry import Retry
-
-    return Retry(
-        predicate=_is_worth_retrying,
-        initial=gcs_client.RETRY_FIRST_WAIT_S,
-        maximum=gcs_client.RETRY_LONGEST_WAIT_S,
-        multiplier=2,
-        timeout=gcs_client.RETRY_DEADLINE_S,
-    )
 
 
 def _runtime_is_of_parent() -> bool:

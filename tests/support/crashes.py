@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards
-from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
+from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.stopping import STOPPED
 
 
@@ -172,7 +172,3 @@ def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, s
 def _remove(output: Path) -> None:
     subprocess.run(["rm", "-rf", str(output)], check=True)
 
-
-def prepare(dataset: str, source: Path, output: Path, fmt: str, *more: object) -> list[object]:
-    """Arguments of a build of several small shards."""
-    return build_arguments(dataset, source, output, fmt, "--num-shards", 8, *more)

@@ -91,7 +91,13 @@ class GCSEmulator:
             rate: 0..1.
             seed: of the draws, made in the order in which requests arrive.
             kinds: of FAULTS, or any HTTP status such as "403".
+
+        Raises:
+            ValueError: A kind is neither.
         """
+        for kind in kinds:
+            if kind not in FAULTS and not kind.isdigit():
+                raise ValueError(f"{kind!r} is no fault, expected an HTTP status or one of {', '.join(FAULTS)}")
         self._request("POST", CONTROL_PATH, {"faults": {"rate": rate, "seed": seed, "kinds": list(kinds)}})
 
     def set_latency(self, latency_ms: float) -> None:

@@ -216,7 +216,9 @@ class Proxy:
         found = await upstream.fetch("GET", bucket_path(bucket))
         if found.status != HTTPStatus.OK:
             return error_answer(404, BUCKET_MISSING)
-        metadata.setdefault("name", request.query.get("name", ""))
+        headers = request.head.headers
+        defaults = {"name": request.query.get("name"), "contentType": headers.get("x-upload-content-type")}
+        metadata = defaults | metadata
         if not await self._generation_matches(bucket, metadata["name"], request.query, upstream):
             return error_answer(412, PRECONDITION_FAILED)
         upload_id = uuid.uuid4().hex
@@ -254,11 +256,11 @@ class Proxy:
         async with self._lock(bucket, metadata["name"]):
             if not await self._generation_matches(bucket, metadata["name"], query, upstream):
                 return error_answer(412, PRECONDITION_FAILED)
-            boundary = uuid.uuid4().hex
+            boundary, kind = uuid.uuid4().hex, f"Content-Type: {metadata['contentType']}"
             answer = await upstream.fetch(
                 "POST",
                 f"/upload{bucket_path(bucket)}/o?uploadType=multipart",
-                f"--{boundary}\r\n\r\n{json.dumps(metadata)}\r\n--{boundary}\r\n\r\n".encode(),
+                f"--{boundary}\r\n\r\n{json.dumps(metadata)}\r\n--{boundary}\r\n{kind}\r\n\r\n".encode(),
                 data,
                 f"\r\n--{boundary}--".encode(),
                 content_type=f"multipart/related; boundary={boundary}",

@@ -16,8 +16,9 @@ def _link_to_file(folder: Path) -> None:
 
 
 def _link_to_file_above(folder: Path) -> None:
-    (folder.parent / "secret.jpg").write_bytes(jpeg())
-    (folder / "evil.jpg").symlink_to("../" * 40 + str((folder.parent / "secret.jpg").resolve())[1:])
+    root = folder.parents[1] if folder.name == WNID else folder.parent
+    (root / "secret.jpg").write_bytes(jpeg())
+    (folder / "evil.jpg").symlink_to(os.path.relpath(root / "secret.jpg", folder))
 
 
 def _link_to_folder(folder: Path) -> None:

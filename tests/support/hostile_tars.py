@@ -42,7 +42,7 @@ _BAD_NAMES: dict[str, tuple[bytes, str]] = {
     "share": (b"\\\\host\\evil%s", "backslash"),
     "line-end": (b"evil\nroot::0:0%s", "line end"),
     "empty": (b"", "no name"),
-    "dot": (b"./", "no name"),
+    "dot": (b".", "no name"),
 }
 
 _TYPES = {
@@ -70,7 +70,7 @@ def _headers(ending: bytes) -> dict[str, tuple[bytes, str]]:
         "size-negative": (header(name, size_field=b"-0000000001\0"), "no number"),
         "size-negative-base-256": (header(name, size_field=b"\xff" * 12), "no number"),
         "size-of-exabytes": (header(name, size_field=b"\x80" + b"\x7f" * 11), "only .* follow"),
-        "size-past-the-end": (header(name, 2**33), "only .* follow"),
+        "size-past-the-end": (header(name, 2**32), "only .* follow"),
         "size-of-gigabytes-in-pax": (pax((b"size", b"9" * 15)) + data, "only .* follow"),
         "size-in-pax-no-number": (pax((b"size", b"-1")) + data, "a size that cannot be"),
         "size-in-pax-endless": (pax((b"size", b"1" * 5000)) + data, "a size that cannot be"),
@@ -131,7 +131,9 @@ def _ends(good: bytes, ending: bytes) -> dict[str, tuple[bytes, str]]:
 
 def _cuts(whole: bytes, used: int) -> Iterator[tuple[str, bytes]]:
     """An archive cut at every kind of place, up to the middle of its end marker."""
-    for at in sorted({1, 100, 511, 512, 513, 700, 1024, used // 2, used - 512, used - 1, used, used + 512, used + 1000}):
+    for at in sorted(
+        {1, 100, 511, 512, 513, 700, 1024, used // 2, used - 512, used - 1, used, used + 512, used + 1000}
+    ):
         yield f"cut-at-{at}", whole[:at]
 
 
@@ -179,7 +181,9 @@ def _cases() -> Iterator[Case]:
             yield _case(where, name, partial(_put, where, raw), words)
         for name, data in _not_tars().items():
             yield _case(where, f"is-{name}", partial(_replace, where, data), "end marker|no tar header|no number")
-        good = {"inner": class_image(1) + class_image(2), "outer": good_class(), "val": val_image(1) + val_image(2)}[where]
+        good = {"inner": class_image(1) + class_image(2), "outer": good_class(), "val": val_image(1) + val_image(2)}[
+            where
+        ]
         for name, (data, words) in _ends(good, ending).items():
             yield _case(where, f"end-{name}", partial(_replace, where, data), words)
         for name, data in _cuts(tar(good), len(good)):

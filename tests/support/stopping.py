@@ -31,10 +31,11 @@ def stop_at(boundary: int, when: str) -> None:
             count += 1
             if count == boundary and when == "before":
                 os._exit(STOPPED)
-            result = call(*arguments, **options)
-            if count == boundary:
-                os._exit(STOPPED)
-            return result
+            try:
+                return call(*arguments, **options)
+            finally:
+                if count >= boundary:
+                    os._exit(STOPPED)
 
         return wrapped
 

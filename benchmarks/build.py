@@ -1,0 +1,361 @@
+"""Images/s, CPU time and memory of `dataprep build`, beside plain loops and three other writers: one table.
+
+    python benchmarks/build.py --corpus DIR --json build.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import Measurement, measure
+from originals import DATAPREP, corpus_images, image_folder, write_order
+
+from dataprep.plan import codec_versions
+from dataprep.pool import MALLOC_ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = Path(__file__).resolve().parent / "peers"
+PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
+START_IMAGES = 8
+START_SHARDS = 2
+
+HEADER = """\
+All: whole processes from exec to exit, input in the page cache, the same disk, every file fsynced inside the timing,
+the same MALLOC_* settings, the same samples in the same shuffled order, about the same shards. Medians of {rounds}
+interleaved rounds after a warm-up; {images:,} images of {kilobytes:.0f} kB in {shards} shards.
+
+dataprep   build imagenet from train/<wnid>/: lists and plans, reads, checks, digests, writes image, label, key, class
+           name, height, width and orientation, the index with a CRC32C an image, the manifest; create-only and resumable
+(a)        the roofline: the same reads, decodes, SHA-256, CRC32C, writes and fsyncs in plain loops, as many processes
+(b)        webdataset's ShardWriter: image, label and key
+(c)        TFDS, a GeneratorBasedBuilder: the features of our TFRecords
+(d)        MosaicML's MDSWriter, its defaults: image, label and key, no digests
+
+The others are given the list of files. One process is what their documents show; spread is a process a worker, each
+with its part and its folder, joined as their documents say. `decode` is the same check everywhere. start: wall time
+of {start_images} images, thus imports and processes; "after start": what the rest took, images/s and ratio. ratio: of
+dataprep, its rate to (a)'s; of the others, dataprep's rate to theirs: (b) against its webdataset, (c) its tfrecord,
+(d) the slower of both. largest and sum: peak memory of the largest process and of all together."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One row's way to write the dataset."""
+
+    group: str
+    """`ours`, or the letter of its row."""
+    title: str
+    format: str = ""
+    """Of our own build."""
+    script: str = ""
+    needs_own_environment: bool = False
+
+    def command(self, run: Run, *, source: Path, order: Path, shards: int, out: Path) -> list[str | Path]:
+        """What to execute."""
+        if self.group == "ours":
+            build = [DATAPREP, "build", "imagenet", "--source", source, "--output", out, "--format", self.format]
+            build += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--json"]
+            return [*build, "--num-shards", str(shards), "--check", run.check, "--workers", str(run.processes)]
+        python = PEERS_PYTHON if self.needs_own_environment else sys.executable
+        peer = [python, PEERS / self.script, "--order", order, "--out", out]
+        return [*peer, "--check", run.check, "--processes", str(run.processes)]
+
+
+OURS = (
+    Contender(group="ours", title="dataprep webdataset", format="webdataset"),
+    Contender(group="ours", title="dataprep tfrecord", format="tfrecord"),
+)
+RIVALS = {
+    "roofline": Contender(group="a", title="plain loops", script="roofline.py"),
+    "webdataset": Contender(group="b", title="webdataset ShardWriter", script="with_webdataset.py"),
+    "tfds": Contender(group="c", title="TFDS builder", script="with_tfds.py"),
+    "mds": Contender(group="d", title="MosaicML MDSWriter", script="with_mds.py", needs_own_environment=True),
+}
+ROOFLINE_TARGET = 0.85
+ONE_PROCESS_TARGETS = {"b": 1.5, "c": 2.0, "d": 2.0}
+"""At two workers and more: our rate to that of the other in one process."""
+SPREAD_TARGET = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One thing to measure in every round."""
+
+    contender: Contender
+    check: str
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """Medians of one run's rounds."""
+
+    images_per_s: float
+    cpu_ms_per_image: float
+    start_s: float
+    after_start_images_per_s: float
+    largest_mb: float
+    sum_mb: float
+    wall_s: list[float]
+    """Each round's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    check: str
+    workers: int
+    name: str
+    result: Result
+    ratio: float | None = None
+    after_start_ratio: float | None = None
+    target: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`PASS` or `short`; empty where there is no target."""
+        if self.ratio is None or self.target is None:
+            return ""
+        return "PASS" if self.ratio >= self.target else "short"
+
+
+class Bench:
+    """The input, once as originals and once as a list, and what every run measured."""
+
+    def __init__(self, images: list[Path], shards: int, work: Path) -> None:
+        self.num_images = len(images)
+        self.num_bytes = sum(image.stat().st_size for image in images)
+        self.shards = shards
+        self._work = work
+        self._samples: dict[str, int] = {}
+        self._full = self._input("full", images, shards)
+        spread = [images[len(images) * index // START_IMAGES] for index in range(min(START_IMAGES, len(images)))]
+        self._start = self._input("start", spread, START_SHARDS)
+        self.starts: dict[Run, list[Measurement]] = defaultdict(list)
+        self.fulls: dict[Run, list[Measurement]] = defaultdict(list)
+
+    def _input(self, name: str, images: list[Path], shards: int) -> dict[str, Any]:
+        source = image_folder(images, self._work / name)
+        order = self._work / f"{name}.json"
+        write_order(source, order, shards)
+        return {"source": source, "order": order, "shards": shards}
+
+    def round(self, runs: Iterable[Run], *, keep: bool, with_start: bool) -> None:
+        """Every run once, one after the other."""
+        for run in runs:
+            full = self._once(run, self._full)
+            self._refuse_other_count(run, full)
+            if keep:
+                self.fulls[run].append(full)
+                if with_start:
+                    self.starts[run].append(self._once(run, self._start))
+
+    def _once(self, run: Run, given: dict[str, Any]) -> Measurement:
+        out = self._work / "out"
+        os.sync()  # no run pays for what another left to be written
+        found = measure(run.contender.command(run, out=out, **given), levelled_environment())
+        shutil.rmtree(out)
+        return found
+
+    def _refuse_other_count(self, run: Run, found: Measurement) -> None:
+        """Everybody writes as many samples as our build under the same check; the roofline rejects nothing."""
+        said = json.loads(found.stdout.strip().splitlines()[-1])
+        samples = said["splits"][0]["samples"] if run.contender.group == "ours" else said["samples"]
+        expected = self._samples.setdefault(run.check, samples)
+        if run.contender.group == "a":
+            expected = self.num_images
+        if samples != expected:
+            raise SystemExit(f"{run.contender.title} wrote {samples} samples, expected {expected}")
+
+    def result(self, run: Run) -> Result:
+        """Medians of what was measured."""
+        fulls = self.fulls[run]
+        wall_s = statistics.median(full.wall_s for full in fulls)
+        start_s = statistics.median([start.wall_s for start in self.starts[run]] or [0.0])
+        left = self.num_images - START_IMAGES if start_s else self.num_images
+        return Result(
+            images_per_s=self.num_images / wall_s,
+            cpu_ms_per_image=1e3 * statistics.median(full.cpu_s for full in fulls) / self.num_images,
+            start_s=start_s,
+            after_start_images_per_s=left / max(wall_s - start_s, 1e-3),
+            largest_mb=statistics.median(full.largest_bytes for full in fulls) / 1e6,
+            sum_mb=statistics.median(full.sum_bytes for full in fulls) / 1e6,
+            wall_s=[round(full.wall_s, 4) for full in fulls],
+        )
+
+
+def levelled_environment() -> dict[str, str]:
+    """What every contender runs under."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
+    return dict(os.environ) | MALLOC_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
+
+
+def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[str]) -> list[Run]:
+    """Everything to measure in a round; a peer in one process is measured once, whatever the workers."""
+    runs = []
+    for check in checks:
+        for count in workers:
+            ours_and_roofline = [*OURS, *(RIVALS[name] for name in rivals if name == "roofline")]
+            runs += [Run(contender=each, check=check, processes=count) for each in ours_and_roofline]
+        for name in rivals:
+            if name != "roofline":
+                runs += [Run(contender=RIVALS[name], check=check, processes=n) for n in sorted({1, *workers})]
+    return runs
+
+
+def table_rows(bench: Bench, rivals: list[str], check: str, workers: int) -> list[Row]:
+    """One section of the table."""
+    ours = [(each, bench.result(Run(contender=each, check=check, processes=workers))) for each in OURS]
+    roofline = bench.result(Run(contender=RIVALS["roofline"], check=check, processes=workers))
+    rows = [
+        Row(
+            check=check,
+            workers=workers,
+            name=each.title,
+            result=result,
+            ratio=result.images_per_s / roofline.images_per_s,
+            after_start_ratio=result.after_start_images_per_s / roofline.after_start_images_per_s,
+            target=ROOFLINE_TARGET,
+        )
+        for each, result in ours
+    ]
+    rows.append(Row(check=check, workers=workers, name=f"(a) plain loops, {_processes(workers)}", result=roofline))
+    for name in rivals:
+        if name != "roofline":
+            rows += [_rival_row(bench, RIVALS[name], check, workers, n, ours) for n in sorted({1, workers})]
+    return rows
+
+
+def _rival_row(
+    bench: Bench, rival: Contender, check: str, workers: int, processes: int, ours: list[tuple[Contender, Result]]
+) -> Row:
+    result = bench.result(Run(contender=rival, check=check, processes=processes))
+    like = {"b": ["webdataset"], "c": ["tfrecord"]}.get(rival.group, ["webdataset", "tfrecord"])
+    beside = [own for each, own in ours if each.format in like]
+    spread = workers > 1 and processes == workers
+    target = SPREAD_TARGET if spread else ONE_PROCESS_TARGETS[rival.group] if workers > 1 else None
+    return Row(
+        check=check,
+        workers=workers,
+        name=f"({rival.group}) {rival.title}, {'spread over ' if spread else ''}{_processes(processes)}",
+        result=result,
+        ratio=min(own.images_per_s for own in beside) / result.images_per_s,
+        after_start_ratio=min(own.after_start_images_per_s for own in beside) / result.after_start_images_per_s,
+        target=target,
+    )
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """Sections by check and workers."""
+    section = None
+    for row in rows:
+        if (row.check, row.workers) != section:
+            section = (row.check, row.workers)
+            print(f"\n--check {row.check}, {row.workers} worker{'s' if row.workers > 1 else ''}")
+            print(
+                f"{'':46}{'images/s':>9}{'CPU ms/image':>14}{'largest MB':>12}{'sum MB':>8}{'ratio':>7}"
+                f"{'target':>9}{'':>7}{'start s':>9}{'after start':>14}{'ratio':>7}"
+            )
+        found = row.result
+        print(
+            f"{row.name:46}{found.images_per_s:9,.0f}{found.cpu_ms_per_image:14.3f}{found.largest_mb:12.0f}"
+            f"{found.sum_mb:8.0f}{_number(row.ratio):>7}{'>= ' + format(row.target, 'g') if row.target else '':>9}"
+            f"{row.verdict:>7}{found.start_s:9.2f}{found.after_start_images_per_s:14,.0f}"
+            f"{_number(row.after_start_ratio):>7}"
+        )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    work = options.work.resolve() / f"build-{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        images = corpus_images(options.corpus, work, options.images)
+        bench = Bench(images, options.shards, work)
+        runs = plan_runs(options.rivals, options.workers, options.checks)
+        if not options.no_warm_up:
+            bench.round(runs, keep=False, with_start=False)
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            bench.round(runs, keep=True, with_start=not options.no_start)
+    finally:
+        shutil.rmtree(work)
+    print(
+        HEADER.format(
+            rounds=options.rounds,
+            images=bench.num_images,
+            kilobytes=bench.num_bytes / bench.num_images / 1e3,
+            shards=bench.shards,
+            start_images=START_IMAGES,
+        )
+    )
+    rows = [
+        row
+        for check in options.checks
+        for workers in options.workers
+        for row in table_rows(bench, options.rivals, check, workers)
+    ]
+    print_table(rows)
+    if options.json:
+        options.json.write_text(json.dumps(document(bench, rows, options.rounds), indent=1) + "\n")
+
+
+def document(bench: Bench, rows: list[Row], rounds: int) -> dict[str, Any]:
+    """The table and what it was measured on, as JSON values."""
+    return {
+        "images": bench.num_images,
+        "bytes": bench.num_bytes,
+        "shards": bench.shards,
+        "rounds": rounds,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+        "rows": [{**asdict(row), "verdict": row.verdict} for row in rows],
+    }
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line; a peer that is not installed is left out, with a word."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
+    parser.add_argument("--rivals", nargs="+", choices=list(RIVALS), default=list(RIVALS))
+    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
+    parser.add_argument("--no-start", action="store_true", help="leave out the runs on a few images")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
+    parser.add_argument("--json", type=Path, help="write the table there, too")
+    options = parser.parse_args()
+    options.rivals = ["roofline", *(name for name in options.rivals if name != "roofline")]
+    if "mds" in options.rivals and not PEERS_PYTHON.exists():
+        print("(d) is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+        options.rivals.remove("mds")
+    return options
+
+
+if __name__ == "__main__":
+    main()

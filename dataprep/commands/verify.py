@@ -1,0 +1,77 @@
+"""`dataprep verify`: is every byte of a dataset what its manifest says?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from dataprep.commands.options import human_bytes, json_option, workers_option
+from dataprep.commands.progress import VerifyProgress
+from dataprep.errors import UndecidedError, VerificationError
+from dataprep.verify import Report, verify
+
+EPILOG = """\b
+Examples:
+  dataprep verify shards/coco-dup5
+  dataprep verify gs://bucket/imagenet --deep --workers 16
+  dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
+
+\b
+Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could not be read and all else is right.
+"""
+
+
+@click.command("verify", epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.option("--deep", is_flag=True, help="Decode every image completely, too: some 800 images/s for each worker.")
+@workers_option
+@json_option
+def command(url: str, deep: bool, workers: int, as_json: bool) -> None:
+    """Compare every byte of the dataset at URL with its manifest, and what is said twice with itself.
+
+    Sizes, SHA-256 and CRC32C of all shards; every record against the index; keys, classes and events; counts
+    against the published ones; no file too few or too many. What differs is printed, one line each.
+    """
+    with VerifyProgress(quiet=as_json) as progress:
+        report = verify(url, deep=deep, workers=workers, progress=progress)
+    if as_json:
+        click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
+    else:
+        _print_findings(report)
+    if report.verdict == "differs":
+        raise VerificationError(
+            f"{report.url} differs from its manifest: {_summary(report)}; put the named files back, or build it again "
+            "with --overwrite"
+        )
+    if report.verdict == "undecided":
+        raise UndecidedError(
+            f"{report.url}: {_summary(report)}; what could be read is right: run the same command again "
+            "where all of it can be read"
+        )
+    if not as_json:
+        images = " and every image decoded" if report.deep else ""
+        click.echo(
+            f"{report.url} is whole: {report.samples:,} samples in {report.shards:,} shards, "
+            f"{human_bytes(report.num_bytes)} read{images} in {report.elapsed_s:.1f} s"
+        )
+
+
+def _print_findings(report: Report) -> None:
+    for finding in report.findings:
+        click.echo(f"{finding.kind:<10} {_line(finding.where)}: {_line(finding.detail)}")
+    more = sum(report.counts.values()) - len(report.findings)
+    if more:
+        click.echo(f"… and {more:,} more")
+
+
+def _summary(report: Report) -> str:
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in report.counts.items())
+    total = sum(report.counts.values())
+    return f"{total:,} finding{'s' if total > 1 else ''} ({counts})"
+
+
+def _line(text: str) -> str:
+    """What came from hostile bytes, on one line and without control characters."""
+    return "".join(character if character.isprintable() else "�" for character in text)

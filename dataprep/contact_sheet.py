@@ -1,0 +1,123 @@
+"""A few images of a split, spread evenly over it, as small JPEGs: each is read as one range of its shard."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from dataprep.checks.manifest import image_root
+from dataprep.checks.shard import class_name_of
+from dataprep.errors import DataprepError
+from dataprep.formats import FORMATS
+from dataprep.formats.checked import MAX_IMAGE_BYTES
+from dataprep.formats.imagefolder import image_file
+from dataprep.images import ImagePolicy, check_image
+from dataprep.index import open_index
+from dataprep.records import Event, Manifest, SplitManifest
+from dataprep.sources import DATASETS
+from dataprep.storage import Storage
+
+SHEET_IMAGES = 48
+THUMBNAIL_PIXELS = 224
+"""Longer side: sharp in a tile of 112 CSS pixels where two device pixels make one."""
+THUMBNAIL_QUALITY = 75
+_READS_IN_FLIGHT = 16
+_CHECK = ImagePolicy(check="decode", on_bad="reject")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """One image of the sheet."""
+
+    key: str
+    class_name: str
+    """Empty where the dataset has no classes."""
+    jpeg: bytes
+    """At most THUMBNAIL_PIXELS wide and high; empty where the image cannot be shown."""
+    problem: str
+    """Why not."""
+
+
+class _Place(NamedTuple):
+    key: str
+    class_name: str
+    shard: int
+    offset: int
+    num_bytes: int
+
+
+def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> list[Picture]:
+    """At most SHEET_IMAGES pictures, always the same ones of a dataset; those that cannot be shown say why.
+
+    Raises:
+        FormatError: The index cannot be read.
+    """
+    places = list(_places(storage, manifest, split))
+    with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
+        images = pool.map(partial(_read, storage, manifest, split), places)
+        return [_picture(place, data) for place, data in zip(places, images, strict=True)]
+
+
+def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[_Place]:
+    index = open_index(storage, split.name)
+    rows = index.group_rows
+    count = min(SHEET_IMAGES, sum(rows))
+    wanted = [(2 * i + 1) * sum(rows) // (2 * count) for i in range(count)]
+    start = 0
+    for group, num_rows in enumerate(rows[: len(split.shards)]):
+        here = [position - start for position in wanted if start <= position < start + num_rows]
+        start += num_rows
+        if not here:
+            continue
+        columns = ["key", "image_offset", "image_bytes", "label"]
+        table = index.read_group(group, columns).take(here)
+        for key, offset, num_bytes, label in zip(*(table.column(name).to_pylist() for name in columns), strict=True):
+            yield _Place(key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes)
+
+
+def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> bytes | str:
+    """The image's bytes, or why they cannot be read."""
+    try:
+        if not 0 < place.num_bytes <= MAX_IMAGE_BYTES:
+            return f"the index says {place.num_bytes:,} bytes"
+        if FORMATS[manifest.format] is None:
+            suffix = DATASETS[manifest.name].image_suffix
+            file = image_file(image_root(manifest, split), place.key, place.class_name, suffix)
+        else:
+            file = split.shards[place.shard]["file"]
+        return storage.read_range(file, place.offset, place.num_bytes)
+    except FileNotFoundError:
+        return "its file is missing"
+    except DataprepError as error:
+        return str(error)
+
+
+def _picture(place: _Place, data: bytes | str) -> Picture:
+    problem = data if isinstance(data, str) else ""
+    jpeg = b""
+    if isinstance(data, bytes):
+        checked = check_image(place.key, data, _CHECK)  # bounds what a hostile image can ask for
+        if isinstance(checked, Event):
+            problem = f"{checked.reason}: {checked.detail}"
+        else:
+            jpeg = _thumbnail(data)
+    return Picture(key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem)
+
+
+def _thumbnail(data: bytes) -> bytes:
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large images and corrupt EXIF blocks: both were looked at
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            image.draft("RGB", (2 * THUMBNAIL_PIXELS, 2 * THUMBNAIL_PIXELS))
+            image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+            small = image.convert("RGB")
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)
+    return out.getvalue()

@@ -1,0 +1,158 @@
+"""Keys are injective, in their alphabet, and names that could do harm are refused."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import SourceError
+from dataprep.formats.checked import is_key
+from dataprep.records import SampleRef
+from dataprep.sources.keys import MAX_KEY_BYTES, is_image, key_of, name_bytes, name_parts, refuse_duplicates, shown
+from tests.support.samples import examples
+
+# Any bytes that a file name can have, as Python decodes them.
+names = st.binary(min_size=1, max_size=300).map(
+    lambda data: re.sub(rb"[\0\\/\r\n]", b"_", data).decode("utf-8", "surrogateescape")
+)
+paths = st.lists(names.filter(lambda name: name not in (".", "..")), min_size=1, max_size=4).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("n01440764/n01440764_10026.JPEG", "n01440764/n01440764_10026"),
+        ("train2017/000000000009.jpg", "train2017/000000000009"),
+        ("a.b.jpg", "a=2Eb"),
+        ("a=b c.png", "a=3Db=20c"),
+        ("naïve.jpg", "na=C3=AFve"),
+        ("raw\udcff.jpg", "raw=FF"),
+        ("no-extension", "no-extension"),
+        ("__metadata/__x__.jpg", "=5F_metadata/=5F_x__"),
+        ("a__b/_c.jpg", "a__b/_c"),
+    ],
+)
+def test_key_of(path, key):
+    assert key_of(tuple(path.split("/"))) == key
+
+
+@examples
+@given(paths)
+def test_keys_are_in_the_alphabet_that_every_format_takes(path):
+    key = key_of(path)
+    assert is_key(key)
+    assert len(key) <= MAX_KEY_BYTES
+
+
+@examples
+@given(paths)
+def test_keys_that_were_not_cut_say_the_path(path):
+    key = key_of(path)
+    last, dot, _ = path[-1].rpartition(".")
+    stem = "/".join([*path[:-1], last if dot and last else path[-1]])
+    unescaped = re.sub(rb"=(..)", lambda match: bytes.fromhex(match[1].decode()), key.encode())
+    if b"\0" not in unescaped:  # a cut key holds a NUL, a path never
+        assert unescaped == name_bytes(stem)
+
+
+@examples
+@given(st.lists(st.binary(min_size=200, max_size=400), min_size=2, max_size=6, unique=True))
+def test_long_names_keep_different_keys(contents):
+    keys = {key_of((data.hex(),)) for data in contents}
+    assert len(keys) == len(contents)
+    assert all(len(key) <= MAX_KEY_BYTES for key in keys)
+
+
+def test_a_cut_key_is_that_of_no_other_path():
+    cut = key_of(("x" * 300,))
+    assert len(cut) == MAX_KEY_BYTES
+    pretender = cut.replace("=00", "\0")
+    assert key_of((pretender,)) == cut
+    with pytest.raises(SourceError, match="NUL"):
+        name_parts(pretender)
+
+
+@pytest.mark.parametrize("length", range(195, 206))
+def test_no_escape_is_cut_in_two(length):
+    key = key_of(("x" * (length % 3) + "é" * length,))
+    assert is_key(key), key
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b.jpg", ("a", "b.jpg")),
+        ("./a//b/./c.jpg", ("a", "b", "c.jpg")),
+        ("a/", ("a",)),
+        ("./", ()),
+        ("...jpg", ("...jpg",)),
+        ("a..b/c", ("a..b", "c")),
+    ],
+)
+def test_name_parts(name, parts):
+    assert name_parts(name) == parts
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("../x", r"climbs out of the archive \('..'\)"),
+        ("a/../b", "climbs out"),
+        ("/etc/passwd", "absolute"),
+        ("C:/x", "absolute"),
+        ("a\\b", "backslash"),
+        ("a\0b", "NUL"),
+        ("a\nb", "line end"),
+        ("\ud800", "no text"),
+        ("y" * 100_000, "its name has 100,000 bytes, at most 4,096"),
+    ],
+)
+def test_name_parts_refuses(name, words):
+    with pytest.raises(SourceError, match=words):
+        name_parts(name)
+
+
+@examples
+@given(st.text(max_size=60))
+def test_parts_never_climb(name):
+    try:
+        parts = name_parts(name)
+    except SourceError:
+        return
+    assert not {"..", ".", ""} & set(parts)
+    assert not any("/" in part or "\\" in part for part in parts)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "b/c.png", "x.y.webp", "a.TIFF", "a.gif", "a.bmp"])
+def test_images_by_name(name):
+    assert is_image(name_parts(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["__MACOSX/a.jpg", "._a.jpg", "a/.DS_Store", "Thumbs.db", "desktop.ini", "README", "readme.TXT", "LICENSE.md"],
+)
+def test_passed_over_by_name(name):
+    assert not is_image(name_parts(name))
+
+
+@pytest.mark.parametrize("name", ["a.sh", "a", "a.jpg.part", "labels.txt", "x.tar", "README.exe"])
+def test_unknown_names_are_refused(name):
+    with pytest.raises(SourceError, match="no image by its name"):
+        is_image(name_parts(name))
+
+
+def test_duplicates_are_named_both():
+    refs = [SampleRef(f"k{i}", "x.zip", i, 1) for i in range(50)] + [SampleRef("K7", "y.zip", 99, 1)]
+    words = (
+        r"^train: two images have the key (k7|K7), ignoring case: k7 in 'x.zip' at byte 7 and K7 in 'y.zip' at byte 99"
+    )
+    with pytest.raises(SourceError, match=words):
+        refuse_duplicates("train", refs)
+    refuse_duplicates("train", refs[:-1])
+
+
+def test_names_in_messages_are_one_short_line_of_ascii():
+    assert shown("a\nb\x1b[0mé") == r"'a\nb\x1b[0m\xe9'"
+    assert len(shown("é" * 100_000)) < 300

@@ -1,0 +1,333 @@
+"""The emulator answers as Cloud Storage does, fails as it is told, and never outlives who started it."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+import psutil
+import pytest
+
+from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
+from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BEFORE, RESET_BODY
+
+OBJECTS = "/storage/v1/b/bucket/o"
+UPLOADS = f"/upload{OBJECTS}"
+
+
+class Response(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Client:
+    """One connection, without retries of any kind."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> Response:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.connection.request(method, path, body, names)
+        with self.connection.getresponse() as response:
+            return Response(response.status, response.headers, response.read())
+
+    def insert(self, name: str, data: bytes, query: str = "", **metadata: str) -> Response:
+        """A simple upload."""
+        document = json.dumps({"name": name, **metadata}).encode()
+        parts = b"--X\r\nContent-Type: application/json\r\n\r\n%s\r\n--X\r\nContent-Type: image/jpeg\r\n\r\n%s\r\n--X--"
+        kind = 'multipart/related; boundary="X"'
+        return self.send("POST", f"{UPLOADS}?uploadType=multipart{query}", parts % (document, data), Content_Type=kind)
+
+    def start_upload(self, name: str, query: str = "", **metadata: str) -> Response:
+        document = json.dumps({"name": name, **metadata}).encode()
+        return self.send("POST", f"{UPLOADS}?uploadType=resumable{query}", document)
+
+    def put_chunk(self, session: Response, data: bytes, span: str) -> Response:
+        path = "/" + session.headers["Location"].split("/", 3)[3]
+        return self.send("PUT", path, data, Content_Range=f"bytes {span}")
+
+    def read(self, name: str) -> bytes:
+        return self.send("GET", f"/bucket/{name}").body
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[GCSEmulator]:
+    with GCSEmulator() as emulator:
+        emulator.create_bucket("bucket")
+        yield emulator
+
+
+@pytest.fixture
+def client(emulator: GCSEmulator) -> Iterator[Client]:
+    with Client(emulator.url) as client:
+        yield client
+    emulator.set_faults(0)
+    emulator.set_latency(0)
+
+
+def crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+
+
+# As Cloud Storage does
+
+
+def test_a_simple_upload_is_read_back_whole_and_in_ranges(client: Client) -> None:
+    data = os.urandom(300_000)
+    inserted = json.loads(client.insert("simple", data, crc32c=crc32c(data)).body)
+    assert (inserted["size"], inserted["crc32c"], inserted["contentType"]) == ("300000", crc32c(data), "image/jpeg")
+    for path in ("/bucket/simple", f"/download{OBJECTS}/simple?alt=media"):
+        assert client.send("GET", path).body == data
+        part = client.send("GET", path, Range="bytes=100000-209999")
+        assert (part.status, part.body) == (206, data[100_000:210_000])
+    assert client.send("GET", "/bucket/simple", Range="bytes=300000-300001").status == 416
+    assert client.send("GET", "/bucket/simple", Range="bytes=299999-300001").body == data[-1:]
+
+
+def test_a_generation_of_0_means_that_nothing_stands_there(client: Client) -> None:
+    assert client.insert("once", b"1", "&ifGenerationMatch=0").status == 200
+    assert client.insert("once", b"2", "&ifGenerationMatch=0").status == 412
+    generation = json.loads(client.send("GET", f"{OBJECTS}/once").body)["generation"]
+    assert client.insert("once", b"3", f"&ifGenerationMatch={generation}").status == 200
+    assert client.read("once") == b"3"
+
+
+def test_of_two_resumable_uploads_of_one_name_the_second_to_end_is_refused(client: Client) -> None:
+    first, second = (client.start_upload("race", "&ifGenerationMatch=0") for _ in range(2))
+    assert client.put_chunk(first, b"first", "0-4/5").status == 200
+    assert client.put_chunk(second, b"later", "0-4/5").status == 412
+    assert client.start_upload("race", "&ifGenerationMatch=0").status == 412
+    assert client.read("race") == b"first"
+
+
+def test_a_resumable_upload_keeps_what_it_has_and_says_so(client: Client) -> None:
+    session = client.start_upload("parts", crc32c=crc32c(b"0123456789"))
+    assert client.put_chunk(session, b"", "*/10").headers.get("Range") is None
+    assert client.put_chunk(session, b"0123", "0-3/10").headers["Range"] == "bytes=0-3"
+    assert client.put_chunk(session, b"0123", "0-3/10").headers["Range"] == "bytes=0-3"
+    assert client.put_chunk(session, b"89", "8-9/10").status == 503
+    asked = client.put_chunk(session, b"", "*/10")
+    assert (asked.status, asked.headers["Range"]) == (308, "bytes=0-3")
+    last = client.put_chunk(session, b"23456789", "2-9/10")
+    again = client.put_chunk(session, b"23456789", "2-9/10")
+    assert (again.status, again.body) == (last.status, last.body) == (200, last.body)
+    assert client.read("parts") == b"0123456789"
+
+
+def test_a_wrong_checksum_leaves_nothing(client: Client) -> None:
+    assert client.insert("wrong", b"1", crc32c=crc32c(b"2")).status == 400
+    session = client.start_upload("wrong", crc32c=crc32c(b"2"))
+    assert client.put_chunk(session, b"1", "0-0/1").status == 400
+    assert client.send("GET", f"{OBJECTS}/wrong").status == 404
+
+
+def test_a_deletion_honours_its_precondition(client: Client) -> None:
+    client.insert("gone", b"1")
+    assert client.send("DELETE", f"{OBJECTS}/gone?ifGenerationMatch=1").status == 412
+    generation = json.loads(client.send("GET", f"{OBJECTS}/gone").body)["generation"]
+    assert client.send("DELETE", f"{OBJECTS}/gone?ifGenerationMatch={generation}").status == 204
+    assert client.send("DELETE", f"{OBJECTS}/gone").status == 404
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object(client: Client) -> None:
+    client.insert("there", b"1")
+    for path in (OBJECTS + "/x", "/bucket/x", f"/download{OBJECTS}/x?alt=media"):
+        assert json.loads(client.send("GET", path).body)["error"]["message"] == "No such object: bucket/x"
+        missing = client.send("GET", path.replace("bucket", "other"))
+        assert json.loads(missing.body)["error"]["message"] == "The specified bucket does not exist."
+    for kind in ("multipart", "resumable"):
+        body = b'--X\r\n\r\n{"name": "x"}\r\n--X\r\n\r\n\r\n--X--' if kind == "multipart" else b'{"name": "x"}'
+        path = f"{UPLOADS}?uploadType={kind}".replace("bucket", "other")
+        assert client.send("POST", path, body, Content_Type="multipart/related; boundary=X").status == 404
+
+
+def test_a_long_list_comes_whole_and_in_order(client: Client) -> None:
+    names = [f"list/{number:03d}" for number in range(120)]
+    for name in reversed(names):
+        client.insert(name, b"")
+    listed = json.loads(client.send("GET", f"{OBJECTS}?prefix=list/").body)
+    assert [item["name"] for item in listed["items"]] == names
+
+
+def test_objects_may_be_kept_in_a_folder(tmp_path: Path) -> None:
+    for _ in range(2):
+        with GCSEmulator(root=tmp_path) as emulator, Client(emulator.url) as client:
+            if not (tmp_path / "bucket").exists():
+                emulator.create_bucket("bucket")
+                client.insert("a/x", b"kept")
+            assert client.read("a/x") == b"kept"
+
+
+# As it is told
+
+
+@pytest.mark.parametrize("status", [403, 429, 503])
+def test_a_status_is_answered_and_nothing_done(emulator: GCSEmulator, client: Client, status: int) -> None:
+    emulator.set_faults(1, kinds=[str(status)])
+    assert client.insert(f"status-{status}", b"1").status == status
+    emulator.set_faults(0)
+    assert client.send("GET", f"{OBJECTS}/status-{status}").status == 404
+
+
+@pytest.mark.parametrize(("kind", "served"), [(RESET_BEFORE, False), (RESET_AFTER, True), (RESET_BODY, True)])
+def test_a_reset_comes_before_or_after_the_work(emulator: GCSEmulator, client: Client, kind: str, served: bool) -> None:
+    emulator.set_faults(1, kinds=[kind])
+    with pytest.raises((ConnectionResetError, http.client.HTTPException)):
+        client.insert(f"reset-{kind}", b"1")
+    emulator.set_faults(0)
+    client.connection.close()
+    assert (client.send("GET", f"{OBJECTS}/reset-{kind}").status == 200) == served
+
+
+def test_a_reset_in_the_body_comes_after_half_of_it(emulator: GCSEmulator, client: Client) -> None:
+    data = os.urandom(110_000)
+    client.insert("half", data)
+    emulator.set_faults(1, kinds=[RESET_BODY])
+    client.connection.request("GET", "/bucket/half")
+    response = client.connection.getresponse()
+    assert b"".join(response.read(1000) for _ in range(55)) == data[:55_000]
+    with pytest.raises(ConnectionResetError):
+        response.read(1000)
+    client.connection.close()
+
+
+def test_half_a_chunk_is_kept_and_the_rest_asked_for(emulator: GCSEmulator, client: Client) -> None:
+    session = client.start_upload("chunk")
+    emulator.set_faults(1, kinds=[HALF_CHUNK])
+    kept = client.put_chunk(session, b"0123456789", "0-9/10")
+    assert (kept.status, kept.headers["Range"]) == (308, "bytes=0-4")
+    emulator.set_faults(0)
+    assert client.put_chunk(session, b"56789", "5-9/10").status == 200
+    assert client.read("chunk") == b"0123456789"
+
+
+def test_faults_are_drawn_by_their_seed_at_their_rate(emulator: GCSEmulator, client: Client) -> None:
+    client.insert("drawn", b"1")
+
+    def draw(seed: int) -> list[int]:
+        emulator.set_faults(0.25, seed=seed, kinds=["429", "503"])
+        return [client.send("GET", f"{OBJECTS}/drawn").status for _ in range(200)]
+
+    before = emulator.stats()["faults"]
+    first = draw(1)
+    after = emulator.stats()["faults"]
+    assert {status: first.count(int(status)) for status in ("429", "503")} == {
+        status: after[status] - before.get(status, 0) for status in ("429", "503")
+    }
+    assert 30 < 200 - first.count(200) < 70
+    assert draw(1) == first
+    assert draw(2) != first
+
+
+def test_unknown_faults_are_refused(emulator: GCSEmulator) -> None:
+    with pytest.raises(ValueError, match="'reset' is no fault, expected an HTTP status or one of"):
+        emulator.set_faults(1, kinds=[*FAULTS, "reset"])
+
+
+def test_requests_are_delayed_side_by_side(emulator: GCSEmulator, client: Client) -> None:
+    client.insert("slow", b"1")
+    emulator.set_latency(200)
+
+    def read(_: int) -> float:
+        started_s = time.monotonic()
+        with Client(emulator.url) as own:
+            assert own.read("slow") == b"1"
+        return time.monotonic() - started_s
+
+    started_s = time.monotonic()
+    with ThreadPoolExecutor(64) as threads:
+        waits_s = list(threads.map(read, range(64)))
+    assert min(waits_s) >= 0.2
+    assert time.monotonic() - started_s < 64 * 0.2 / 4
+    assert emulator.stats()["most_in_flight"] >= 32
+
+
+# Its processes
+
+
+def family(emulator: GCSEmulator) -> list[psutil.Process]:
+    process = psutil.Process(emulator.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def end_soon(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=15)[1]
+
+
+def test_it_listens_on_loopback_alone() -> None:
+    with GCSEmulator() as emulator:
+        addresses = [
+            connection.laddr.ip
+            for process in family(emulator)
+            for connection in process.net_connections()
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert addresses == ["127.0.0.1", "127.0.0.1"]
+
+
+def test_nothing_is_left_after_the_block() -> None:
+    with GCSEmulator() as emulator:
+        processes = family(emulator)
+        assert len(processes) == 2
+    assert end_soon(processes)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_both_processes_end_when_either_is_killed(position: int) -> None:
+    with GCSEmulator() as emulator:
+        processes = family(emulator)
+        processes[position].kill()
+        assert end_soon(processes)
+
+
+OWNER = """
+import time
+from tests.support.gcs_emulator import GCSEmulator
+with GCSEmulator() as emulator:
+    print(emulator.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_both_processes_end_when_their_owner_is_killed() -> None:
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        process = psutil.Process(int(owner.stdout.readline()))
+        processes = [process, *process.children()]
+        assert len(processes) == 2
+        owner.kill()
+        assert end_soon(processes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_it_is_interrupted(number: int) -> None:
+    command = [sys.executable, "-m", "tests.support.gcs_emulator", "--latency-ms", "5"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        processes = psutil.Process(process.pid).children()
+        with Client(url) as client:
+            assert client.send("GET", "/storage/v1/b").status == 200
+        process.send_signal(number)
+        assert process.wait(15) == 0
+    assert end_soon(processes)
