@@ -198,7 +198,7 @@ def _class_spread(names: tuple[str, ...], counts: tuple[int, ...]) -> ClassSprea
     ranked = sorted(zip(names, counts, strict=True), key=lambda pair: pair[1])  # stable: ties in the order of names
     return ClassSpread(
         classes=len(names),
-        spread=Spread(ranked[0][1], median_low(counts), ranked[-1][1]),
+        samples=Spread(ranked[0][1], median_low(counts), ranked[-1][1]),
         fewest=tuple(ranked[:_EXTREMES]),
         most=tuple(ranked[: -_EXTREMES - 1 : -1]),
         counts=tuple(sorted(counts, reverse=True)),

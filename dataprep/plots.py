@@ -19,36 +19,37 @@ if TYPE_CHECKING:
 # Drawn in colours that nothing else has, and replaced by what the page defines.
 _TEXT, _BARS, _LINES = "#010203", "#040506", "#070809"
 _PAGE_COLOURS = {_TEXT: "currentColor", _BARS: "var(--accent)", _LINES: "var(--line)"}
-_WIDTH_IN = 4.4
+_NARROW_IN, _WIDE_IN = 4.4, 9.1
+"""Of a plot that takes one column of the page, or two."""
 _BAR_IN = 0.23
-_PLOT_IN = 2.4
+_CURVE_IN = 2.6
 
 
 def bar_plot(title: str, histogram: Histogram) -> str:
     """A horizontal bar for each bin with its count and share."""
-    figure, axes = _figure(title, 0.5 + _BAR_IN * max(1, len(histogram.counts)))
-    total = max(1, sum(histogram.counts))
+    figure, axes = _figure(_NARROW_IN, 0.1 + _BAR_IN * max(1, len(histogram.counts)))
+    total, most = max(1, sum(histogram.counts)), max(1, *histogram.counts)
     positions = range(len(histogram.counts))
     axes.barh(positions, histogram.counts, height=0.72, color=_BARS)
     for position, count in zip(positions, histogram.counts, strict=True):
         if count:
-            text = f" {count:,} · {100 * count / total:.{0 if count * 100 >= total else 1}f} %"
-            axes.text(count, position, text, va="center", fontsize=7.5, color=_TEXT)
+            share = 100 * count / total
+            text = f"{count:,} · {share:.{0 if share >= 1 else 1}f} %"
+            axes.text(count + most / 60, position, text, va="center", fontsize=7.5, color=_TEXT)
     axes.set_yticks(positions, histogram.labels)
-    axes.set_xlim(0, 1.32 * max(1, *histogram.counts))  # room for the text beside the longest bar
-    axes.invert_yaxis()
+    axes.set_xlim(0, 1.35 * most)  # room for the text beside the longest bar
+    axes.set_ylim(len(histogram.counts) - 0.4, -0.6)  # the first bin on top
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     return _svg(figure, title)
 
 
 def class_plot(title: str, counts: Sequence[int]) -> str:
-    """Samples of every class, the largest class first."""
-    figure, axes = _figure(title, _PLOT_IN)
-    edges = range(len(counts) + 1)
-    axes.stairs(counts, edges, fill=True, color=_BARS)
+    """Samples of every class, the largest class first; twice as wide."""
+    figure, axes = _figure(_WIDE_IN, _CURVE_IN)
+    axes.stairs(counts, range(len(counts) + 1), fill=True, color=_BARS)
     axes.set_xlim(0, max(1, len(counts)))
-    axes.set_ylim(0, 1.08 * max(1, *counts))
+    axes.set_ylim(0, 1.06 * max(1, *counts))
     axes.set_xlabel("classes, the largest first", fontsize=8, color=_TEXT)
     axes.grid(axis="y", color=_LINES, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -56,12 +57,11 @@ def class_plot(title: str, counts: Sequence[int]) -> str:
     return _svg(figure, title)
 
 
-def _figure(title: str, height_in: float) -> tuple[Figure, Axes]:
+def _figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, fontsize=9.5, loc="left", color=_TEXT, fontweight="bold")
     axes.tick_params(labelsize=8, colors=_TEXT, length=0)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

@@ -48,17 +48,18 @@ def retry_policy(is_worth_retrying: Callable[[Exception], bool] | None = None) -
     return retry if is_worth_retrying is None else retry.with_predicate(is_worth_retrying)
 
 
-@functools.lru_cache(maxsize=1)
-def credentials(pid: int) -> tuple[Any, str | None]:
+def credentials() -> tuple[Any, str | None]:
     """Application default credentials and their project.
-
-    Args:
-        pid: of this process, so that a forked one does not share a connection that refreshes them.
 
     Raises:
         google.auth.exceptions.DefaultCredentialsError: There are none.
     """
-    del pid
+    return _credentials(os.getpid())
+
+
+# The process is part of both keys: a forked one must not share a connection with its parent.
+@functools.lru_cache(maxsize=1)
+def _credentials(_pid: int) -> tuple[Any, str | None]:
     import google.auth
 
     found: tuple[Any, str | None] = google.auth.default(scopes=[SCOPE])
@@ -66,13 +67,13 @@ def credentials(pid: int) -> tuple[Any, str | None]:
 
 
 @functools.lru_cache(maxsize=1)
-def _client(pid: int, emulator: str) -> Client:
+def _client(_pid: int, emulator: str) -> Client:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
     from google.cloud.storage import Client
     from requests.adapters import HTTPAdapter
 
-    found, project = (AnonymousCredentials(), None) if emulator else credentials(pid)
+    found, project = (AnonymousCredentials(), None) if emulator else credentials()
     session = AuthorizedSession(found)
     session.hooks["response"].append(_read_error)
     for scheme in ("https://", "http://"):

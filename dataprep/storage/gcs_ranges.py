@@ -108,7 +108,7 @@ def _store(bucket: str, emulator: str) -> GCSStore:
             client_options={**options, "allow_http": True},
             retry_config={"max_retries": 0},
         )
-    found, _ = gcs_client.credentials(os.getpid())
+    found, _ = gcs_client.credentials()
     return GCSStore(
         bucket,
         client_options=options,

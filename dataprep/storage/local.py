@@ -24,7 +24,7 @@ SPOOL_FOLDER = "_build/tmp"
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 # A name that is taken, then free again, is one that another build is clearing up.
 PLACE_TRIES = 3
-# Folders known to lie inside the root: looking each time costs 30 us, a tenth of reading an image.
+# Folders known to lie inside the root: looking each time costs 20 us, as much as all else of a range read.
 MAX_KNOWN_FOLDERS = 4096
 _Walk: TypeAlias = "Iterator[ObjectInfo | _Walk]"
 

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 NAME_CHARACTERS = 48
 TEMPORARY_PREFIX = "dataprep-spool-"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_making = threading.Lock()  # of the process's folder: a second one would give up its locks when it is dropped
 
 
 class SpoolFolder:
@@ -84,7 +85,8 @@ class SpoolFolder:
 
 def process_spools() -> SpoolFolder:
     """This process's folder in the machine's temporary folder; removed when the process ends in order."""
-    return _process_spools(os.getpid())
+    with _making:
+        return _process_spools(os.getpid())
 
 
 def remove_stale_spools() -> int:
@@ -126,8 +128,7 @@ def _close_all(locks: dict[Path, int]) -> None:
 
 
 @functools.lru_cache(maxsize=1)
-def _process_spools(pid: int) -> SpoolFolder:
-    del pid  # part of the key: a forked process makes its own
+def _process_spools(_pid: int) -> SpoolFolder:  # a forked process makes its own
     folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     # Unlike atexit, this is run in the processes of a multiprocessing pool as well.
     Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)

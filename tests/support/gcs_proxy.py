@@ -113,7 +113,7 @@ class Proxy:
                 request = parse_request(head)
                 if request.path.startswith(CONTROL_PATH):
                     body = await reader.readexactly(head.body_bytes)
-                    writer.write(self._control(request, body).encoded())
+                    writer.write(self._control(body).encoded())
                     continue
                 if not await self._serve_storage(request, reader, writer, upstream):
                     reset(writer)
@@ -276,7 +276,7 @@ class Proxy:
     def _lock(self, bucket: str, name: str) -> asyncio.Lock:
         return self.locks.setdefault(f"{bucket}/{name}", asyncio.Lock())
 
-    def _control(self, request: Request, body: bytes) -> Answer:
+    def _control(self, body: bytes) -> Answer:
         """Settings and counters, for the emulator's own class."""
         settings = json.loads(body or b"{}")
         if "faults" in settings:

@@ -1,0 +1,131 @@
+"""`dataprep inspect`: what a dataset holds, on a terminal or as one HTML file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dataprep.commands.inspect_html import class_caption, render_html, require_report_packages
+from dataprep.commands.options import human_bytes, json_option
+from dataprep.contact_sheet import contact_sheet
+from dataprep.errors import UsageError
+from dataprep.histograms import Histogram
+from dataprep.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset, readable_manifest
+from dataprep.storage import open_storage
+
+EPILOG = """\b
+Examples:
+  dataprep inspect shards/coco-dup5
+  dataprep inspect gs://bucket/imagenet --split train --html imagenet.html
+  dataprep inspect shards/coco-dup5 --json | jq '.splits[].samples'
+"""
+_BAR_CHARACTERS = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_PIPED_COLUMNS = 120
+
+
+@click.command("inspect", epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.option("--split", help="Only this split.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
+@json_option
+def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
+    """Show what the dataset at URL holds: counts, classes, sizes and aspects, repairs and rejections.
+
+    Only the manifest and the index are read; with --html 48 images of each split as well, for a contact sheet.
+    """
+    if html is not None:
+        require_report_packages()
+    inspection = inspect_dataset(url, split)
+    if as_json:
+        click.echo(json.dumps(asdict(inspection)))
+    else:
+        _print(inspection)
+    if html is not None:
+        _write_html(inspection, split, html)
+        if not as_json:
+            click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+
+
+def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
+    storage = open_storage(inspection.url)
+    manifest = readable_manifest(storage)
+    sheets = {found.name: contact_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
+    try:
+        path.write_text(render_html(inspection, sheets), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error
+
+
+def _print(inspection: Inspection) -> None:
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    console.print(Text(f"{inspection.name} · {inspection.format}", style="bold"))
+    facts = {
+        "at": inspection.url,
+        "origin": inspection.origin,
+        "licence": inspection.licence,
+        "checked": inspection.checked + (", partial: other counts than published" if inspection.partial else ""),
+        "plan": f"{inspection.plan_hash[:12]}, revision {inspection.revision}",
+    }
+    console.print(_facts(facts))
+    for split in inspection.splits:
+        _print_split(console, split)
+
+
+def _print_split(console: Console, split: SplitInspection) -> None:
+    repeats = split.repeats
+    smallest, largest = split.image_bytes_extremes
+    console.print()
+    console.print(Text(split.name, style="bold"))
+    facts = {
+        "images": f"{split.samples:,} in {split.shards:,} shards",
+        "bytes": f"{human_bytes(split.num_bytes)}; {human_bytes(split.bytes_per_image)} an image, "
+        f"{human_bytes(smallest)} to {human_bytes(largest)}",
+        "epoch": f"{repeats['count']} pass{'es' if repeats['count'] > 1 else ''}, {repeats['stored']} stored",
+        "classes": class_caption(split),
+    }
+    for name, spread in (("width", split.width), ("height", split.height)):
+        if spread is not None:
+            facts[name] = f"{spread.smallest:,} to {spread.largest:,} pixels, median {spread.median:,}"
+    if split.unknown_sides:
+        facts["unknown"] = f"width and height of {split.unknown_sides:,} images, which were not checked"
+    console.print(_facts(facts))
+    titled = {"width": split.widths, "height": split.heights, "aspect": split.aspects, "bytes an image": split.sizes}
+    for title, histogram in titled.items():
+        if histogram.counts:
+            console.print()
+            console.print(_bars(title, histogram))
+    for trouble in split.troubles:
+        console.print()
+        console.print(Text(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}", style="bold"))
+        console.print(_facts({event.key: event.detail for event in trouble.examples}, indent=4))
+
+
+def _facts(facts: dict[str, str], indent: int = 2) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(Text(" " * indent + name, style="dim", overflow="fold"), Text(value, overflow="fold"))
+    return table
+
+
+def _bars(title: str, histogram: Histogram) -> Table:
+    """A bar for each bin, in eighths of a character."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right", min_width=18)
+    table.add_column(min_width=_BAR_CHARACTERS)
+    table.add_column(justify="right")
+    table.add_row(Text(title, style="dim"), "", "")
+    most, total = max(histogram.counts), max(1, sum(histogram.counts))
+    for label, count in zip(histogram.labels, histogram.counts, strict=True):
+        eighths = -(-8 * _BAR_CHARACTERS * count // max(1, most))  # what is not empty shows
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        table.add_row(label, Text(bar, style="blue"), f"{count:,}", f"{100 * count / total:.1f} %")
+    return table

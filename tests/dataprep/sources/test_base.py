@@ -1,0 +1,89 @@
+"""What all datasets have in common: their names, their published facts, and the check of the original archives."""
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.records import Enumeration, SampleRef
+from dataprep.sources import DATASETS, ArchiveFacts, SplitFacts, dataset_named
+from dataprep.sources.base import MAX_IMAGE_BYTES, Member, RefCollector
+from dataprep.storage import open_storage
+
+COCO = dataset_named("coco-dup5")
+DATA = b"archive" * 1_000_000
+
+
+def test_every_dataset_is_found_by_its_name():
+    assert all(dataset_named(name) is dataset and dataset.name == name for name, dataset in DATASETS.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("coco_dup5", "coco-dup5"), ("imagnet", "imagenet"), ("ImageNet-Fake", "imagenet-fake")]
+)
+def test_an_unknown_name_lists_the_choices_and_the_nearest(name, near):
+    words = rf"unknown dataset '{name}': expected one of coco-dup5, imagenet, imagenet-fake; did you mean {near}\?$"
+    with pytest.raises(UsageError, match=words):
+        dataset_named(name)
+
+
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=lambda dataset: dataset.name)
+def test_facts_are_complete(dataset):
+    assert set(dataset.default_splits) <= set(dataset.splits)
+    assert dataset.licence
+    assert dataset.origin
+    assert dataset.description
+    assert dataset.default_max_reject_ratio == 0
+    for split in dataset.splits:
+        facts = dataset.split_facts(split)
+        assert facts.samples
+        assert all(len(archive.md5) == 32 for archive in facts.archives)
+
+
+def checked(tmp_path, md5, num_bytes):
+    (tmp_path / "a.zip").write_bytes(DATA)
+    facts = SplitFacts(samples=1, archives=(ArchiveFacts(name="a.zip", md5=md5, num_bytes=num_bytes),))
+    dataset = replace(COCO, facts={"train": facts})
+    calls = []
+    checks = dataset.check_source(open_storage(str(tmp_path)), "train", lambda *call: calls.append(call))
+    return checks, calls
+
+
+def test_check_source_compares_digests_and_tells_how_far_it_is(tmp_path):
+    md5 = hashlib.md5(DATA).hexdigest()
+    [check], calls = checked(tmp_path, md5, len(DATA))
+    assert check.matches
+    assert (check.file, check.found_md5) == ("a.zip", md5)
+    assert calls[-1] == ("a.zip", len(DATA), len(DATA))
+    assert len(calls) == 2
+    [check], _ = checked(tmp_path, md5[::-1], None)
+    assert not check.matches
+    assert check.found_md5 == md5
+
+
+def test_check_source_does_not_read_what_has_another_size(tmp_path):
+    [check], calls = checked(tmp_path, hashlib.md5(DATA).hexdigest(), 7)
+    assert not check.matches
+    assert (check.found_md5, check.expected_bytes, check.found_bytes) == (None, 7, len(DATA))
+    assert calls == []
+
+
+def test_check_source_with_nothing_to_check(tmp_path):
+    words = r"nothing to check: coco-dup5 train has published digests of train2017\.zip, unlabeled2017\.zip"
+    with pytest.raises(SourceError, match=words):
+        COCO.check_source(open_storage(str(tmp_path)), "train")
+
+
+def test_no_image_at_all_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(COCO), "_find", lambda *_, **__: Enumeration([], []))
+    with pytest.raises(SourceError, match="no image of coco-dup5 train; check --source"):
+        COCO.enumerate(open_storage(str(tmp_path)), "train", allow_partial=True)
+
+
+def test_an_image_of_absurd_size_is_refused():
+    collector = RefCollector("train")
+    collector.add(("a.jpg",), "x.zip", Member("a.jpg", 5, MAX_IMAGE_BYTES))
+    assert collector.refs == [SampleRef("a", "x.zip", 5, MAX_IMAGE_BYTES)]
+    with pytest.raises(SourceError, match=r"x\.zip: 'b\.jpg' at byte 7 has 134,217,729 bytes; at most 134,217,728"):
+        collector.add(("b.jpg",), "x.zip", Member("b.jpg", 7, MAX_IMAGE_BYTES + 1))

@@ -1,0 +1,78 @@
+"""Unpacked folders: sorted by the bytes of their names, on disk and in a bucket, and links only where they may be."""
+
+import pytest
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.sources.folders import FolderFile, folder_files
+from dataprep.storage import open_storage
+
+NAMES = ["b/2.jpg", "b/10.jpg", "a.jpg", "B/x.jpg", "é.jpg", "b.jpg", "b/é.jpg"]
+
+
+@pytest.fixture
+def filled(storage_url):
+    storage = open_storage(storage_url)
+    for i, name in enumerate([*NAMES, "c/.hidden/deep/er.jpg", "__MACOSX/a/b/c.jpg"]):
+        storage.create(f"train/{name}", b"x" * i)
+    storage.create("train2/other.jpg", b"x")
+    storage.create("other.jpg", b"x")
+    return storage
+
+
+def test_files_are_sorted_by_bytes_and_what_is_hidden_is_passed_over(filled):
+    found = folder_files(filled, "train", depth=2)
+    names = ["/".join(file.parts) for file in found]
+    assert names == sorted(NAMES, key=lambda name: name.encode())
+    assert {name: file.num_bytes for name, file in zip(names, found, strict=True)} == {
+        n: i for i, n in enumerate(NAMES)
+    }
+
+
+def test_a_folder_that_is_not_there_is_empty(filled):
+    assert folder_files(filled, "val", depth=2) == []
+    assert folder_files(filled, "other.jpg", depth=2) == []
+
+
+def test_what_lies_too_deep_is_refused(filled):
+    with pytest.raises(SourceError, match=r"train: '[bB](/.*)?': an unexpected folder|in an unexpected folder"):
+        folder_files(filled, "train", depth=1)
+
+
+@pytest.fixture
+def outside(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "1.jpg").write_bytes(b"one")
+    (tmp_path / "root").mkdir()
+    return tmp_path / "elsewhere"
+
+
+def test_a_folder_may_be_a_link_inside_the_root(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "1.jpg").write_bytes(b"one")
+    (tmp_path / "train").symlink_to("data")
+    storage = open_storage(str(tmp_path))
+    assert folder_files(storage, "train", depth=1) == [FolderFile(("1.jpg",), 3)]
+    assert storage.read("train/1.jpg") == b"one"
+
+
+def test_a_link_that_the_storage_does_not_read_through_is_refused_at_once(tmp_path, outside):
+    (tmp_path / "root" / "train").symlink_to(outside)
+    with pytest.raises(UsageError, match=r"root/train leads out of .* through a link"):
+        folder_files(open_storage(str(tmp_path / "root")), "train", depth=1)
+
+
+def test_the_root_may_be_a_link(tmp_path, outside):
+    (tmp_path / "root").rmdir()
+    (tmp_path / "root").symlink_to(outside.parent)
+    assert folder_files(open_storage(str(tmp_path / "root")), "elsewhere", depth=1) == [FolderFile(("1.jpg",), 3)]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):
+    (tmp_path / "train").mkdir()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(SourceError, match="train: cannot be listed: Permission denied"):
+        folder_files(open_storage(str(tmp_path)), "train", depth=1)

@@ -1,0 +1,215 @@
+"""ImageNet from tars and folders: the same keys, labels and bytes from every layout."""
+
+import gzip
+import random
+
+import pytest
+
+from dataprep.errors import SourceError
+from dataprep.records import SourceFile
+from dataprep.sources import dataset_named
+from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
+from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
+from dataprep.storage import open_storage
+from tests.support.hostile_labels import META, TRUTH
+from tests.support.raw_mat import mat, synsets
+from tests.support.raw_tar import member, tar
+from tests.support.slow_storage import SlowStorage
+
+IMAGENET = dataset_named("imagenet")
+# In the order of the tar, which is not that of the class list.
+TRAIN = {
+    wnid: [(f"{wnid}_{number}", random.Random(f"{wnid}{number}").randbytes(300 + number)) for number in (10026, 9, 18)]
+    for wnid in ("n01443537", "n01440764", "n15075141")
+}
+CLASSES = tuple(sorted(TRAIN))
+VAL = [("n15075141", b"one" * 99), ("n01440764", b"two" * 300), ("n01440764", b"three"), ("n01443537", b"")]
+
+
+def class_tar(wnid):
+    return tar(*(member(f"{name}.JPEG".encode(), data) for name, data in TRAIN[wnid]))
+
+
+def put_train_tar(storage):
+    data = tar(*(member(f"{wnid}.tar".encode(), class_tar(wnid)) for wnid in TRAIN))
+    storage.create(TRAIN_TAR, data)
+    return len(data)
+
+
+def put_train_folders(storage):
+    for wnid, images in TRAIN.items():
+        for name, data in images:
+            storage.create(f"train/{wnid}/{name}.JPEG", data)
+
+
+def put_class_tars(storage):
+    for wnid in TRAIN:
+        storage.create(f"train/{wnid}.tar", class_tar(wnid))
+
+
+def put_devkit(storage):
+    ids = {"n15075141": 1, "n01440764": 3, "n01443537": 2}
+    rows = [(float(i), wnid, 0.0) for wnid, i in ids.items()] + [(4.0, "n00001740", 3.0)]
+    truth = "".join(f"{ids[wnid]}\n" for wnid, _ in VAL).encode()
+    data = gzip.compress(tar(member(META, mat(synsets(rows))), member(TRUTH, truth)))
+    storage.create(DEVKIT, data)
+    return len(data)
+
+
+def put_boxes(storage):
+    files = [
+        member(
+            f"val/{val_name(i)}.xml".encode(), f"<annotation><object><name>{wnid}</name></object></annotation>".encode()
+        )
+        for i, (wnid, _) in enumerate(VAL, start=1)
+    ]
+    storage.create(BBOX, gzip.compress(tar(*files)))
+
+
+def put_val_tar(storage):
+    storage.create(VAL_TAR, tar(*(member(f"{val_name(i)}.JPEG".encode(), data) for i, (_, data) in enumerate(VAL, 1))))
+
+
+def put_val_flat(storage):
+    for i, (_, data) in enumerate(VAL, start=1):
+        storage.create(f"val/{val_name(i)}.JPEG", data)
+
+
+def put_val_folders(storage):
+    for i, (wnid, data) in enumerate(VAL, start=1):
+        storage.create(f"val/{wnid}/{val_name(i)}.JPEG", data)
+
+
+def found(storage, split):
+    """Key, label and image of every reference, in order."""
+    refs = IMAGENET.enumerate(storage, split, allow_partial=True).refs
+    return [(ref.key, ref.label, storage.read_range(ref.source, ref.offset, ref.num_bytes)) for ref in refs]
+
+
+TRAIN_FOUND = [(f"{wnid}/{name}", CLASSES.index(wnid), data) for wnid, images in TRAIN.items() for name, data in images]
+VAL_FOUND = [(val_name(i), CLASSES.index(wnid), data) for i, (wnid, data) in enumerate(VAL, start=1)]
+
+
+def test_the_train_tar_keeps_its_order(storage_url):
+    storage = open_storage(storage_url)
+    num_bytes = put_train_tar(storage)
+    assert found(storage, "train") == TRAIN_FOUND
+    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
+    assert IMAGENET.enumerate(storage, "train", allow_partial=True).sources == [SourceFile(TRAIN_TAR, num_bytes)]
+
+
+@pytest.mark.parametrize("put", [put_train_folders, put_class_tars])
+def test_unpacked_train_images(storage_url, put):
+    storage = open_storage(storage_url)
+    put(storage)
+    assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
+    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
+
+
+def test_folders_are_sorted_by_bytes_and_class_tars_by_class(tmp_path):
+    for put, name in ((put_train_folders, "a"), (put_class_tars, "b")):
+        put(open_storage(str(tmp_path / name)))
+    keys = [key for key, _, _ in found(open_storage(str(tmp_path / "a")), "train")]
+    assert keys == sorted(keys, key=lambda key: f"{key}.JPEG".encode())
+    assert [label for _, label, _ in found(open_storage(str(tmp_path / "b")), "train")] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("put", [put_val_tar, put_val_flat])
+@pytest.mark.parametrize("put_labels", [put_devkit, put_boxes])
+def test_val_with_labels_from_an_archive(storage_url, put, put_labels):
+    storage = open_storage(storage_url)
+    put(storage)
+    put_labels(storage)
+    assert found(storage, "val") == VAL_FOUND
+    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
+
+
+def test_val_in_class_folders_needs_no_labels(storage_url):
+    storage = open_storage(storage_url)
+    put_val_folders(storage)
+    assert sorted(found(storage, "val")) == sorted(VAL_FOUND)
+    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
+
+
+def test_val_records_where_its_labels_came_from(tmp_path):
+    storage = open_storage(str(tmp_path))
+    put_val_flat(storage)
+    num_bytes = put_devkit(storage)
+    sources = IMAGENET.enumerate(storage, "val", allow_partial=True).sources
+    assert sources == [SourceFile(DEVKIT, num_bytes), SourceFile("val", sum(len(data) for _, data in VAL))]
+
+
+def test_without_labels_val_is_refused_with_the_names_of_both_archives(tmp_path):
+    storage = open_storage(str(tmp_path))
+    put_val_tar(storage)
+    with pytest.raises(SourceError, match=f"imagenet val: no labels: expected {DEVKIT} or {BBOX}"):
+        IMAGENET.enumerate(storage, "val", allow_partial=True)
+
+
+def test_absent_splits_are_refused_with_what_was_expected(tmp_path):
+    storage = open_storage(str(tmp_path))
+    with pytest.raises(SourceError, match=f"imagenet train: not found: expected {TRAIN_TAR} or train/<wnid>/"):
+        IMAGENET.enumerate(storage, "train", allow_partial=True)
+    with pytest.raises(SourceError, match=f"imagenet val: not found: expected {VAL_TAR}, val/ or val/<wnid>/"):
+        IMAGENET.enumerate(storage, "val", allow_partial=True)
+
+
+def test_a_class_that_train_has_not_is_refused_in_val(tmp_path):
+    storage = open_storage(str(tmp_path))
+    put_val_folders(storage)
+    storage.create("train/n01440764/n01440764_1.JPEG", b"x")
+    with pytest.raises(SourceError, match=r"class 'n01443537' is none of the 1 expected"):
+        IMAGENET.enumerate(storage, "val", allow_partial=True)
+
+
+def test_without_allow_partial_labels_are_those_of_all_1000_classes_and_counts_must_match(tmp_path):
+    storage = open_storage(str(tmp_path))
+    put_train_tar(storage)
+    assert IMAGENET.classes(storage, allow_partial=False) == published_classes()
+    with pytest.raises(SourceError) as caught:
+        IMAGENET.enumerate(storage, "train", allow_partial=False)
+    assert str(caught.value) == (
+        f"{tmp_path}: imagenet train: 9 images, expected 1,281,167; class n01440764 has 3, expected 732 to 1,300 (and "
+        "999 more classes): fetch the originals again, or build what is there with --allow-partial"
+    )
+
+
+def test_a_whole_val_split_is_taken_and_one_label_too_many_is_not(tmp_path):
+    classes = published_classes()
+    labels = [classes[i % 1000] for i in range(50_000)]
+    storage = open_storage(str(tmp_path))
+    storage.create(VAL_TAR, tar(*(member(f"{val_name(i)}.JPEG".encode()) for i in range(1, 50_001))))
+    rows = [(float(i), wnid, 0.0) for i, wnid in enumerate(classes, start=1)]
+
+    def with_labels(labels):
+        truth = "".join(f"{classes.index(wnid) + 1}\n" for wnid in labels).encode()
+        (tmp_path / DEVKIT).write_bytes(gzip.compress(tar(member(META, mat(synsets(rows))), member(TRUTH, truth)), 1))
+        return IMAGENET.enumerate(storage, "val", allow_partial=False).refs
+
+    refs = with_labels(labels)
+    assert [ref.label for ref in refs[:1001]] == [*range(1000), 0]
+    with pytest.raises(SourceError, match=r"val: class n01440764 has 49, expected 50 \(and 1 more classes\)"):
+        with_labels(["n15075141", *labels[1:]])
+
+
+def test_the_class_list():
+    classes = published_classes()
+    assert len(set(classes)) == 1000
+    assert list(classes) == sorted(classes)
+    assert (classes[0], classes[1], classes[999]) == ("n01440764", "n01443537", "n15075141")
+
+
+def test_a_bucket_is_not_asked_once_a_member(tmp_path):
+    storage = SlowStorage(tmp_path)
+    put_train_tar(storage)
+    storage.requests.clear()
+    assert found(SlowStorage(tmp_path), "train") == TRAIN_FOUND
+    IMAGENET.enumerate(storage, "train", allow_partial=True)
+    assert len(storage.requests) == 2  # the class list, then the members: one block each
+
+
+def test_facts():
+    assert IMAGENET.default_splits == IMAGENET.splits == ("train", "val")
+    assert [IMAGENET.split_facts(split).samples for split in IMAGENET.splits] == [1_281_167, 50_000]
+    assert IMAGENET.repeats("train") == 1
+    assert IMAGENET.image_suffix == ".JPEG"
