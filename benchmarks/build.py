@@ -1,6 +1,6 @@
 """Images/s, CPU time and memory of `dataprep build`, beside plain loops and three other writers: one table.
 
-    python benchmarks/build.py --corpus DIR --json build.json
+python benchmarks/build.py --corpus DIR --json build.json
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ START_IMAGES = 8
 START_SHARDS = 2
 
 HEADER = """\
-All: whole processes from exec to exit, input in the page cache, the same disk, every file fsynced inside the timing,
-the same MALLOC_* settings, the same samples in the same shuffled order, about the same shards. Medians of {rounds}
-interleaved rounds after a warm-up; {images:,} images of {kilobytes:.0f} kB in {shards} shards.
+Whole processes from exec to exit, input in the page cache, one disk, every file fsynced inside the timing, the same
+MALLOC_* settings, the same samples in the same shuffled order. {images:,} images of {kilobytes:.0f} kB in {shards}
+shards; medians of {rounds} interleaved rounds{warm_up}.
 
-dataprep   build imagenet from train/<wnid>/: lists and plans, reads, checks, digests, writes image, label, key, class
-           name, height, width and orientation, the index with a CRC32C an image, the manifest; create-only and resumable
-(a)        the roofline: the same reads, decodes, SHA-256, CRC32C, writes and fsyncs in plain loops, as many processes
-(b)        webdataset's ShardWriter: image, label and key
-(c)        TFDS, a GeneratorBasedBuilder: the features of our TFRecords
-(d)        MosaicML's MDSWriter, its defaults: image, label and key, no digests
+dataprep  build imagenet from train/<wnid>/: list, plan, read, check, digest; writes image, label, key, class name,
+          height, width, orientation, an index with a CRC32C an image, the manifest; create-only, can be resumed
+(a)       the roofline: the same reads, decodes, SHA-256, CRC32C (of image and shard), writes and fsyncs in plain
+          loops in as many spawned processes
+(b)       webdataset's ShardWriter: image, label and key; no digests
+(c)       a TFDS GeneratorBasedBuilder: the features of our TFRecords
+(d)       MosaicML's MDSWriter with its defaults: image, label and key; no digests
 
-The others are given the list of files. One process is what their documents show; spread is a process a worker, each
-with its part and its folder, joined as their documents say. `decode` is the same check everywhere. start: wall time
-of {start_images} images, thus imports and processes; "after start": what the rest took, images/s and ratio. ratio: of
-dataprep, its rate to (a)'s; of the others, dataprep's rate to theirs: (b) against its webdataset, (c) its tfrecord,
-(d) the slower of both. largest and sum: peak memory of the largest process and of all together."""
+(a) to (d) are given the list of files. 1 process: as their documents show it. Spread: each worker a part and a folder,
+forked, joined as their documents say. "decode": all run the same check.
+ratio:       of dataprep, its rate to (a)'s; of the others, dataprep's rate to theirs: its webdataset to (b), its
+             tfrecord to (c), the slower of both to (d)
+start s:     the same command on {start_images} images: imports, processes, everything that does not grow with the input
+after start: images/s of what the full run took beyond that, and the same ratio of these
+largest MB:  peak of the largest process; sum MB: of all its processes together"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -308,6 +311,7 @@ def main() -> None:
             kilobytes=bench.num_bytes / bench.num_images / 1e3,
             shards=bench.shards,
             start_images=START_IMAGES,
+            warm_up="" if options.no_warm_up else " after a warm-up",
         )
     )
     rows = [

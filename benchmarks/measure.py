@@ -1,13 +1,15 @@
-"""One command with all its child processes: wall time, CPU time, peak memory.
+"""One command with all its child processes: wall time, CPU time, peak memory. Linux only.
 
-Wall and CPU time are those of the whole process tree from exec to the end (os.wait4 counts every descendant that was
-waited for). Peak memory is VmHWM, the kernel's own high-water mark of each process, read from /proc five times a
-second: it never goes down, so only what a process grows in its last fifth of a second can be missed. ru_maxrss would
-miss nothing, but starts at the size of whoever forked the process.
+Wall time is from exec to exit of the command. CPU time is that of all its processes: os.wait4 counts every descendant
+that was waited for, and those that were not become this process's children and are waited for here. Peak memory is
+VmHWM, the kernel's own high-water mark of each process, read from /proc five times a second: it never goes down, so
+only what a process grows in its last fifth of a second can be missed. ru_maxrss would miss nothing, but starts at the
+size of whoever forked the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import tempfile
@@ -18,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLES_PER_S = 5
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +43,8 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Me
     Raises:
         SystemExit: It failed; the end of its stderr says how.
     """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    others = set(_children(os.getpid()))
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         started_s = time.monotonic()
         process = subprocess.Popen([str(word) for word in command], env=environment, stdout=stdout, stderr=stderr)
@@ -53,11 +58,20 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Me
             raise SystemExit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{stderr.read()[-2000:]}")
         return Measurement(
             wall_s=wall_s,
-            cpu_s=usage.ru_utime + usage.ru_stime,
+            cpu_s=usage.ru_utime + usage.ru_stime + _orphans_cpu_s(others),
             largest_bytes=max(watch.peaks.values(), default=0),
             sum_bytes=sum(watch.peaks.values()),
             stdout=stdout.read(),
         )
+
+
+def _orphans_cpu_s(others: set[int]) -> float:
+    """CPU time of the processes that the command left behind, all of which end with it."""
+    total_s = 0.0
+    for pid in set(_children(os.getpid())) - others:
+        _, _, usage = os.wait4(pid, 0)
+        total_s += usage.ru_utime + usage.ru_stime
+    return total_s
 
 
 class _Watch:
@@ -85,16 +99,16 @@ class _Watch:
 
 def process_tree(pid: int) -> list[int]:
     """A process and its living descendants."""
-    found, pending = [], [pid]
-    while pending:
-        pid = pending.pop()
-        found.append(pid)
-        try:
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                pending += map(int, (thread / "children").read_text().split())
-        except OSError:
-            continue  # it ended meanwhile
-    return found
+    return [pid, *(each for child in _children(pid) for each in process_tree(child))]
+
+
+def _children(pid: int) -> list[int]:
+    """Living children of a process; none when it has ended."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    except OSError:
+        return []
 
 
 def peak_bytes(pid: int) -> int:

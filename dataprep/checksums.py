@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import google_crc32c
-
-_CHUNK = 1 << 20
 
 
 def crc32c_text(value: int) -> str:
@@ -20,15 +17,6 @@ def crc32c_text(value: int) -> str:
 def crc32c_of(data: bytes, value: int = 0) -> int:
     """CRC32C of bytes, or of what `value` stands for followed by them."""
     return int(google_crc32c.extend(value, data))
-
-
-def crc32c_of_file(path: Path) -> str:
-    """CRC32C of a file, read in bounded memory, as Cloud Storage writes it."""
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            value = crc32c_of(chunk, value)
-    return crc32c_text(value)
 
 
 class HashingWriter:

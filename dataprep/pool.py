@@ -176,7 +176,7 @@ class Pool(Generic[T]):
 def _work(task: Callable[[int], object], pipe: Connection[Any, Any]) -> None:
     """A worker's life: tasks from the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    on_parents_death(lambda: os._exit(1))
     while True:
         try:
             index = pipe.recv()
@@ -194,11 +194,16 @@ def _work(task: Callable[[int], object], pipe: Connection[Any, Any]) -> None:
         pipe.send(answer)
 
 
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def on_parents_death(act: Callable[[], object]) -> None:
+    """Act when the process that started this one is gone: nobody would hear the answer."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            act()
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

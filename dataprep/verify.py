@@ -26,7 +26,7 @@ from dataprep.checks.files import check_events, check_index, check_metadata
 from dataprep.checks.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
 from dataprep.checks.hashes import NO_HASHES, name_hash, repeated
 from dataprep.checks.listing import FolderFiles, check_listing
-from dataprep.checks.manifest import consistency_faults, layout_faults, published_faults, shape_faults
+from dataprep.checks.manifest import consistency_faults, dataset_of, layout_faults, published_faults, shape_faults
 from dataprep.checks.shard import NO_COUNTS, ShardResult
 from dataprep.checks.task import ShardJob, check_shard
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
@@ -35,7 +35,7 @@ from dataprep.index import open_index
 from dataprep.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
 from dataprep.pool import Pool
 from dataprep.records import Manifest, SplitManifest
-from dataprep.sources import DATASETS, Dataset
+from dataprep.sources import Dataset
 from dataprep.storage import Storage, open_storage
 from dataprep.workspace import PLAN_JSON
 
@@ -176,7 +176,7 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
 def _verify(
     storage: Storage, manifest: Manifest, deep: bool, workers: int, progress: Progress, findings: Findings
 ) -> dict[str, _SplitSum]:
-    dataset = DATASETS[manifest.name]
+    dataset = dataset_of(manifest)
     progress.step("reading index and metadata")
     before = Findings(MAX_LISTED)
     with _reading(MANIFEST, before):

@@ -17,12 +17,12 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dataprep.checksums import crc32c_of_file
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.plan import Plan, differences, plan_from_document
 from dataprep.records import Enumeration, Event, SampleRef, ShardPlan, ShardReceipt, SourceFile
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_of_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,18 +6,21 @@ keep an interpreter from ending. The driver only reads receipts, so it tells the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dataprep.build import BuildJob
 from dataprep.errors import BuildError, DataprepError
-from dataprep.pool import MALLOC_ENVIRONMENT, environment
+from dataprep.pool import MALLOC_ENVIRONMENT, environment, on_parents_death
 from dataprep.records import ShardReceipt
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards, read_receipt
@@ -44,26 +47,30 @@ def _run(
         process = context.Process(target=_pipeline_process, args=(runner, workers, arguments, job, indexes, theirs))
         process.start()
     theirs.close()
+    waiting = set(indexes)
     try:
-        waiting = set(indexes)
         while process.is_alive():
             process.join(POLL_S)
             yield from _new_receipts(job, waiting)
         yield from _new_receipts(job, waiting)
     finally:
-        if process.is_alive():
-            process.terminate()
-            process.join()
+        _end_group(process)
     message = ours.recv() if ours.poll() else f"the pipeline's process ended with exit code {process.exitcode}"
-    if message is not None:
-        raise (
-            message
-            if isinstance(message, DataprepError)
-            else BuildError(
-                f"{runner}: {message}; {len(waiting)} of {len(indexes)} shards are missing. "
-                "Run the same command again: it goes on where it stopped"
-            )
+    if isinstance(message, DataprepError):
+        raise message
+    if message is not None or waiting:
+        raise BuildError(
+            f"{runner}: {message or 'the pipeline ended'}; {len(waiting)} of {len(indexes)} shards are missing. "
+            "Run the same command again: it goes on where it stopped"
         )
+
+
+def _end_group(process: BaseProcess) -> None:
+    """End the pipeline's process with all the workers that it started."""
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.join()
 
 
 def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
@@ -84,6 +91,8 @@ def _pipeline_process(
     answer: Connection[Any, Any],
 ) -> None:
     """Run the pipeline and say None, or what went wrong."""
+    os.setsid()  # the workers that the runner starts belong to this group, and end with it
+    on_parents_death(lambda: os.killpg(0, signal.SIGKILL))
     lock = threading.Lock()
 
     def end(message: object) -> None:
@@ -92,8 +101,9 @@ def _pipeline_process(
             answer.close()
             os._exit(0 if message is None else 1)
 
+    if runner == "FnApiRunner":
+        logging.disable(logging.ERROR)  # workers' start-up remarks, and tracebacks that come back as exceptions too
     # A worker process that dies ends as an exception in the thread that waits for it; the runner itself never notices.
-    logging.disable(logging.WARNING)  # each worker's start-up remarks; errors come back as exceptions
     threading.excepthook = lambda args: end(f"a worker died ({args.exc_value})")
     try:
         run_pipeline(runner, workers, arguments, job, indexes)
@@ -122,10 +132,10 @@ def _runner(name: str, options: Any) -> Any:
     """The local runner made by hand, because passing it by name drops the options on their way to its workers."""
     if name != "FnApiRunner":
         return name
-    from apache_beam.utils import proto_utils
     from apache_beam.portability.api import beam_provision_api_pb2 as provision
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo
+    from apache_beam.utils import proto_utils
 
     # Numbers as text: a protobuf Struct knows only doubles, and a worker does not parse "2.0" as a count.
     texts = {

@@ -66,5 +66,5 @@ def _add_quietly(parser: Any, add: Any) -> None:
 
 
 def _subclasses(kind: type) -> list[type]:
-    direct = kind.__subclasses__()
+    direct: list[type] = kind.__subclasses__()
     return direct + [grandchild for child in direct for grandchild in _subclasses(child)]

@@ -42,14 +42,17 @@ class Imagenet(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for image in self._task.images(self._index):
-            yield image.position, {
-                "height": image.height,
-                "image": image.data,
-                "key": image.key,
-                "label": image.label,
-                "orientation": image.orientation,
-                "width": image.width,
-            }
+            yield (
+                image.position,
+                {
+                    "height": image.height,
+                    "image": image.data,
+                    "key": image.key,
+                    "label": image.label,
+                    "orientation": image.orientation,
+                    "width": image.width,
+                },
+            )
 
 
 def write_part(task: Task, index: int) -> int:

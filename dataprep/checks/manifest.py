@@ -15,7 +15,8 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED
 from dataprep.randomness import ORDER_VERSION
 from dataprep.records import Manifest, SplitManifest
-from dataprep.sources import DATASETS, Dataset, SplitFacts
+from dataprep.sources import DATASETS, Dataset, FakeImageNet, SplitFacts
+from dataprep.sources.base import MAX_SAMPLES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HASHES = frozenset({"sha256", "enumeration_sha256", "plan_hash"})
@@ -36,9 +37,12 @@ _FILE_TYPES = {"file": str, "bytes": int, "sha256": str}
 _SOURCE_TYPES = {"split": str, "name": str, "bytes": int, "enumeration_sha256": str}
 
 
-def dataset_of(manifest: Manifest) -> Dataset | None:
-    """The dataset that it says it is, or None."""
-    return DATASETS.get(manifest.name) if isinstance(manifest.name, str) else None
+def dataset_of(manifest: Manifest) -> Dataset:
+    """The dataset that it says it is, a generated one of its size. Expects no shape faults."""
+    dataset, images = DATASETS[manifest.name], manifest.options.get("fake_images")
+    if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
+        return dataset.with_images(images)
+    return dataset
 
 
 def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
@@ -58,7 +62,7 @@ def written_passes(manifest: Manifest, split: SplitManifest) -> int:
 
 def shape_faults(manifest: Manifest) -> Iterator[str]:
     """What keeps it from being looked at more closely: wrong types, unknown names."""
-    dataset = dataset_of(manifest)
+    dataset = DATASETS.get(manifest.name) if isinstance(manifest.name, str) else None
     if dataset is None:
         yield f"name {_shown(manifest.name)}, expected one of {', '.join(DATASETS)}"
     if not isinstance(manifest.format, str) or manifest.format not in FORMATS:
@@ -205,9 +209,9 @@ def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, .
         other = sorted(set(manifest.classes) ^ set(classes))[:3]
         yield "classes", f"{len(manifest.classes):,} classes, published are {len(classes):,}; not in both: {other}"
     for split in manifest.splits:
-        facts = dataset.split_facts(split.name)
-        if not dataset.generated:
-            yield from ((split.name, fault) for fault in _published_counts(manifest, split, facts))
+        yield from (
+            (split.name, fault) for fault in _published_counts(manifest, split, dataset.split_facts(split.name))
+        )
 
 
 def _published_counts(manifest: Manifest, split: SplitManifest, facts: SplitFacts) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -27,7 +28,9 @@ Examples:
 @click.option("--odd", is_flag=True, help="Add the oddities of the real datasets: PNG, CMYK, truncated, …")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option
-def command(dataset: str, directory: Path, images: int, odd: bool, seed: int, as_json: bool) -> None:
+def command(
+    dataset: Literal["coco", "imagenet"], directory: Path, images: int, odd: bool, seed: int, as_json: bool
+) -> None:
     """Write original files of DATASET, made of real photographs, into DIRECTORY.
 
     The photographs are those that scikit-image and scikit-learn ship; sizes and qualities follow ImageNet's. The

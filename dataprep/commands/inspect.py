@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dataprep.commands.inspect_html import class_caption, render_html, require_report_packages
 from dataprep.commands.options import human_bytes, json_option
+from dataprep.commands.text import one_line
 from dataprep.contact_sheet import contact_sheet
 from dataprep.errors import UsageError
 from dataprep.histograms import Histogram
@@ -105,14 +106,15 @@ def _print_split(console: Console, split: SplitInspection) -> None:
             console.print(_bars(title, histogram))
     for trouble in split.troubles:
         console.print()
-        console.print(Text(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}", style="bold"))
+        console.print(Text(one_line(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
         console.print(_facts({event.key: event.detail for event in trouble.examples}, indent=4))
 
 
 def _facts(facts: dict[str, str], indent: int = 2) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        table.add_row(Text(" " * indent + name, style="dim", overflow="fold"), Text(value, overflow="fold"))
+        label = Text(" " * indent + one_line(name), style="dim", overflow="fold")
+        table.add_row(label, Text(one_line(value), overflow="fold"))
     return table
 
 

@@ -85,7 +85,7 @@ def _plots(split: SplitInspection) -> list[dict[str, Any]]:
     """Title, drawing and caption of each; drawings hold numbers and our own labels alone, so they are not escaped."""
     from markupsafe import Markup
 
-    plots = []
+    plots: list[dict[str, Any]] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
     for title, spread, histogram in sides:
         if spread is not None:

@@ -9,6 +9,7 @@ import click
 
 from dataprep.commands.options import human_bytes, json_option, workers_option
 from dataprep.commands.progress import VerifyProgress
+from dataprep.commands.text import one_line
 from dataprep.errors import UndecidedError, VerificationError
 from dataprep.verify import Report, verify
 
@@ -60,7 +61,7 @@ def command(url: str, deep: bool, workers: int, as_json: bool) -> None:
 
 def _print_findings(report: Report) -> None:
     for finding in report.findings:
-        click.echo(f"{finding.kind:<10} {_line(finding.where)}: {_line(finding.detail)}")
+        click.echo(f"{finding.kind:<10} {one_line(finding.where)}: {one_line(finding.detail)}")
     more = sum(report.counts.values()) - len(report.findings)
     if more:
         click.echo(f"… and {more:,} more")
@@ -70,8 +71,3 @@ def _summary(report: Report) -> str:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in report.counts.items())
     total = sum(report.counts.values())
     return f"{total:,} finding{'s' if total > 1 else ''} ({counts})"
-
-
-def _line(text: str) -> str:
-    """What came from hostile bytes, on one line and without control characters."""
-    return "".join(character if character.isprintable() else "�" for character in text)

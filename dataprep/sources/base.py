@@ -124,7 +124,7 @@ class Dataset(ABC):
         found = self._find(root, split, allow_partial=allow_partial, progress=progress)
         if not found.refs:
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
-        refuse_duplicates(split, found.refs)
+        refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
         if not allow_partial:
             self._refuse_other_counts(root, split, facts, found.refs)
         return found
@@ -185,6 +185,7 @@ class Dataset(ABC):
 class RefCollector:
     """Gathers the references of one split; every bound on a single image is held here."""
 
+    root: Storage
     split: str
     refs: list[SampleRef] = field(default_factory=list)
     sources: list[SourceFile] = field(default_factory=list)
@@ -208,12 +209,14 @@ class RefCollector:
     def add(self, key_parts: tuple[str, ...], source: str, member: Member, label: int = NO_LABEL) -> None:
         """Take one image. `source` is the file that holds it, relative to the root."""
         if member.num_bytes > MAX_IMAGE_BYTES:
+            where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
             raise SourceError(
-                f"{source}: {shown(member.name)} at byte {member.offset:,} has {member.num_bytes:,} bytes; "
-                f"at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+                f"{where} has {member.num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
             )
         if len(self.refs) >= MAX_SAMPLES:
-            raise SourceError(f"{source}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset")
+            raise SourceError(
+                f"{self.root.url_of(source)}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset"
+            )
         self.refs.append(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
 
     def enumeration(self) -> Enumeration:

@@ -30,7 +30,7 @@ class Coco(Dataset):
         return ()
 
     def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
-        found = RefCollector(split)
+        found = RefCollector(root, split)
         problems = []
         for part, expected in PARTS[split].items():
             before = len(found.refs)

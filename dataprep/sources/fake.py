@@ -69,7 +69,7 @@ class FakeImageNet(Dataset):
         classes = published_classes()
         if [member.name for member in members] != [f"{wnid}.jpg" for wnid in classes]:
             raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file: remove it, and it is written again")
-        found = RefCollector(split)
+        found = RefCollector(root, split)
         for label, path in _images(split, self.split_facts(split).samples or 0):
             found.add(path, FAKE_TAR, members[label], label)
         found.sources.append(SourceFile(FAKE_TAR, num_bytes))

@@ -66,7 +66,7 @@ class _Finder:
     def __init__(self, root: Storage, classes: Sequence[str], progress: Progress | None) -> None:
         self.root = root
         self.progress = progress
-        self.found = RefCollector(self.split)
+        self.found = RefCollector(root, self.split)
         self._labels = {wnid: label for label, wnid in enumerate(classes)}
 
     def label(self, wnid: str, where: str) -> int:

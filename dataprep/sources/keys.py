@@ -129,8 +129,8 @@ def shown(name: str) -> str:
     return f"{name[:60]!a}... ({len(name):,} characters)"
 
 
-def refuse_duplicates(split: str, refs: Sequence[SampleRef]) -> None:
-    """Raises SourceError, naming both, when two samples have the same key ignoring case."""
+def refuse_duplicates(where: str, refs: Sequence[SampleRef]) -> None:
+    """Raises SourceError, naming both, when two samples have the same key ignoring case; `where` leads its text."""
     # Hashes, 8 bytes each: a set of the keys would take 170 MB for ImageNet.
     hashes = np.fromiter((hash(ref.key.lower()) for ref in refs), dtype=np.int64, count=len(refs))
     order = np.argsort(hashes, kind="stable")
@@ -139,7 +139,7 @@ def refuse_duplicates(split: str, refs: Sequence[SampleRef]) -> None:
         first, second = refs[order[i]], refs[order[i + 1]]
         if first.key.lower() == second.key.lower():
             raise SourceError(
-                f"{split}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
+                f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
                 "expected every name once: remove or rename one"
             )
 

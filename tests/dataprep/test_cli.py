@@ -8,7 +8,18 @@ import pytest
 from dataprep.cli import COMMANDS
 from tests.support.builds import build, build_arguments, dataprep
 
-HEAVY = ("torch", "tensorflow", "apache_beam", "pyarrow", "PIL", "google.cloud.storage", "obstore", "numpy", "rich", "scipy")
+HEAVY = (
+    "torch",
+    "tensorflow",
+    "apache_beam",
+    "pyarrow",
+    "PIL",
+    "google.cloud.storage",
+    "obstore",
+    "numpy",
+    "rich",
+    "scipy",
+)
 
 
 def test_help_imports_nothing_heavy():

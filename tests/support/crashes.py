@@ -171,4 +171,3 @@ def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, s
 
 def _remove(output: Path) -> None:
     subprocess.run(["rm", "-rf", str(output)], check=True)
-

@@ -4,8 +4,8 @@
 
     linked_copy(good, work); description = plant(work, seed); assert not whole(work)
 
-Half of the faults that can be are signed: sizes and digests in the manifest are made right again, so that only a look at
-the content finds them.
+Half of the faults that can be are signed: sizes and digests in the manifest are made right again, so that only a look
+at the content finds them.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Damaged:
         """Files of all shards; of an image folder of all images."""
         if self.is_folder:
             folders = [split["name"] for split in self.document["splits"]] + ["images"]
-            files = (path for folder in folders for path in (self.root / folder).glob("*/*") if not path.parent.is_symlink())
+            files = (
+                path for folder in folders for path in (self.root / folder).glob("*/*") if not path.parent.is_symlink()
+            )
             return sorted(str(path.relative_to(self.root)) for path in files)
         return [shard["file"] for split in self.document["splits"] for shard in split["shards"]]
 

@@ -1,0 +1,255 @@
+"""`dataprep build` from a folder, from a tar of tars and from zips, on disk and in a slow bucket: one table.
+
+    python benchmarks/build_sources.py --corpus DIR --json build_sources.json
+
+The bucket is an emulator on loopback that delays every request. Its proxy and server share the cores with the build,
+and neither is counted as its CPU time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import Measurement, measure
+from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, train_tar
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for the emulator, which belongs to the tests
+
+from dataprep.driver import BuildRequest, prepare  # noqa: E402
+from dataprep.plan import BuildOptions  # noqa: E402
+from dataprep.pool import MALLOC_ENVIRONMENT  # noqa: E402
+from dataprep.storage.gcs_client import client  # noqa: E402
+from tests.support.gcs_emulator import GCSEmulator  # noqa: E402
+
+BUCKET = "dataprep-benchmark"
+UPLOADS_IN_FLIGHT = 16
+BUCKET_TARGET = 0.7
+"""Of the rate on disk."""
+MEMORY_TARGET_MB = 400
+LAYOUTS = {
+    "folder": ("imagenet", "train/<wnid>/*.JPEG", image_folder),
+    "tar": ("imagenet", "ILSVRC2012_img_train.tar, a tar of tars", train_tar),
+    "zips": ("coco-dup5", "train2017.zip, unlabeled2017.zip, stored", coco_zips),
+}
+
+HEADER = """\
+dataprep build --format webdataset, 1 worker, whole processes, {images:,} images of {kilobytes:.0f} kB; medians of {rounds}
+interleaved rounds after a warm-up. In the bucket: originals and dataset, {latency_ms:g} ms added to every request.
+list s:      enumerating and planning alone, nothing stored
+of disk:     images/s relative to the same originals on disk
+peak MB:     of the largest process, worker or parent"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One build."""
+
+    layout: str
+    in_bucket: bool
+    check: str
+    num_shards: int
+
+    @property
+    def name(self) -> str:
+        where = "bucket" if self.in_bucket else "disk"
+        shards = "1 shard" if self.num_shards == 1 else f"{self.num_shards} shards"
+        return f"{where:7}{LAYOUTS[self.layout][1]}, {shards}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    case: Case
+    images_per_s: float
+    of_disk: float | None
+    enumeration_s: float
+    peak_mb: float
+    wall_s: list[float]
+
+    @property
+    def verdict(self) -> str:
+        """`PASS`, or what falls short."""
+        short = []
+        if self.of_disk is not None and self.of_disk < BUCKET_TARGET:
+            short.append("rate short")
+        if self.peak_mb >= MEMORY_TARGET_MB:
+            short.append("memory short")
+        return ", ".join(short) or "PASS"
+
+
+class Bench:
+    """The originals in every layout on disk and in the bucket, and what the builds measured."""
+
+    def __init__(self, work: Path, images: list[Path], emulator: GCSEmulator, latency_ms: float) -> None:
+        self._work, self._emulator, self._latency_ms = work, emulator, latency_ms
+        self.builds: dict[Case, list[Measurement]] = defaultdict(list)
+        self.enumerations_s: dict[Case, list[float]] = defaultdict(list)
+        for layout, (_, _, write) in LAYOUTS.items():
+            upload(write(images, work / layout), layout)
+
+    def round(self, cases: list[Case], *, keep: bool) -> None:
+        """Every case once."""
+        for case in cases:
+            with self._requests_delayed():
+                found, enumeration_s = self._build(case), self._enumerate(case)
+            self._clear(case)
+            if keep:
+                self.builds[case].append(found)
+                self.enumerations_s[case].append(enumeration_s)
+
+    @contextmanager
+    def _requests_delayed(self) -> Iterator[None]:
+        os.sync()  # no case pays for what another left to be written
+        self._emulator.set_latency(self._latency_ms)
+        yield
+        self._emulator.set_latency(0)
+
+    def _build(self, case: Case) -> Measurement:
+        dataset = LAYOUTS[case.layout][0]
+        source, output = self._urls(case)
+        command = [DATAPREP, "build", dataset, "--source", source, "--output", output, "--format", "webdataset"]
+        command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--json", "--workers", "1"]
+        command += ["--num-shards", str(case.num_shards), "--check", case.check]
+        return measure(command, dict(os.environ) | MALLOC_ENVIRONMENT)
+
+    def _enumerate(self, case: Case) -> float:
+        dataset = LAYOUTS[case.layout][0]
+        options = BuildOptions(
+            dataset=dataset, format="webdataset", splits=("train",), num_shards=case.num_shards, allow_partial=True
+        )
+        source, output = self._urls(case)
+        request = BuildRequest(options=options, source_url=source, output_url=output, max_reject_ratio=1)
+        started_s = time.monotonic()
+        prepare(request, NoProgress(), keep=False)
+        return time.monotonic() - started_s
+
+    def _urls(self, case: Case) -> tuple[str, str]:
+        root = f"gs://{BUCKET}" if case.in_bucket else str(self._work)
+        return f"{root}/{case.layout}", f"{root}/out"
+
+    def _clear(self, case: Case) -> None:
+        if not case.in_bucket:
+            shutil.rmtree(self._work / "out")
+            return
+        for blob in list(client().list_blobs(BUCKET, prefix="out/")):
+            blob.delete()
+
+    def row(self, case: Case) -> Row:
+        """Medians of one case."""
+        return Row(
+            case=case,
+            images_per_s=self._images_per_s(case),
+            of_disk=self._of_disk(case),
+            enumeration_s=statistics.median(self.enumerations_s[case]),
+            peak_mb=statistics.median(found.largest_bytes for found in self.builds[case]) / 1e6,
+            wall_s=[round(found.wall_s, 4) for found in self.builds[case]],
+        )
+
+    def _of_disk(self, case: Case) -> float | None:
+        if not case.in_bucket:
+            return None
+        disk = Case(layout=case.layout, in_bucket=False, check=case.check, num_shards=case.num_shards)
+        return self._images_per_s(case) / self._images_per_s(disk)
+
+    def _images_per_s(self, case: Case) -> float:
+        samples = [json.loads(found.stdout)["splits"][0]["samples"] for found in self.builds[case]]
+        return samples[0] / statistics.median(found.wall_s for found in self.builds[case])
+
+
+def upload(folder: Path, prefix: str) -> None:
+    """Put originals into the bucket."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+
+    def put(path: Path) -> None:
+        name = f"{prefix}/{path.relative_to(folder).as_posix()}"
+        client().bucket(BUCKET).blob(name).upload_from_filename(path)
+
+    with ThreadPoolExecutor(UPLOADS_IN_FLIGHT) as pool:
+        list(pool.map(put, files))
+
+
+def plan_cases(checks: list[str], num_shards: int) -> list[Case]:
+    """Every layout in both places, and one huge shard of each place for its memory."""
+    cases = []
+    for check in checks:
+        for in_bucket in (False, True):
+            cases += [
+                Case(layout=layout, in_bucket=in_bucket, check=check, num_shards=num_shards) for layout in LAYOUTS
+            ]
+            cases.append(Case(layout="tar", in_bucket=in_bucket, check=check, num_shards=1))
+    return cases
+
+
+def print_table(rows: list[Row]) -> None:
+    """Sections by check."""
+    check = None
+    for row in rows:
+        if row.case.check != check:
+            check = row.case.check
+            print(f"\n--check {check}")
+            print(f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'list s':>8}{'peak MB':>9}{'target':>8}  verdict")
+        of_disk, target = ("", "") if row.of_disk is None else (f"{row.of_disk:.2f}", f">= {BUCKET_TARGET:g}")
+        print(
+            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{row.enumeration_s:8.2f}"
+            f"{row.peak_mb:9.0f}{'< ' + str(MEMORY_TARGET_MB):>8}  {row.verdict}"
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    work = options.work.resolve() / f"build-sources-{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        with GCSEmulator() as emulator:
+            os.environ["STORAGE_EMULATOR_HOST"] = emulator.url
+            emulator.create_bucket(BUCKET)
+            images = corpus_images(options.corpus, work, options.images)
+            num_bytes = sum(image.stat().st_size for image in images)
+            bench = Bench(work, images, emulator, options.latency_ms)
+            cases = plan_cases(options.checks, options.shards)
+            for number in range(options.rounds + 1):
+                print(f"round {number} of {options.rounds}" if number else "warm-up", file=sys.stderr)
+                bench.round(cases, keep=number > 0)
+    finally:
+        shutil.rmtree(work)
+    rows = [bench.row(case) for case in cases]
+    facts: dict[str, Any] = {"images": len(images), "rounds": options.rounds, "latency_ms": options.latency_ms}
+    print(HEADER.format(kilobytes=num_bytes / len(images) / 1e3, **facts))
+    print_table(rows)
+    if options.json:
+        facts["rows"] = [{**asdict(row), "verdict": row.verdict} for row in rows]
+        options.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
+    parser.add_argument("--latency-ms", type=float, default=50)
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
+    parser.add_argument("--json", type=Path, help="write the table there, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Every hostile original is refused in one line, or taken as what it is; quickly, and in little memory."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import SourceError
+from dataprep.sources import dataset_named
+from dataprep.storage import open_storage
+from tests.support.hostile import HOSTILE
+
+MAX_CASE_S = 10.0
+MAX_MEMORY_BYTES = 256 * 2**20
+MAX_ADDRESS_SPACE_BYTES = 2 * 2**30
+
+
+def test_there_are_many_and_each_has_its_name():
+    assert len(HOSTILE) >= 300
+    assert max(Counter(case.name for case in HOSTILE).values()) == 1
+    assert {case.outcome for case in HOSTILE} == {"refused", "rejected", "harmless"}
+    assert {(case.dataset, case.split) for case in HOSTILE} == {
+        ("coco-dup5", "train"),
+        ("imagenet", "train"),
+        ("imagenet", "val"),
+    }
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_none_does_harm(tmp_path, place):
+    """In a process of its own, whose memory is limited; a bucket is played by a disk that is read like one."""
+    command = [sys.executable, "-m", "tests.dataprep.sources.test_hostile", str(tmp_path), place]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    report = json.loads(run.stdout)
+    assert report["wrong"] == []
+    assert report["cases"] >= (300 if place == "disk" else 200)
+    assert report["slowest_s"] < MAX_CASE_S, report["slowest"]
+    assert report["memory_bytes"] < MAX_MEMORY_BYTES
+
+
+def enumerate_all(folder, place):
+    """Enumerate every case; what went wrong, the slowest, and what memory was needed beyond that of starting."""
+    from tests.support.slow_storage import SlowStorage
+
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE_BYTES, MAX_ADDRESS_SPACE_BYTES))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wrong, slowest, cases = [], (0.0, ""), 0
+    for case in HOSTILE:
+        if place == "bucket" and case.name.startswith("folder-"):
+            continue  # links and pipes: only a disk has them
+        root = folder / case.name
+        root.mkdir()
+        case.write(root)
+        started_s = time.monotonic()
+        problem = judged(case, SlowStorage(root) if place == "bucket" else open_storage(str(root)))
+        slowest = max(slowest, (time.monotonic() - started_s, case.name))
+        cases += 1
+        if problem:
+            wrong.append(f"{case.name}: {problem}")
+    memory_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    report = {"wrong": wrong, "slowest_s": slowest[0], "slowest": slowest[1], "cases": cases}
+    return report | {"memory_bytes": memory_bytes}
+
+
+def judged(case, storage):
+    """What is wrong with what became of a case; nothing when it is as it should be."""
+    try:
+        found = dataset_named(case.dataset).enumerate(storage, case.split, allow_partial=True)
+    except SourceError as error:
+        text = str(error)
+        if case.outcome != "refused" or not re.search(case.words, text):
+            return f"expected {case.outcome} {case.words!r}, got: {text}"
+        if "\n" in text or len(text) > 800 or not text.isprintable() or storage.url not in text:
+            return f"not one readable line that names the place: {text!r}"
+        return ""
+    except Exception as error:  # noqa: BLE001  whatever else it raises is what is looked for
+        return f"{type(error).__name__}: {error}"
+    if case.outcome == "refused":
+        return f"expected to be refused ({case.words}), got {len(found.refs)} images"
+    if len(found.refs) != case.samples:
+        return f"expected {case.samples} images, got {len(found.refs)}"
+    if case.key and case.key not in {ref.key for ref in found.refs}:
+        return f"no image has the key {case.key}"
+    for ref in found.refs:
+        storage.read_range(ref.source, ref.offset, ref.num_bytes)
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(enumerate_all(Path(sys.argv[1]), sys.argv[2])))

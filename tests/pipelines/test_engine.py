@@ -1,0 +1,103 @@
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+from dataprep.build import BuildJob
+from pipelines.options import pipeline_options
+from pipelines.transforms import build_graph
+from tests.support.builds import build, build_arguments, command, dataprep, digests
+
+JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64)
+DATAFLOW = (
+    "--dry_run=True",
+    "--no_auth",
+    "--sdk_location=container",
+    "--project=project",
+    "--region=us-central1",
+    "--temp_location=gs://some-bucket/tmp",
+    "--staging_location=gs://some-bucket/staging",
+)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_dataflow_graph_is_built_offline_and_small():
+    """The pipeline that Dataflow would be sent, made as the command line makes it."""
+    runner = DataflowRunner()
+    pipeline = beam.Pipeline(runner=runner, options=pipeline_options("DataflowRunner", 1, DATAFLOW))
+    build_graph(pipeline, JOB, list(range(5005)))  # ImageNet's train and val in shards of 28 MB
+    pipeline.run()
+    proto = runner.proto_pipeline
+    assert len(proto.SerializeToString()) < 1_000_000
+    assert {env.urn for env in proto.components.environments.values()} == {"beam:env:docker:v1"}
+    names = {step.unique_name for step in proto.components.transforms.values()}
+    assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_step_has_one_input_and_one_output():
+    pipeline = beam.Pipeline()
+    build_graph(pipeline, JOB, [1, 2, 3])
+    proto = pipeline.to_runner_api()
+    leaves = [step for step in proto.components.transforms.values() if not step.subtransforms]
+    assert len(leaves) >= 3
+    assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
+    assert len(proto.SerializeToString()) < 100_000
+
+
+def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_path):
+    build("coco-dup5", originals["coco"], tmp_path / "reference", "tfrecord", "--num-shards", 8)
+    arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--num-shards", 8)
+    beam = [*arguments, "--runner", "FnApiRunner", "--workers", 2]
+    process = subprocess.Popen(command(*beam), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    worker = wait_for_worker(process)
+    os.kill(worker, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a worker died" in errors
+    assert "Run the same command again: it goes on where it stopped" in errors
+    assert "Traceback" not in errors
+    again = dataprep(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert digests(tmp_path / "out") == digests(tmp_path / "reference")
+
+
+def wait_for_worker(process: subprocess.Popen[str]) -> int:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+                parents = lineage(int(path.parent.name))
+            except OSError:
+                continue
+            if b"apache_beam.runners.worker.sdk_worker_main" in words and process.pid in parents:
+                return int(path.parent.name)
+        time.sleep(0.05)
+    raise AssertionError("no Beam worker was started")
+
+
+def lineage(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        found.append(pid)
+    return found
+
+
+def test_an_error_of_ours_comes_through_beam_as_itself(originals, tmp_path):
+    run = dataprep(
+        *build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--on-bad", "fail"),
+        "--runner",
+        "FnApiRunner",
+        "--workers",
+        1,
+    )
+    assert run.returncode == 1
+    assert "expected a valid JPEG (--on-bad fail)" in run.stderr
+    assert "Traceback" not in run.stderr
