@@ -29,11 +29,11 @@ from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_fold
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the emulator, which belongs to the tests
 
-from dataprep.driver import BuildRequest, prepare  # noqa: E402
-from dataprep.plan import BuildOptions  # noqa: E402
-from dataprep.pool import MALLOC_ENVIRONMENT  # noqa: E402
-from dataprep.storage.gcs_client import client  # noqa: E402
-from tests.support.gcs_emulator import GCSEmulator  # noqa: E402
+from dataprep.driver import BuildRequest, prepare
+from dataprep.plan import BuildOptions
+from dataprep.pool import MALLOC_ENVIRONMENT
+from dataprep.storage.gcs_client import client
+from tests.support.gcs_emulator import GCSEmulator
 
 BUCKET = "dataprep-benchmark"
 UPLOADS_IN_FLIGHT = 16
@@ -47,8 +47,8 @@ LAYOUTS = {
 }
 
 HEADER = """\
-dataprep build --format webdataset, 1 worker, whole processes, {images:,} images of {kilobytes:.0f} kB; medians of {rounds}
-interleaved rounds after a warm-up. In the bucket: originals and dataset, {latency_ms:g} ms added to every request.
+dataprep build --format webdataset, 1 worker, whole processes; {images:,} images of {kilobytes:.0f} kB; medians of
+{rounds} interleaved rounds after a warm-up. In the bucket: originals and dataset, {latency_ms:g} ms added to every request.
 list s:      enumerating and planning alone, nothing stored
 of disk:     images/s relative to the same originals on disk
 peak MB:     of the largest process, worker or parent"""

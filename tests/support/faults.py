@@ -143,7 +143,7 @@ class Damaged:
             num_bytes = {split["name"]: str(split["num_bytes"]) for split in document["splits"]}
             info = json.loads(info_path.read_bytes())
             for split in info["splits"]:
-                split["numBytes"] = num_bytes[split["name"]]
+                split["numBytes"] = num_bytes.get(split["name"], split["numBytes"])
             self.write(info_path.name, json.dumps(info, indent=2, sort_keys=True).encode() + b"\n")
         for entry in document["files"]:
             self._sign(entry)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dataprep.build import build_shard
 from dataprep.commands.progress import BuildProgress, VerifyProgress
@@ -11,6 +13,21 @@ from dataprep.driver import BuildRequest, run_build
 from dataprep.images import ImagePolicy
 from dataprep.plan import BuildOptions
 from dataprep.verify import Report, verify
+from tests.support.faults import Damaged
+
+
+DATASETS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "imagenet-webdataset": ("imagenet", "webdataset", {}),
+    "imagenet-tfrecord": ("imagenet", "tfrecord", {}),
+    "imagenet-imagefolder": ("imagenet", "imagefolder", {}),
+    "coco-tfrecord": ("coco-dup5", "tfrecord", {}),
+    "coco-five-times": ("coco-dup5", "webdataset", {"repeat": "physical"}),
+    "coco-links": ("coco-dup5", "imagefolder", {"repeat": "physical"}),
+    "unchecked": ("imagenet", "webdataset", {"check": "none"}),
+}
+"""Dataset, format and options by name; `unchecked` holds images that cannot be decoded."""
+CHECKED = tuple(name for name in DATASETS if name != "unchecked")
+SHARDED = tuple(name for name in CHECKED if DATASETS[name][1] != "imagefolder")
 
 
 def build_here(dataset: str, source: object, output: object, fmt: str, check: Any = "decode", **options: Any) -> str:
@@ -47,6 +64,21 @@ def details(report: Report) -> str:
     return "\n".join(f"{finding.kind} {finding.where}: {finding.detail}" for finding in report.findings)
 
 
-def folder(path: Path, name: str) -> Path:
-    """A fresh place below a folder of temporary files."""
-    return path / name / "dataset"
+def change_cell(copy: Damaged, file: str, column: str, value: object) -> None:
+    """Another value in a column's first row."""
+    done: list[bool] = []
+
+    def change(table: pa.Table) -> pa.Table:
+        if done:
+            return table
+        done.append(True)
+        values = [value, *table.column(column).to_pylist()[1:]]
+        at = table.column_names.index(column)
+        return table.set_column(at, column, pa.array(values, table.schema.field(column).type))
+
+    copy.change_table(file, change)
+
+
+def column_values(copy: Damaged, column: str) -> list[Any]:
+    """A column of the index of train."""
+    return pq.read_table(copy.root / "index/train.parquet").column(column).to_pylist()

@@ -38,7 +38,7 @@ def _images() -> dict[str, tuple[bytes, str]]:
     row = b"\0" + b"\xff" * 2500
     return {
         "empty": (b"", "empty"),
-        "truncated": (jpeg()[:-30], "truncated"),
+        "truncated": (jpeg()[:-30], "truncated|undecodable"),
         "header-only": (jpeg()[:300], "truncated|undecodable"),
         "two-bytes": (b"\xff\xd8", "undecodable"),
         "text": (b"<html>404 Not Found</html>", "undecodable"),

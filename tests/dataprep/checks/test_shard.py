@@ -1,0 +1,110 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.faults import Damaged, linked_copy
+from tests.support.finished import SHARDED, details, kinds, verify_here
+
+# Sizes and digests are made right again after each change, so that the content alone gives it away.
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_sample_twice(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[0]
+    samples = copy.read_shard(shard)
+    copy.write_shard(shard, [samples[0], *samples])
+    copy.sign()
+    report = verify_here(copy.root)
+    assert {"duplicate", "count"} <= kinds(report)
+    assert f"duplicate train: {samples[0].key!r}: more than one sample has this key, ignoring case" in details(report)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_sample_in_place_of_another_of_the_same_size(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[1]
+    samples = copy.read_shard(shard)
+    before = samples[3].image
+    samples[3] = replace(samples[3], image=before[:-2] + bytes([before[-2] ^ 255]) + before[-1:])
+    copy.write_shard(shard, samples)
+    copy.sign()
+    report = verify_here(copy.root)
+    assert kinds(report) == {"record"}
+    assert f"record {shard} record 3: image_crc32c " in details(report)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_swapped_samples(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[1]
+    samples = copy.read_shard(shard)
+    samples[0], samples[1] = samples[1], samples[0]
+    copy.write_shard(shard, samples)
+    copy.sign()
+    report = verify_here(copy.root)
+    assert kinds(report) == {"record"}
+    assert f"record {shard} record 0: key {samples[0].key!r}, the index has {samples[1].key!r}" in details(report)
+
+
+@pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord"])
+def test_another_label(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[2]
+    samples = copy.read_shard(shard)
+    label = (samples[5].label + 1) % 2
+    samples[5] = replace(samples[5], label=label, class_name=copy.classes[label])
+    copy.write_shard(shard, samples)
+    copy.sign()
+    report = verify_here(copy.root)
+    assert {"record", "count"} <= kinds(report)
+    assert f"{shard} record 5: " in details(report)
+    assert "samples of label " in details(report)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_dropped_sample(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[0]
+    samples = copy.read_shard(shard)
+    copy.write_shard(shard, samples[:-1])
+    copy.sign()
+    report = verify_here(copy.root)
+    assert f"count {shard}: {len(samples) - 1} records, the manifest has {len(samples)}" in details(report)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_shard_of_noise(damaged, name):
+    copy = damaged(name)
+    shard = copy.shards()[0]
+    copy.write(shard, random.Random(1).randbytes(100_000))
+    copy.sign()
+    report = verify_here(copy.root, deep=True)
+    assert "format" in kinds(report)
+    assert f"format {shard}: offset 0: " in details(report)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data(), name=st.sampled_from(["imagenet-webdataset", "coco-tfrecord"]))
+def test_a_shard_cut_anywhere(finished, tmp_path_factory, data, name):
+    copy = Damaged(tmp_path_factory.mktemp("cut") / "copy")
+    linked_copy(finished(name), copy.root)
+    shard = copy.shards()[0]
+    whole = (copy.root / shard).read_bytes()
+    copy.write(shard, whole[: data.draw(st.integers(0, len(whole) - 1))])
+    copy.sign()
+    assert kinds(verify_here(copy.root)) & {"format", "count"}
+
+
+def test_keys_that_differ_in_case_alone(damaged):
+    copy = damaged("imagenet-webdataset")
+    shard = copy.shards()[0]
+    samples = copy.read_shard(shard)
+    samples[1] = replace(samples[1], key=samples[0].key.upper())
+    copy.write_shard(shard, samples)
+    copy.sign()
+    report = verify_here(copy.root)
+    assert "duplicate" in kinds(report)

@@ -1,0 +1,284 @@
+"""The long checks at their full count: `make soak SHOW=n`, or `python -m tests.soak n`.
+
+Each is a list of named cases. What has passed is kept in build/soak/show-n.jsonl, so an interrupted soak goes on where
+it stopped; remove the file to start over. Exits 1 when a case fails, after running all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+from dataprep.demo_data import write_demo
+from dataprep.storage import open_storage
+from tests.conftest import BUCKET, ENVIRONMENT
+from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
+from tests.support.crashes import Reader, kill_until_done, stop_everywhere
+from tests.support.faults import linked_copy, plant
+from tests.support.finished import verify_here
+from tests.support.gcs_emulator import GCSEmulator
+from tests.support.hostile import HOSTILE
+from tests.support.hostile_build import fault_of
+
+STATE = Path("build/soak")
+DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
+Case = tuple[str, Callable[[Path], object]]
+"""A name, and what runs it in an empty folder; what it returns is shown and kept."""
+
+
+@cache
+def originals(name: str, images: int) -> Path:
+    """Originals for all cases of a soak, odd ones among them."""
+    folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-")) / name
+    write_demo(name, folder, images=images, odd=True)
+    return folder
+
+
+@cache
+def emulator() -> GCSEmulator:
+    found = GCSEmulator().__enter__()
+    found.create_bucket(BUCKET)
+    os.environ["STORAGE_EMULATOR_HOST"] = found.url
+    return found
+
+
+def bucket_url(name: str) -> str:
+    emulator()
+    return f"gs://{BUCKET}/{name}-{time.time_ns()}"
+
+
+# Show 2: 2,000 odd images in all formats, on disk and in a bucket, verified
+
+
+def show_2() -> Iterator[Case]:
+    for fmt in FORMATS:
+        for place in ("disk", "bucket"):
+            yield f"{fmt} {place}", partial(_build_and_verify, fmt, place)
+
+
+def _build_and_verify(fmt: str, place: str, folder: Path) -> str:
+    output = str(folder / "out") if place == "disk" else bucket_url(f"show2-{fmt}")
+    summary = build("imagenet", originals("imagenet", 2000), output, fmt, "--shard-bytes", "32MiB")
+    verified = dataprep("verify", output, "--deep", timeout_s=900)
+    assert verified.returncode == 0, verified.stdout[-2000:] + verified.stderr[-2000:]
+    train = summary["splits"][0]
+    assert train["samples"] + sum(train["rejected"].values()) == 2000
+    return f"{train['samples']} samples, repaired {train['repaired']}, rejected {train['rejected']}"
+
+
+# Show 3: the same bytes
+
+
+def show_3() -> Iterator[Case]:
+    for dataset in DATASETS:
+        for fmt in FORMATS:
+            for way in ("2 workers", "4 workers", "FnApiRunner", "bucket", "killed and resumed", "moved originals"):
+                yield f"{dataset} {fmt} {way}", partial(_same_bytes, dataset, fmt, way)
+    for fmt in FORMATS:
+        yield f"coco-dup5 {fmt} physical", partial(_same_physical, fmt)
+
+
+@cache
+def reference(dataset: str, fmt: str, *more: object) -> dict[str, str]:
+    with tempfile.TemporaryDirectory(prefix="soak-reference-") as folder:
+        build(dataset, originals(DATASETS[dataset], 600), f"{folder}/out", fmt, *more, "--workers", 1)
+        return digests(f"{folder}/out")
+
+
+def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
+    shards = ("--num-shards", 12)
+    expected = reference(dataset, fmt, *shards)
+    source, output = originals(DATASETS[dataset], 600), str(folder / "out")
+    if way == "bucket":
+        root = bucket_url("show3")
+        for path in source.iterdir():
+            open_storage(f"{root}/originals").create(path.name, path.read_bytes())
+        output = f"{root}/out"
+        build(dataset, f"{root}/originals", output, fmt, *shards, "--workers", 2)
+    elif way == "killed and resumed":
+        arguments = build_arguments(dataset, source, output, fmt, *shards)
+        kill_until_done(random.Random(way), arguments, Path(output), expected, workers=2, typical_s=3, kills=5)
+    elif way == "moved originals":
+        shutil.copytree(source, folder / "other place")
+        for path in (folder / "other place").iterdir():
+            os.utime(path, (10**9, 10**9))
+        build(dataset, folder / "other place", output, fmt, *shards)
+    else:
+        runner = ("--runner", way) if way == "FnApiRunner" else ()
+        build(dataset, source, output, fmt, *shards, *runner, "--workers", 4 if way == "4 workers" else 2)
+    assert digests(output) == expected
+    return f"{len(expected)} files equal"
+
+
+def _same_physical(fmt: str, folder: Path) -> str:
+    expected = reference("coco-dup5", fmt, "--repeat", "physical")
+    build("coco-dup5", originals("coco", 600), folder / "out", fmt, "--repeat", "physical", "--workers", 3)
+    assert digests(folder / "out") == expected
+    return f"{len(expected)} files equal"
+
+
+# Show 4: crashes
+
+KILL_ROUNDS = 42
+KILLS_A_ROUND = 4
+
+
+def show_4() -> Iterator[Case]:
+    for fmt in FORMATS:
+        yield f"every commit boundary, {fmt}", partial(_every_boundary, fmt)
+    for number in range(KILL_ROUNDS):
+        yield f"random kills, round {number}", partial(_random_kills, number)
+    for number in range(10):
+        yield f"two builds at once, round {number}", partial(_two_builds, number)
+    for number in range(10):
+        yield f"one request in ten fails, round {number}", partial(_failing_requests, number)
+
+
+def _every_boundary(fmt: str, folder: Path) -> str:
+    more = ("--num-shards", 3, "--split", "val")
+    expected = reference("imagenet", fmt, *more)
+    arguments = build_arguments("imagenet", originals("imagenet", 600), folder / "out", fmt, *more)
+    return f"{stop_everywhere(arguments, folder / 'out', expected, 1 if fmt != 'imagefolder' else 2)} stops"
+
+
+def _random_kills(number: int, folder: Path) -> str:
+    rng = random.Random(number)
+    dataset, fmt = rng.choice(list(DATASETS)), FORMATS[number % len(FORMATS)]
+    shards = ("--num-shards", 12)
+    expected = reference(dataset, fmt, *shards)
+    arguments = build_arguments(dataset, originals(DATASETS[dataset], 600), folder / "out", fmt, *shards)
+    with Reader(folder / "out", expected) as reader:
+        hits, redone = kill_until_done(
+            rng, arguments, folder / "out", expected, workers=2, typical_s=3.5, kills=KILLS_A_ROUND
+        )
+    assert reader.wrong == [], reader.wrong
+    return f"{hits} kills, {redone} shards redone"
+
+
+def _two_builds(number: int, folder: Path) -> str:
+    fmt, shards = FORMATS[number % len(FORMATS)], ("--num-shards", 12)
+    expected = reference("imagenet", fmt, *shards)
+    arguments = build_arguments("imagenet", originals("imagenet", 600), folder / "out", fmt, *shards)
+    both = []
+    for _ in range(2):
+        both.append(subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        time.sleep(random.Random(number).uniform(0, 1.5))
+    errors = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    assert digests(folder / "out") == expected
+    return "one dataset"
+
+
+def _failing_requests(number: int, folder: Path) -> str:
+    fmt, shards = FORMATS[number % len(FORMATS)], ("--num-shards", 12)
+    expected = reference("imagenet", fmt, *shards)
+    output = bucket_url("show4")
+    emulator().set_faults(rate=0.1, seed=number)
+    try:
+        run = dataprep(*build_arguments("imagenet", originals("imagenet", 600), output, fmt, *shards), timeout_s=900)
+    finally:
+        emulator().set_faults(rate=0.0)
+    assert "Traceback" not in run.stderr, run.stderr
+    if run.returncode != 0:
+        assert not open_storage(output).stat("dataset.json"), "a manifest after a failed build"
+        return f"a clear error: {run.stderr.strip()[:200]}"
+    assert digests(output) == expected
+    return "success"
+
+
+# Show 5: planted faults
+
+FAULTS_A_CASE = 50
+
+
+def show_5() -> Iterator[Case]:
+    for first in range(0, 1000, FAULTS_A_CASE):
+        yield f"faults {first} to {first + FAULTS_A_CASE - 1}", partial(_faults, first)
+    yield "no false alarm", _no_false_alarm
+
+
+@cache
+def good_dataset(dataset: str, fmt: str) -> Path:
+    output = Path(tempfile.mkdtemp(prefix="soak-good-")) / "out"
+    build(dataset, originals(DATASETS[dataset], 120), output, fmt, "--num-shards", 4)
+    return output
+
+
+def _faults(first: int, folder: Path) -> str:
+    missed = []
+    for seed in range(first, first + FAULTS_A_CASE):
+        rng = random.Random(f"dataset/{seed}")
+        good = good_dataset(rng.choice(list(DATASETS)), rng.choice(FORMATS))
+        linked_copy(good, folder / "work")
+        planted = plant(folder / "work", seed)
+        if not verify_here(folder / "work").findings:
+            missed.append(f"{seed}: {planted}")
+    assert not missed, missed
+    return f"{FAULTS_A_CASE} found"
+
+
+def _no_false_alarm(folder: Path) -> str:
+    for dataset in DATASETS:
+        for fmt in FORMATS:
+            for deep in (False, True):
+                assert not verify_here(good_dataset(dataset, fmt), deep=deep).findings
+    return f"{len(DATASETS) * len(FORMATS) * 2} verifications of whole datasets"
+
+
+# Show 9: hostile originals
+
+
+def show_9() -> Iterator[Case]:
+    for case in HOSTILE:
+        yield case.name, partial(_hostile, case)
+
+
+def _hostile(case: object, folder: Path) -> str:
+    fault = fault_of(case, folder)
+    assert not fault, fault
+    return case.outcome
+
+
+SHOWS = {"2": show_2, "3": show_3, "4": show_4, "5": show_5, "9": show_9}
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or sys.argv[1] not in SHOWS:
+        sys.exit(f"usage: python -m tests.soak {{{','.join(SHOWS)}}}")
+    os.environ.update(ENVIRONMENT)
+    STATE.mkdir(parents=True, exist_ok=True)
+    state = STATE / f"show-{sys.argv[1]}.jsonl"
+    passed = {json.loads(line)["case"] for line in state.read_text().splitlines()} if state.exists() else set()
+    failed = []
+    cases = list(SHOWS[sys.argv[1]]())
+    started_s = time.monotonic()
+    for number, (name, run) in enumerate(cases, 1):
+        if name in passed:
+            continue
+        with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+            try:
+                result = run(Path(folder))
+            except Exception:  # noqa: BLE001  the others are still worth running
+                failed.append(name)
+                print(f"[{number}/{len(cases)}] {name}: FAILED\n{traceback.format_exc()}", flush=True)
+                continue
+        print(f"[{number}/{len(cases)}] {name}: {result}", flush=True)
+        with state.open("a") as file:
+            file.write(json.dumps({"case": name, "result": str(result)}) + "\n")
+    elapsed_s = time.monotonic() - started_s
+    print(f"{len(cases) - len(failed)} passed, {len(failed)} failed; this run {elapsed_s:.0f} s {failed[:5]}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

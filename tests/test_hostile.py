@@ -1,0 +1,13 @@
+"""Whole builds over hostile originals (Show 9): a sample here, all of them in the soak."""
+
+import pytest
+
+from tests.support.hostile import HOSTILE
+from tests.support.hostile_build import fault_of
+
+SAMPLE = sorted(HOSTILE, key=lambda case: case.outcome)[::20]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
+def test_a_build_survives_hostile_originals(case, tmp_path):
+    assert fault_of(case, tmp_path) == ""
