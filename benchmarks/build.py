@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Measurement, measure
-from originals import DATAPREP, corpus_images, image_folder, write_order
+from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
 
 from dataprep.plan import codec_versions
 from dataprep.pool import MALLOC_ENVIRONMENT
@@ -295,7 +295,7 @@ def main() -> None:
     work.mkdir(parents=True)
     try:
         images = corpus_images(options.corpus, work, options.images)
-        bench = Bench(images, options.shards, work)
+        bench = Bench(images, options.shards or default_shards(images), work)
         runs = plan_runs(options.rivals, options.workers, options.checks)
         if not options.no_warm_up:
             bench.round(runs, keep=False, with_start=False)
@@ -344,7 +344,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--shards", type=int, help="default: as `dataprep build` cuts, at least 2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])

@@ -23,11 +23,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from measure import Measurement, measure
 from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, train_tar
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # for the emulator, which belongs to the tests
 
 from dataprep.driver import BuildRequest, prepare
 from dataprep.plan import BuildOptions
@@ -35,6 +34,7 @@ from dataprep.pool import MALLOC_ENVIRONMENT
 from dataprep.storage.gcs_client import client
 from tests.support.gcs_emulator import GCSEmulator
 
+ROOT = Path(__file__).resolve().parents[1]
 BUCKET = "dataprep-benchmark"
 UPLOADS_IN_FLIGHT = 16
 BUCKET_TARGET = 0.7
@@ -47,11 +47,12 @@ LAYOUTS = {
 }
 
 HEADER = """\
-dataprep build --format webdataset, 1 worker, whole processes; {images:,} images of {kilobytes:.0f} kB; medians of
-{rounds} interleaved rounds after a warm-up. In the bucket: originals and dataset, {latency_ms:g} ms added to every request.
-list s:      enumerating and planning alone, nothing stored
-of disk:     images/s relative to the same originals on disk
-peak MB:     of the largest process, worker or parent"""
+dataprep build --format webdataset, 1 worker, whole processes; {images:,} images of {kilobytes:.0f} kB, medians of
+{rounds} interleaved rounds after a warm-up. Bucket: originals and dataset are there, and {latency_ms:g} ms are added
+to every request.
+list s:   enumerating and planning alone, nothing stored
+of disk:  images/s relative to the same originals on disk
+peak MB:  of the largest process, worker or parent"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,7 +243,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--shards", type=int, default=8, help="so many that most of them follow on another")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--latency-ms", type=float, default=50)

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dataprep.driver import BuildRequest, prepare
-from dataprep.plan import BuildOptions
+from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions
 
 DATAPREP = Path(sys.executable).with_name("dataprep")
 DEMO_IMAGES = 4000
@@ -46,6 +46,11 @@ def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Pa
     if count is None or count >= len(images):
         return images
     return [images[len(images) * index // count] for index in range(count)]
+
+
+def default_shards(images: Iterable[Path]) -> int:
+    """As many as `dataprep build` makes of them, but one for each of two workers."""
+    return max(2, -(-sum(image.stat().st_size for image in images) // DEFAULT_SHARD_BYTES))
 
 
 def _unpacked_demo(work: Path, count: int) -> Path:

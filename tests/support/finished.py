@@ -15,7 +15,6 @@ from dataprep.plan import BuildOptions
 from dataprep.verify import Report, verify
 from tests.support.faults import Damaged
 
-
 DATASETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "imagenet-webdataset": ("imagenet", "webdataset", {}),
     "imagenet-tfrecord": ("imagenet", "tfrecord", {}),

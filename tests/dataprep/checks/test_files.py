@@ -7,21 +7,23 @@ import pytest
 from tests.support.finished import change_cell, column_values, details, kinds, verify_here
 
 
-def test_an_index_row_that_no_shard_has(damaged):
-    for column, value in {
-        "key": "x/y",
-        "label": 0,
-        "image_offset": 3,
-        "image_crc32c": 7,
-        "height": 9,
-        "width": 1,
-    }.items():
-        copy = damaged("imagenet-tfrecord")
-        change_cell(copy, "index/train.parquet", column, value)
-        copy.sign()
-        report = verify_here(copy.root)
-        assert "record" in kinds(report), column
-        assert f" record 0: {column} " in details(report)
+@pytest.mark.parametrize("column", ["key", "image_offset", "image_crc32c", "label", "height", "width"])
+def test_an_index_row_that_no_shard_has(damaged, column):
+    copy = damaged("imagenet-tfrecord")
+    before = column_values(copy, column)[0]
+    change_cell(copy, "index/train.parquet", column, f"{before}x" if column == "key" else before + 1)
+    copy.sign()
+    report = verify_here(copy.root)
+    assert "record" in kinds(report)
+    assert f" record 0: {column} " in details(report)
+
+
+@pytest.mark.parametrize(("column", "value"), [("shard", 1), ("key", None)])
+def test_an_index_row_that_says_nothing_of_its_shard(damaged, column, value):
+    copy = damaged("imagenet-tfrecord")
+    change_cell(copy, "index/train.parquet", column, value)
+    copy.sign()
+    assert kinds(verify_here(copy.root)) == {"index" if column == "shard" else "format"}
 
 
 def test_row_groups_and_columns(damaged):
