@@ -272,12 +272,12 @@ def print_table(rows: Iterable[Row]) -> None:
             section = (row.check, row.workers)
             print(f"\n--check {row.check}, {row.workers} worker{'s' if row.workers > 1 else ''}")
             print(
-                f"{'':46}{'images/s':>9}{'CPU ms/image':>14}{'largest MB':>12}{'sum MB':>8}{'ratio':>7}"
+                f"{'':52}{'images/s':>9}{'CPU ms/image':>14}{'largest MB':>12}{'sum MB':>8}{'ratio':>7}"
                 f"{'target':>9}{'':>7}{'start s':>9}{'after start':>14}{'ratio':>7}"
             )
         found = row.result
         print(
-            f"{row.name:46}{found.images_per_s:9,.0f}{found.cpu_ms_per_image:14.3f}{found.largest_mb:12.0f}"
+            f"{row.name:52}{found.images_per_s:9,.0f}{found.cpu_ms_per_image:14.3f}{found.largest_mb:12.0f}"
             f"{found.sum_mb:8.0f}{_number(row.ratio):>7}{'>= ' + format(row.target, 'g') if row.target else '':>9}"
             f"{row.verdict:>7}{found.start_s:9.2f}{found.after_start_images_per_s:14,.0f}"
             f"{_number(row.after_start_ratio):>7}"

@@ -24,9 +24,10 @@ from dataprep.images import CheckedImage, check_image
 from dataprep.plan import Plan
 from dataprep.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.sources import DATASETS
-from dataprep.storage import disk_errors, open_storage
+from dataprep.storage import disk_errors, open_originals, open_storage
 from dataprep.storage.base import Storage
 from dataprep.workspace import FOLDER, index_schema, open_plan, read_receipt, read_shard_plan, write_receipt
+from dataprep.writeback import WritebackFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,7 @@ def build_shard(job: BuildJob, index: int) -> ShardReceipt:
     shard = read_shard_plan(job.output_url, job.plan_hash, index)
     rows = _IndexRows(shard.split_index)
     events: list[Event] = []
-    samples = _samples(plan, shard, open_storage(job.source_url), events)
+    samples = _samples(plan, shard, open_originals(job.source_url), events)
     shard_format = FORMATS[plan.options.format]
     if shard_format is None:
         written = _write_folder(storage, plan, shard, samples, rows)
@@ -204,8 +205,8 @@ def _write_file(
     name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
     spool = storage.spool_path(name)
     try:
-        with disk_errors(spool), spool.open("r+b", buffering=1 << 18) as file:
-            stream = HashingWriter(file)
+        with disk_errors(spool), WritebackFile(spool) as file:
+            stream = HashingWriter(cast(BinaryIO, file))
             writer = shard_format.open_writer(cast(BinaryIO, stream), has_classes=bool(plan.classes))
             for sample in samples:
                 rows.add(sample, writer.write(sample))

@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -109,6 +110,8 @@ def write_demo(
             ]
             with _made(specs, progress) as made:
                 layout.write(directory, made)
+    except BrokenProcessPool as error:
+        raise StorageError(f"{directory}: a process that made images was killed; run the same command again") from error
     except OSError as error:
         raise StorageError(f"{directory}: not written: {error.strerror or error}; choose another folder") from error
     return report

@@ -52,8 +52,9 @@ class CocoLayout:
         return max(1, self.images * 118_287 // 241_690)
 
     def photograph(self, index: int) -> int:
-        """Which photograph image `index` is cut from; the split val follows on train."""
-        return index
+        """Which photograph image `index` is cut from, in runs that keep it in the processor's cache: 10 ms an image
+        instead of 17. The split val follows on train."""
+        return index // IMAGES_PER_CLASS
 
     def train_key(self, index: int) -> str:
         """Key of the image at a position of the split train."""

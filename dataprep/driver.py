@@ -43,7 +43,7 @@ from dataprep.plan import (
 )
 from dataprep.records import Enumeration, Manifest, ShardReceipt, SplitManifest
 from dataprep.sources import DATASETS, sized_dataset
-from dataprep.storage import open_storage
+from dataprep.storage import open_originals, open_storage
 from dataprep.storage.base import Storage
 from dataprep.workspace import (
     BUILD,
@@ -120,7 +120,7 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[P
     """
     options = request.options
     dataset = sized_dataset(options.dataset, options.fake_images)
-    source, output = open_storage(request.source_url), open_storage(request.output_url)
+    source, output = open_originals(request.source_url), open_storage(request.output_url)
     splits: list[PlannedSplit] = []
     tables: list[tuple[pa.Table, list[np.ndarray], int]] = []
     for name in options.splits:
@@ -304,7 +304,7 @@ def _place_folder(root: Path, plan: Plan) -> None:
 
 def _refuse_foreign(storage: Storage, request: BuildRequest) -> None:
     """Never mix a dataset into files that are not its own."""
-    if storage.url == open_storage(request.source_url).url:
+    if storage.url == open_originals(request.source_url).url:
         raise UsageError(f"{storage.url}: --source and --output are the same; choose another --output")
     if storage.stat(_OVERWRITING) is not None:
         if request.overwrite:

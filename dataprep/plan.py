@@ -25,6 +25,7 @@ from dataprep.records import SampleRef
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
+MAX_KEY_BYTES = 200
 Repeat = Literal["virtual", "physical"]
 
 
@@ -163,8 +164,12 @@ def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
 
 
 def physical_key(key: str, pass_index: int) -> str:
-    """The key of a sample in stored pass r of a physically repeated split."""
-    return f"{key}-r{pass_index}"
+    """The key of a sample in stored pass r of a physically repeated split; a long one is cut and closed by a hash."""
+    suffix = f"-r{pass_index}"
+    if len(key) + len(suffix) > MAX_KEY_BYTES:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        key = f"{key[: MAX_KEY_BYTES - len(suffix) - len(digest) - 3]}=00{digest}"
+    return key + suffix
 
 
 def enumeration_sha256(refs: Iterable[SampleRef]) -> str:

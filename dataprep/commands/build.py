@@ -26,7 +26,7 @@ from dataprep.pool import Pool
 from dataprep.records import ShardReceipt
 from dataprep.sources import DATASETS, Dataset, sized_dataset
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
-from dataprep.storage import open_storage
+from dataprep.storage import open_originals, open_storage
 
 EPILOG = """\b
 Examples:
@@ -181,14 +181,15 @@ def _beam_engine(runner: str, workers: int, beam_options: tuple[str, ...]) -> En
 
 
 def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
-    source = open_storage(request.source_url)
+    source = open_originals(request.source_url)
     dataset = DATASETS[request.options.dataset]
     for split in request.options.splits:
         for check in dataset.check_source(source, split, progress.reading):
             if not check.matches:
                 raise SourceError(
                     f"{source.url_of(check.file)}: {check.found_bytes:,} bytes, "
-                    f"md5 {check.found_md5 or 'not computed'}; published are {check.expected_bytes or '?'} bytes, md5 {check.expected_md5}: the file is damaged "
+                    f"md5 {check.found_md5 or 'not computed'}; "
+                    f"published: {check.expected_bytes or '?'} bytes, md5 {check.expected_md5}. The file is damaged "
                     "or another edition; download it again, or leave out --check-source"
                 )
             progress.log(f"{check.file}: md5 {check.found_md5} as published")

@@ -24,7 +24,13 @@ Examples:
 @click.command("demo-data", epilog=EPILOG)
 @click.argument("dataset", type=click.Choice(["coco", "imagenet"]))
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--images", type=click.IntRange(min=20), default=400, show_default=True, help="In all splits together.")
+@click.option(
+    "--images",
+    type=click.IntRange(min=20),
+    default=400,
+    show_default=True,
+    help="Of the split train; val comes on top.",
+)
 @click.option("--odd", is_flag=True, help="Add the oddities of the real datasets: PNG, CMYK, truncated, …")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @json_option

@@ -8,7 +8,16 @@ from dataprep.sources.coco import COCO_DUP5
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
 from dataprep.sources.imagenet import IMAGENET
 
-__all__ = ["DATASETS", "ArchiveFacts", "Dataset", "SourceCheck", "SplitFacts", "dataset_named", "sized_dataset"]
+__all__ = [
+    "DATASETS",
+    "ArchiveFacts",
+    "Dataset",
+    "FakeImageNet",
+    "SourceCheck",
+    "SplitFacts",
+    "dataset_named",
+    "sized_dataset",
+]
 
 DATASETS: dict[str, Dataset] = {
     "coco-dup5": COCO_DUP5,

@@ -12,7 +12,7 @@ from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.names import shown
 
-__all__ = ["ObjectInfo", "Storage", "disk_errors", "open_storage"]
+__all__ = ["ObjectInfo", "Storage", "disk_errors", "open_originals", "open_storage"]
 
 
 def open_storage(url: str) -> Storage:
@@ -34,6 +34,14 @@ def open_storage(url: str) -> Storage:
         choices = ", ".join(f"{known}://" for known in SCHEMES)
         raise UsageError(f"{shown(url)}: {scheme}:// is not known, expected a path or one of {choices}{guess}")
     return opener(url)
+
+
+def open_originals(url: str) -> Storage:
+    """The storage of a user's original files: links directly in its root may lead to folders anywhere."""
+    from dataprep.storage.local import LocalStorage
+
+    storage = open_storage(url)
+    return LocalStorage(Path(storage.url), links_in_root=True) if storage.is_local else storage
 
 
 def _open_path(path: str) -> Storage:

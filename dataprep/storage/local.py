@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import shutil
 import stat
@@ -32,6 +33,11 @@ _Walk: TypeAlias = "Iterator[ObjectInfo | _Walk]"
 class LocalStorage:
     """A folder on disk, which need not exist yet. See `Storage` for what each call promises.
 
+    Args:
+        root: The folder.
+        links_in_root: Whether links directly in it may lead to folders anywhere. Users put originals on other volumes
+            that way; in a dataset, which may be a stranger's, a link must stay inside.
+
     Raises:
         UsageError: The folder's path is a loop of links.
     """
@@ -39,7 +45,8 @@ class LocalStorage:
     is_local = True
     reads_in_flight = 1
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, links_in_root: bool = False) -> None:
+        self._links_in_root = links_in_root
         try:
             self.root = root.resolve()
         except (OSError, RuntimeError):
@@ -49,8 +56,8 @@ class LocalStorage:
         self._files = OpenFiles()
         self._known_folders: set[Path] = set()
 
-    def __reduce__(self) -> tuple[Callable[[Path], LocalStorage], tuple[Path]]:
-        return LocalStorage, (self.root,)
+    def __reduce__(self) -> tuple[Callable[[], LocalStorage], tuple[()]]:
+        return functools.partial(LocalStorage, self.root, links_in_root=self._links_in_root), ()
 
     def url_of(self, name: str) -> str:
         """The object's path."""
@@ -189,7 +196,8 @@ class LocalStorage:
     def _check_inside(self, folder: Path) -> None:
         """Refuse a folder that a link on the way leads out of the root; a file may be a link to anywhere."""
         try:
-            inside = folder.resolve().is_relative_to(self.root)
+            resolved = folder.resolve()
+            inside = resolved.is_relative_to(self.root) or self._is_below_link(folder, resolved)
         except (OSError, RuntimeError):
             return  # too long, or a loop of links: whoever opens it is told so by the system
         if not inside:
@@ -197,6 +205,11 @@ class LocalStorage:
         if len(self._known_folders) >= MAX_KNOWN_FOLDERS:
             self._known_folders.clear()
         self._known_folders.add(folder)
+
+    def _is_below_link(self, folder: Path, resolved: Path) -> bool:
+        """Whether a folder lies inside what a permitted link directly in the root points to."""
+        parts = folder.relative_to(self.root).parts
+        return self._links_in_root and bool(parts) and resolved.is_relative_to((self.root / parts[0]).resolve())
 
     def _entries(self, folder: Path, prefix: str, above: tuple[os.stat_result, ...]) -> _Walk:
         """A folder's objects, and an iterator like this one for each folder in it, in the order of full names."""

@@ -93,4 +93,4 @@ def test_bytes_are_trimmed_to_what_is_there():
     histogram = counts.histogram(trim=True)
     assert histogram.labels[:4] == ("under 1 kB", "1 kB to 2 kB", "2 kB to 5 kB", "5 kB to 10 kB")
     assert histogram.labels[-1] == "2 MB to 5 MB"
-    assert histogram.counts == (1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1)
+    assert histogram.counts == (1, 0, 1, 1, *[0] * 7, 1)

@@ -1,3 +1,5 @@
+import contextlib
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,7 +39,9 @@ def test_a_missing_file(damaged):
 def test_no_parquet(damaged, data):
     copy = damaged("imagenet-webdataset")
     copy.write("index/train.parquet", data)
-    with pytest.raises(FormatError, match=r"index/train.parquet: not the parquet file of a build \(.*\); build it again"):
+    with pytest.raises(
+        FormatError, match=r"index/train.parquet: not the parquet file of a build \(.*\); build it again"
+    ):
         open_index(open_storage(str(copy.root)), "train")
 
 
@@ -73,12 +77,10 @@ def test_every_bit_of_noise_is_data_or_an_error(damaged):
     data = path.read_bytes()
     for at in range(0, len(data), 41):
         copy.write("index/train.parquet", data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
-        try:
+        with contextlib.suppress(FormatError):  # any other error is a fault
             index = open_index(open_storage(str(copy.root)), "train")
             for group in range(len(index.group_rows)):
-                index.read_group(group)
-        except FormatError as error:
-            assert "index/train.parquet" in str(error)
+                assert index.read_group(group).num_columns == 10
 
 
 def test_a_bucket_that_fails_is_not_a_broken_file(originals, bucket_url, monkeypatch):

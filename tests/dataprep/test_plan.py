@@ -16,6 +16,7 @@ from dataprep.plan import (
     differences,
     enumeration_sha256,
     order_split,
+    physical_key,
     plan_from_document,
 )
 from dataprep.records import SampleRef
@@ -134,3 +135,11 @@ def test_enumeration_hash_sees_every_field_and_the_order():
 def test_bad_options_are_refused(change, message):
     with pytest.raises(UsageError, match=message):
         replace(OPTIONS, **change)
+
+
+def test_keys_of_repeats_stay_unique_and_short():
+    keys = ["a/b", *("x" * 190 + f"{i:010d}" for i in range(50))]
+    repeated = {physical_key(key, pass_index) for key in keys for pass_index in range(5)}
+    assert len(repeated) == 5 * len(keys)
+    assert max(map(len, repeated)) <= 200
+    assert physical_key("a/b", 4) == "a/b-r4"

@@ -1,10 +1,12 @@
 """Unpacked folders: sorted by the bytes of their names, on disk and in a bucket, and links only where they may be."""
 
+import pickle
+
 import pytest
 
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.folders import FolderFile, folder_files
-from dataprep.storage import open_storage
+from dataprep.storage import open_originals, open_storage
 
 NAMES = ["b/2.jpg", "b/10.jpg", "a.jpg", "B/x.jpg", "é.jpg", "b.jpg", "b/é.jpg"]
 
@@ -55,10 +57,15 @@ def test_a_folder_may_be_a_link_inside_the_root(tmp_path):
     assert storage.read("train/1.jpg") == b"one"
 
 
-def test_a_link_that_the_storage_does_not_read_through_is_refused_at_once(tmp_path, outside):
+def test_a_folder_may_be_a_link_to_another_volume_where_users_put_it(tmp_path, outside):
     (tmp_path / "root" / "train").symlink_to(outside)
     with pytest.raises(UsageError, match=r"root/train leads out of .* through a link"):
         folder_files(open_storage(str(tmp_path / "root")), "train", depth=1)
+    originals = open_originals(str(tmp_path / "root"))
+    names = [file.name for file in folder_files(originals, "train", depth=1)]
+    assert names
+    assert all(originals.read(name) for name in names)
+    assert pickle.loads(pickle.dumps(originals)).read(names[0]) == originals.read(names[0])
 
 
 def test_the_root_may_be_a_link(tmp_path, outside):

@@ -1,0 +1,136 @@
+import base64
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+
+from dataprep.commands.inspect_html import render_html, require_report_packages
+from dataprep.contact_sheet import Picture
+from dataprep.errors import UsageError
+from dataprep.histograms import Spread
+from dataprep.inspect import ClassSpread, Trouble, inspect_dataset
+from dataprep.records import Event
+from tests.support.builds import dataprep
+
+HOSTILE = "<script>alert(1)</script><img src=http://evil/ onerror=x>\"'&{{7*7}}$x$"
+OUTSIDE = re.compile(r"https?:|//|javascript:|file:", re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts of a page."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.texts, self.styles = [], [], [], []
+        self._inside = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._inside = tag
+
+    def handle_data(self, data):
+        (self.styles if self._inside == "style" else self.texts).append(data)
+
+
+@pytest.fixture
+def inspection(finished):
+    return inspect_dataset(str(finished("imagenet-webdataset")), "train")
+
+
+@pytest.fixture(scope="module")
+def page_of(finished, tmp_path_factory):
+    """The page that the command writes, parsed, and its text."""
+    path = tmp_path_factory.mktemp("html") / "page.html"
+    run = dataprep("inspect", finished("imagenet-webdataset"), "--html", path)
+    assert run.returncode == 0, run.stderr
+    html = path.read_text()
+    return Page(html), html
+
+
+def test_nothing_is_fetched_and_no_script_runs(page_of):
+    page, _ = page_of
+    assert {"script", "iframe", "object", "embed", "link", "base", "form"}.isdisjoint(page.tags)
+    assert [value for name, value in page.attributes if value and name != "src" and OUTSIDE.search(value)] == []
+    sources = [value for name, value in page.attributes if name == "src"]
+    assert sources
+    assert all(re.fullmatch(r"data:image/jpeg;base64,[A-Za-z0-9+/]+=*", source) for source in sources)
+    assert [name for name, _ in page.attributes if name.startswith("on")] == []
+    assert not re.search(r"@import|url\(", "".join(page.styles))
+    links = [value for name, value in page.attributes if name in ("href", "xlink:href")]
+    assert all(link.startswith("#") for link in links)
+
+
+def test_numbers_plots_and_pictures_are_there(page_of, finished):
+    page, html = page_of
+    inspection = inspect_dataset(str(finished("imagenet-webdataset")))
+    texts = {text.strip() for text in page.texts}
+    assert {f"{split.samples:,}" for split in inspection.splits} <= texts
+    assert page.tags.count("svg") == 5 * len(inspection.splits)
+    assert {"Width, pixels", "Aspect, width to height", "Images of a class", inspection.licence} <= texts
+    pictures = [value.partition(",")[2] for name, value in page.attributes if name == "src"]
+    assert len(pictures) == sum(min(48, split.samples) for split in inspection.splits)
+    with Image.open(io.BytesIO(base64.b64decode(pictures[0]))) as image:
+        assert max(image.size) <= 224
+    assert "prefers-color-scheme: dark" in html
+    assert "#010203" not in html
+    assert len(html) < 1_500_000
+
+
+def test_hostile_texts_are_texts(inspection):
+    split = inspection.splits[0]
+    event = Event(HOSTILE, "rejected", HOSTILE, HOSTILE)
+    classes = ClassSpread(classes=1, samples=Spread(1, 1, 1), fewest=((HOSTILE, 1),), most=((HOSTILE, 1),), counts=(1,))
+    trouble = Trouble(kind="rejected", reason=HOSTILE, count=1, examples=(event,))
+    split = replace(split, name=HOSTILE, classes=classes, troubles=(trouble,))
+    hostile = replace(
+        inspection, url=HOSTILE, licence=HOSTILE, origin=HOSTILE, codecs={HOSTILE: HOSTILE}, splits=(split,)
+    )
+    picture = Picture(key=HOSTILE, class_name=HOSTILE, jpeg=b"", problem=HOSTILE)
+    html = render_html(hostile, {HOSTILE: [picture]})
+    assert "<script" not in html
+    page = Page(html)
+    assert "img" not in page.tags
+    assert [name for name, _ in page.attributes if name.startswith("on")] == []
+    assert ("title", HOSTILE) in page.attributes
+    assert sum(HOSTILE in text for text in page.texts) >= 9
+
+
+def test_the_same_dataset_gives_the_same_page(inspection):
+    assert render_html(inspection, {"train": []}) == render_html(inspection, {"train": []})
+
+
+def test_a_split_without_classes_sides_or_troubles(finished):
+    inspection = inspect_dataset(str(finished("coco-links")))
+    split = replace(inspection.splits[0], width=None, height=None, troubles=())
+    html = render_html(replace(inspection, splits=(split,), checked="none"), {"train": []})
+    assert "every image was copied as it is" in html
+    assert "images not checked" in html
+    assert Page(html).tags.count("svg") == 1
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_what_is_not_installed_is_named(monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf"--html needs {package}.*pip install 'dataprep\[report\]'"):
+        require_report_packages()
+
+
+def test_command_prints_and_exits(finished, tmp_path):
+    run = dataprep("inspect", finished("imagenet-webdataset"))
+    assert (run.returncode, run.stderr) == (0, "")
+    for text in ("imagenet · webdataset", "about 4:3", "█", "rejected: ", " classes of "):
+        assert text in run.stdout
+    run = dataprep("inspect", finished("imagenet-webdataset"), "--json", "--split", "val")
+    (split,) = json.loads(run.stdout)["splits"]
+    assert (split["name"], sum(split["aspects"]["counts"])) == ("val", split["samples"])
+    assert dataprep("inspect", tmp_path / "nothing").returncode == 2
+    run = dataprep("inspect", finished("imagenet-webdataset"), "--html", tmp_path / "no/such/folder.html")
+    assert (run.returncode, "cannot be written (No such file or directory)" in run.stderr) == (2, True)

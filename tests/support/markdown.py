@@ -1,0 +1,108 @@
+"""What the tests read out of the documents: fenced blocks, commands, links, tables.
+
+The rules that documents follow:
+
+- ```console: `$ ` begins a command, a backslash at its end continues it; what follows up to the next is its output.
+- ```sh: commands to be read, not run: they need original files, an account, or minutes.
+- ```python: a program that runs as it stands; a ```text block after it is its output.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_VARIES = re.compile(r"(…|\b\d+\.\d s\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block."""
+
+    info: str
+    """What stands after the fence, e.g. `console`."""
+    text: str
+    line: int
+    """Of its first line in the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of a console or sh block, continued lines joined."""
+
+    text: str
+    output: str
+    """As the document shows it."""
+    line: int
+
+
+def blocks(document: str) -> list[Block]:
+    """The fenced blocks of a document, in order. `document` is relative to the repository's root."""
+    text = (ROOT / document).read_text()
+    return [Block(found[1], found[2], text.count("\n", 0, found.start(2)) + 1) for found in _FENCE.finditer(text)]
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a console or sh block."""
+    prompt = "$ " if block.info == "console" else ""
+    found: list[Command] = []
+    lines = iter(enumerate(block.text.splitlines(), block.line))
+    for number, line in lines:
+        if not line.startswith(prompt):
+            last = found[-1]
+            found[-1] = Command(last.text, f"{last.output}{line}\n", last.line)
+        elif line.strip():
+            while line.endswith("\\"):
+                line = f"{line[:-1].rstrip()} {next(lines)[1].strip()}"
+            found.append(Command(line.removeprefix(prompt), "", number))
+    return found
+
+
+def words_of(command: str, program: str) -> list[str] | None:
+    """What `program` is given in a shell command; None where the command is another one."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=";|&<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    words = []
+    for word in lexer:
+        if set(word) <= set(";|&<>"):
+            break
+        words.append(word)
+    return words[1:] if words[:1] == [program] else None
+
+
+def links(document: str) -> Iterator[str]:
+    """The targets of a document's links that are files beside it."""
+    for target in _LINK.findall((ROOT / document).read_text()):
+        if "://" not in target and not target.startswith("#"):
+            yield target.partition("#")[0]
+
+
+def shows(expected: str, output: str) -> bool:
+    """Whether an output is the one that a document shows.
+
+    In the document `…` stands for anything on its line, a line of `…` alone for any number of lines, and a number of
+    seconds such as `1.2 s` for any other. Blanks at the end of a line do not count.
+    """
+    lines = []
+    for line in expected.splitlines():
+        if line.strip() == "…":
+            lines.append(r"(?:.*\n)*")
+            continue
+        parts = _VARIES.split(line.rstrip())
+        parts[::2] = map(re.escape, parts[::2])
+        parts[1::2] = [".*" if part == "…" else r"\d+\.\d s" for part in parts[1::2]]
+        lines.append("".join(parts) + "\n")
+    return re.fullmatch("".join(lines), re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)) is not None
