@@ -8,18 +8,20 @@ set aside while the others go on.
 from __future__ import annotations
 
 import heapq
+import importlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, TypeVar
 
 from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError
 
@@ -53,6 +55,7 @@ class _Worker:
 class _Progress:
     """What is left to do and what went wrong, by task index."""
 
+    task: Callable[[int], object]
     waiting: list[tuple[float, int]]
     """Heap of (not before, index)."""
     deaths: dict[int, int] = field(default_factory=dict)
@@ -60,35 +63,45 @@ class _Progress:
     set_aside: dict[int, str] = field(default_factory=dict)
 
 
-class Pool(Generic[T]):
-    """Runs `task(index)` for many indexes in `workers` processes.
+class Pool:
+    """Processes that run `task(index)` for many indexes, inside a `with` block.
 
     Args:
-        task: Picklable; may be called again for an index that it was doing when its process died.
         workers: Processes, at least 1.
         log: Called with one line when a worker dies or a task is tried again.
+        warm: Modules that workers import while they wait for their first task.
     """
 
-    def __init__(self, task: Callable[[int], T], workers: int, log: Callable[[str], None]) -> None:
-        self._task, self._num_workers, self._log = task, workers, log
+    def __init__(self, workers: int, log: Callable[[str], None], warm: Sequence[str] = ()) -> None:
+        self._num_workers, self._log, self._warm = workers, log, tuple(warm)
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
 
-    def run(self, indexes: Iterable[int]) -> Iterator[T]:
+    def __enter__(self) -> Pool:
+        try:
+            self._workers = [self._start() for _ in range(self._num_workers)]
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def run(self, task: Callable[[int], T], indexes: Iterable[int]) -> Iterator[T]:
         """Yield results as they come.
 
+        Args:
+            task: Picklable; may be called again for an index that it was doing when its process died.
+
         Raises:
-            DataprepError: A task failed with an error that will not pass; the pool is stopped.
+            DataprepError: A task failed with an error that will not pass.
             BuildError: Every other task is done, and these were set aside.
         """
-        state = _Progress([(0.0, index) for index in sorted(indexes)])
-        count = min(self._num_workers, len(state.waiting))
-        with environment(MALLOC_ENVIRONMENT):
-            try:
-                self._workers = [self._start() for _ in range(count)]
-                yield from self._supervise(state)
-            finally:
-                self._stop()
+        state = _Progress(task, [(0.0, index) for index in sorted(indexes)])
+        yield from self._supervise(state)
         if state.set_aside:
             names = "; ".join(f"shard {index}: {why}" for index, why in sorted(state.set_aside.items()))
             raise BuildError(
@@ -96,7 +109,7 @@ class Pool(Generic[T]):
                 "All others are done; run the same command again to try these"
             )
 
-    def _supervise(self, state: _Progress) -> Iterator[T]:
+    def _supervise(self, state: _Progress) -> Iterator[Any]:
         while state.waiting or any(worker.index is not None for worker in self._workers):
             self._hand_out(state)
             for worker in self._ready(state):
@@ -117,7 +130,7 @@ class Pool(Generic[T]):
             if worker.index is None and state.waiting and state.waiting[0][0] <= time.monotonic():
                 worker.index = heapq.heappop(state.waiting)[1]
                 try:
-                    worker.pipe.send(worker.index)
+                    worker.pipe.send((state.task, worker.index))
                 except OSError:  # it died idle; its end of the pipe says so below
                     continue
 
@@ -155,8 +168,9 @@ class Pool(Generic[T]):
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work, args=(self._task, theirs), daemon=True)
-        process.start()
+        process = self._context.Process(target=_work, args=(theirs, self._warm), daemon=True)
+        with environment(MALLOC_ENVIRONMENT):
+            process.start()
         theirs.close()
         return _Worker(process, ours)
 
@@ -173,13 +187,15 @@ class Pool(Generic[T]):
         self._workers = []
 
 
-def _work(task: Callable[[int], object], pipe: Connection[Any, Any]) -> None:
+def _work(pipe: Connection[Any, Any], warm: tuple[str, ...]) -> None:
     """A worker's life: tasks from the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     on_parents_death(lambda: os._exit(1))
+    for module in warm:
+        importlib.import_module(module)
     while True:
         try:
-            index = pipe.recv()
+            task, index = pipe.recv()
         except (EOFError, OSError):
             return
         try:

@@ -13,7 +13,7 @@ findings are listed in checks/findings.py. A damaged or hostile dataset gives fi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -217,7 +217,7 @@ def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Fin
     everything = range(len(shards))
     unseen = set(everything)
     try:
-        for result in Pool(task, workers, progress.log).run(everything) if workers else map(task, everything):
+        for result in _results(task, everything, workers, progress):
             split, shard = shards[result.index]
             findings.extend(result.findings, result.index)
             sums[split].add(result)
@@ -227,6 +227,16 @@ def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Fin
         for index in sorted(unseen):
             findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
     return sums
+
+
+def _results(
+    task: Callable[[int], ShardResult], indexes: range, workers: int, progress: Progress
+) -> Iterator[ShardResult]:
+    if not workers:
+        yield from map(task, indexes)
+        return
+    with Pool(min(workers, max(1, len(indexes))), progress.log, warm=("dataprep.checks.task",)) as pool:
+        yield from pool.run(task, indexes)
 
 
 def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:

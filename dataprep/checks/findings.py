@@ -13,7 +13,7 @@ count       samples, classes or events are not as many as the manifest says
 published   counts or classes are not those that the dataset's authors published
 metadata    dataset_info.json, features.json or label.labels.txt say other things than the manifest
 link        a link of a physically repeated image folder is missing or leads elsewhere
-image       an image cannot be decoded, or has other dimensions than recorded (only with deep checks)
+image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 unread      the disk or bucket did not let us look: neither right nor wrong is proved
 leftover    files of the build still lie there: a warning, the dataset is whole
 """

@@ -11,7 +11,7 @@ import numpy as np
 
 from dataprep.checks.hashes import name_hashes
 from dataprep.checks.manifest import image_root
-from dataprep.checks.shard import Row, ShardResult, check_digests, check_pixels, class_name_of
+from dataprep.checks.shard import Row, ShardResult, check_digests, check_pixels, class_name_of, recorded_sides
 from dataprep.checksums import HashingWriter, crc32c_of
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
@@ -52,8 +52,10 @@ def check_folder_shard(
         if crc32c_of(data) != row.image_crc32c:
             got = f"crc32c {crc32c_of(data):08x}, the index has {row.image_crc32c:08x}"
             result.findings.add("digest", name, got)
-        if deep:
-            check_pixels(name, row.key, data, (row.height or 0, row.width or 0), result.findings)
+            continue
+        sides = recorded_sides(manifest, row.height, row.width)
+        if deep or sides is not None:  # no record repeats the sides here: only the header can tell
+            check_pixels(name, row.key, data, sides, result.findings, decode=deep)
     result.num_bytes = digest.num_bytes
     if sum(row.image_bytes for row in rows) != shard["bytes"]:
         result.findings.add("index", shard["file"], f"images of other sizes than the {shard['bytes']:,} bytes in all")

@@ -169,6 +169,8 @@ def _option_faults(manifest: Manifest, split_names: list[str]) -> Iterator[str]:
     for name, (option, fact) in pairs.items():
         if option != fact:
             yield f"options.{name} is {_shown(option)}, elsewhere it says {_shown(fact)}"
+    if manifest.options.get("repeat") not in ("virtual", "physical"):
+        yield f"options.repeat is {_shown(manifest.options.get('repeat'))}, expected virtual or physical"
     if manifest.checked not in ("decode", "header", "none"):
         yield f"checked {_shown(manifest.checked)}, expected decode, header or none"
 

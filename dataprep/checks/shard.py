@@ -22,7 +22,7 @@ from dataprep.storage import Storage, open_storage
 
 NO_COUNTS: NDArray[np.int64] = np.empty(0, np.int64)
 _CHUNK = 1 << 20
-_DEEP = ImagePolicy(check="decode", on_bad="reject")
+_DECODE, _HEADER = (ImagePolicy(check=check, on_bad="reject") for check in ("decode", "header"))
 
 
 @dataclass(slots=True)
@@ -164,8 +164,8 @@ def _check_records(
             if difference:
                 findings.add("record", f"{where} record {position}", difference)
             if deep:
-                recorded = (sample.height, sample.width)
-                check_pixels(f"{where} record {position}", sample.key, sample.image, recorded, findings)
+                sides = recorded_sides(manifest, sample.height, sample.width)
+                check_pixels(f"{where} record {position}", sample.key, sample.image, sides, findings, decode=True)
         else:
             if len(keys) != expected:
                 findings.add("count", where, f"{len(keys):,} records, the manifest has {expected:,}")
@@ -195,19 +195,23 @@ def _difference(row: Row, stored: StoredSample) -> str:
     return "; ".join(f"{name} {_shown(got)}, the index has {_shown(due)}" for name, got, due in pairs if got != due)
 
 
-def check_pixels(where: str, key: str, image: bytes, recorded: tuple[int, int], findings: Findings) -> None:
-    """Decode one image completely.
+def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
+    """Height and width as they are recorded, in pixels; None where the build did not look at the image."""
+    unknown = manifest.checked == "none" and not (height or width)
+    return None if unknown else (height or 0, width or 0)
 
-    Args:
-        recorded: Height and width in pixels; 0 where the build did not look, and nothing is compared.
-    """
-    checked = check_image(key, image, _DEEP)
+
+def check_pixels(
+    where: str, key: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool
+) -> None:
+    """Decode one image completely, or read its header alone, and compare its sides with the recorded ones."""
+    checked = check_image(key, image, _DECODE if decode else _HEADER)
     if isinstance(checked, Event):
-        findings.add("image", where, f"{key}: {checked.reason}: {checked.detail}; expected a JPEG that decodes whole")
-        return
-    found = (checked.height, checked.width)
-    if recorded != (0, 0) and found != recorded:
-        findings.add("image", where, f"{key}: height and width {found}, recorded {recorded}")
+        got = f"{key}: {checked.reason}: {checked.detail}"
+        findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
+    elif sides is not None and (checked.height, checked.width) != sides:
+        got = f"{key}: height and width {(checked.height, checked.width)}"
+        findings.add("image", where, f"{got}, recorded {sides}")
 
 
 def class_name_of(label: int, classes: tuple[str, ...]) -> str | None:

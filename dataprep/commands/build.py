@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import click
 
-from dataprep.build import BuildJob, build_shard
+from dataprep.build import build_shard
 from dataprep.commands.options import Bytes, human_bytes, json_option, workers_option
 from dataprep.commands.progress import BuildProgress
 from dataprep.driver import BuildRequest, BuildResult, Engine, prepare, run_build
@@ -23,7 +24,6 @@ from dataprep.formats import FORMATS
 from dataprep.images import ImagePolicy
 from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions, Plan
 from dataprep.pool import Pool
-from dataprep.records import ShardReceipt
 from dataprep.sources import DATASETS, Dataset, sized_dataset
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
@@ -121,8 +121,8 @@ def command(
             _print_plan(plan, request, as_json)
             return
         started_s = time.monotonic()
-        engine = _local_engine(workers, progress) if runner == "local" else _beam_engine(runner, workers, beam_options)
-        result = run_build(request, engine, progress)
+        with _engine(runner, workers, beam_options, progress) as engine:
+            result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, output, elapsed_s, as_json)
 
@@ -165,11 +165,19 @@ def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, .
         raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
 
 
-def _local_engine(workers: int, progress: BuildProgress) -> Engine:
-    def run(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-        return Pool(partial(build_shard, job), workers, progress.log).run(indexes)
+def _engine(
+    runner: str, workers: int, beam_options: tuple[str, ...], progress: BuildProgress
+) -> AbstractContextManager[Engine]:
+    if runner == "local":
+        return _local_engine(workers, progress)
+    return nullcontext(_beam_engine(runner, workers, beam_options))
 
-    return run
+
+@contextmanager
+def _local_engine(workers: int, progress: BuildProgress) -> Iterator[Engine]:
+    """The pool; its workers start while the originals are enumerated and planned."""
+    with Pool(workers, progress.log, warm=("dataprep.build", "pyarrow.parquet", "simplejpeg")) as pool:
+        yield lambda job, indexes: pool.run(partial(build_shard, job), indexes)
 
 
 def _beam_engine(runner: str, workers: int, beam_options: tuple[str, ...]) -> Engine:

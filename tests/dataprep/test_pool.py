@@ -12,6 +12,11 @@ from dataprep.errors import BuildError, ConflictError, StorageError
 from dataprep.pool import MALLOC_ENVIRONMENT, Pool
 
 
+def run(task, workers, log, indexes):
+    with Pool(workers, log) as pool:
+        yield from pool.run(task, indexes)
+
+
 def square(index):
     return index * index
 
@@ -42,43 +47,43 @@ def environment(index):
 
 
 def test_every_task_is_done_once():
-    assert sorted(Pool(square, 2, print).run(range(20))) == [i * i for i in range(20)]
-    assert list(Pool(square, 2, print).run([])) == []
+    assert sorted(run(square, 2, print, range(20))) == [i * i for i in range(20)]
+    assert list(run(square, 2, print, [])) == []
 
 
 def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
     lines = []
-    assert sorted(Pool(partial(die, tmp_path, 2), 2, lines.append).run(range(8))) == list(range(8))
+    assert sorted(run(partial(die, tmp_path, 2), 2, lines.append, range(8))) == list(range(8))
     assert lines == ["shard 3: its worker died (signal 9); trying again"] * 2
 
 
 def test_a_task_that_keeps_killing_is_set_aside_and_the_others_done(tmp_path):
     done = []
-    results = Pool(partial(die, tmp_path, 99), 2, lambda line: None).run(range(8))
+    results = run(partial(die, tmp_path, 99), 2, lambda line: None, range(8))
     with pytest.raises(BuildError, match=r"1 of the shards.*shard 3: killed its worker 3 times, last by signal 9"):
         done.extend(results)
     assert sorted(done) == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_an_error_that_may_pass_is_tried_again(tmp_path):
-    assert sorted(Pool(partial(fail, StorageError, tmp_path, 2), 2, lambda line: None).run(range(4))) == [0, 1, 2, 3]
+    assert sorted(run(partial(fail, StorageError, tmp_path, 2), 2, lambda line: None, range(4))) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_error_that_will_not_pass_stops_at_once(tmp_path):
     with pytest.raises(ConflictError, match="disk is tired"):
-        list(Pool(partial(fail, ConflictError, tmp_path, 99), 1, print).run(range(4)))
+        list(run(partial(fail, ConflictError, tmp_path, 99), 1, print, range(4)))
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_defect_is_an_error_with_its_place(tmp_path):
     with pytest.raises(BuildError, match=r"shard 2: unexpected KeyError: 'disk is tired' \(fail:\d+\)"):
-        list(Pool(partial(fail, KeyError, tmp_path, 99), 1, print).run(range(4)))
+        list(run(partial(fail, KeyError, tmp_path, 99), 1, print, range(4)))
 
 
 def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
     before = dict(os.environ)
-    assert list(Pool(environment, 1, print).run([0])) == [MALLOC_ENVIRONMENT]
+    assert list(run(environment, 1, print, [0])) == [MALLOC_ENVIRONMENT]
     assert dict(os.environ) == before
 
 
@@ -91,7 +96,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
         "    pathlib.Path(sys.argv[1], str(os.getpid())).touch()\n"
         "    time.sleep(60)\n"
         "if __name__ == '__main__':\n"
-        "    list(Pool(task, 2, print).run(range(2)))\n"
+        "    with Pool(2, print) as pool:\n        list(pool.run(task, range(2)))\n"
     )
     pids = tmp_path / "pids"
     pids.mkdir()

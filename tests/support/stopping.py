@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dataprep import cli
-from dataprep.build import BuildJob, build_shard
+from dataprep.build import build_shard
 from dataprep.commands import build as build_command
-from dataprep.records import ShardReceipt
+from dataprep.driver import Engine
 
 BOUNDARIES = ("link", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "symlink")
 STOPPED = 9
@@ -43,8 +44,9 @@ def stop_at(boundary: int, when: str) -> None:
         setattr(os, name, stopping(getattr(os, name)))
 
 
-def inline_engine(workers: int, progress: object) -> Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]:
-    return lambda job, indexes: (build_shard(job, index) for index in indexes)
+@contextmanager
+def inline_engine(workers: int, progress: object) -> Iterator[Engine]:
+    yield lambda job, indexes: (build_shard(job, index) for index in indexes)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.support.finished import change_cell, column_values, kinds, verify_her
         ("image_crc32c", "digest"),
         ("image_bytes", "index"),
         ("record_offset", "index"),
+        ("width", "image"),
     ],
 )
 def test_an_index_row_that_no_file_has(damaged, column, kind):
