@@ -286,7 +286,7 @@ def _reading(where: str, findings: Findings) -> Iterator[None]:
     """What cannot be read is a finding of its own kind: it proves neither right nor wrong."""
     try:
         yield
-    except StorageError as error:
+    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
         findings.add("unread", where, str(error))
     except FormatError as error:
         findings.add("format", where, str(error))

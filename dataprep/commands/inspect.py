@@ -44,14 +44,14 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
     if html is not None:
         require_report_packages()
     inspection = inspect_dataset(url, split)
+    if html is not None:  # first: whoever reads what is printed may leave early
+        _write_html(inspection, split, html)
     if as_json:
         click.echo(json.dumps(asdict(inspection)))
-    else:
-        _print(inspection)
+        return
+    _print(inspection)
     if html is not None:
-        _write_html(inspection, split, html)
-        if not as_json:
-            click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+        click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
 
 
 def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
@@ -87,7 +87,7 @@ def _print_split(console: Console, split: SplitInspection) -> None:
     console.print()
     console.print(Text(split.name, style="bold"))
     facts = {
-        "images": f"{split.samples:,} in {split.shards:,} shards",
+        "images": f"{split.samples:,} in {split.shards:,} shard{'s' if split.shards > 1 else ''}",
         "bytes": f"{human_bytes(split.num_bytes)}; {human_bytes(split.bytes_per_image)} an image, "
         f"{human_bytes(smallest)} to {human_bytes(largest)}",
         "epoch": f"{repeats['count']} pass{'es' if repeats['count'] > 1 else ''}, {repeats['stored']} stored",

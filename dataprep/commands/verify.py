@@ -26,7 +26,7 @@ Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could 
 
 @click.command("verify", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--deep", is_flag=True, help="Decode every image completely, too: some 800 images/s for each worker.")
+@click.option("--deep", is_flag=True, help="Decode every image completely, too: some 700 images/s for each worker.")
 @workers_option
 @json_option
 def command(url: str, deep: bool, workers: int, as_json: bool) -> None:

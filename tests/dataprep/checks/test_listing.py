@@ -46,11 +46,12 @@ def test_links_of_the_repeats(damaged):
     assert "extra train/train2017_5: expected the links of the repeats alone" in lines
 
 
-def test_a_link_out_of_the_dataset(damaged, tmp_path):
+def test_links_out_of_the_dataset_are_not_followed(damaged, tmp_path):
     copy = damaged("imagenet-webdataset")
     (tmp_path / "elsewhere").mkdir()
     (copy.root / "val/more").symlink_to(tmp_path / "elsewhere")
-    assert "extra" in kinds(verify_here(copy.root))
-    shutil.move(copy.root / "train", tmp_path / "moved")
-    (copy.root / "train").symlink_to(tmp_path / "moved")
-    assert "unread" in kinds(verify_here(copy.root))
+    assert kinds(verify_here(copy.root)) == {"extra"}
+    for folder in ("train", "index"):
+        shutil.move(copy.root / folder, tmp_path / f"moved-{folder}")
+        (copy.root / folder).symlink_to(tmp_path / f"moved-{folder}")
+        assert "unread" in kinds(verify_here(copy.root))

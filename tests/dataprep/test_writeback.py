@@ -1,0 +1,49 @@
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+import dataprep.writeback
+from dataprep.checksums import HashingWriter, crc32c_of, crc32c_text
+from dataprep.writeback import WritebackFile
+
+
+@pytest.mark.parametrize("sync_bytes", [1, 1000, 10**9])
+def test_what_is_written_is_there_and_digested(tmp_path, monkeypatch, sync_bytes):
+    monkeypatch.setattr(dataprep.writeback, "SYNC_BYTES", sync_bytes)
+    path = tmp_path / "spool"
+    path.touch()
+    pieces = [os.urandom(size) for size in (0, 1, 300_000, 7, 512, 2_000_000)]
+    with WritebackFile(path) as file:
+        stream = HashingWriter(file)
+        for piece in pieces:
+            stream.write(piece)
+    data = b"".join(pieces)
+    assert path.read_bytes() == data
+    assert stream.num_bytes == len(data)
+    assert stream.sha256 == hashlib.sha256(data).hexdigest()
+    assert stream.crc32c == crc32c_text(crc32c_of(data))
+
+
+def test_crc32c_is_written_as_cloud_storage_does():
+    assert crc32c_text(crc32c_of(b"123456789")) == "4waSgw=="  # 0xE3069283, the check value of CRC-32C
+
+
+def test_a_disk_that_refuses_is_an_error(tmp_path):
+    """A limit on file sizes stands for the full disk: in a process of its own, because it would hold for all."""
+    code = (
+        "import pathlib, resource, signal, sys\n"
+        "from dataprep.writeback import WritebackFile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
+        "path = pathlib.Path(sys.argv[1]); path.touch()\n"
+        "try:\n"
+        "    with WritebackFile(path) as file:\n"
+        "        [file.write(bytes(10**5)) for _ in range(20)]\n"
+        "except OSError as error:\n"
+        "    print(error.errno)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, tmp_path / "f"], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "27"

@@ -1,0 +1,142 @@
+"""README.md is true: what it shows is run as it stands, and what it shows as output comes out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.cli import COMMANDS
+from tests.support.markdown import ROOT, Block, blocks, commands, shows
+
+README = "README.md"
+MAX_LINES = 200
+BETWEEN_PROGRAMS = "\0"
+RUN_EACH = f"""
+import runpy, sys
+for program in sys.argv[1:]:
+    runpy.run_path(program)
+    print(end={BETWEEN_PROGRAMS!r}, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """As after `make setup`, with no network and nothing of the user's."""
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def test_everything_in_it_runs_in_its_order(environment, tmp_path):
+    """Python blocks that follow each other share a process, as torch takes seconds to come up; TensorFlow has its own.
+
+    The output of each is compared with the ```text block after it.
+    """
+    programs: list[Block] = []
+    expected: dict[Block, str] = {}
+    for block in [*blocks(README), Block("end", "", 0)]:
+        if block.info == "python":
+            programs.append(block)
+        elif block.info == "text":
+            expected[programs[-1]] = block.text
+        elif block.info in ("console", "end"):
+            outputs = run_programs(programs, tmp_path, environment)
+            for program, output in outputs.items():
+                compare(f"{README}:{program.line}", expected[program], output)
+            programs = []
+            run_commands(block, tmp_path, environment)
+
+
+def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> None:
+    for command in commands(block):
+        run = subprocess.run(
+            ["bash", "-c", command.text],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        where = f"{README}:{command.line}: {command.text}"
+        assert run.returncode == 0, f"{where}\nended with {run.returncode}:\n{run.stdout}"
+        compare(where, command.output, run.stdout)
+
+
+def run_programs(programs: list[Block], folder: Path, environment: dict[str, str]) -> dict[Block, str]:
+    """The output of each."""
+    groups = [[block for block in programs if ("tensorflow" in block.text) == apart] for apart in (False, True)]
+    outputs = {}
+    for group in filter(None, groups):
+        paths = [folder / f"readme-line-{block.line}.py" for block in group]
+        for path, block in zip(paths, group, strict=True):
+            path.write_text(block.text)
+        run = subprocess.run(
+            [sys.executable, "-c", RUN_EACH, *map(str, paths)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr[-3000:]
+        outputs |= dict(zip(group, run.stdout.split(BETWEEN_PROGRAMS)[:-1], strict=True))
+    return outputs
+
+
+def compare(where: str, shown: str, printed: str) -> None:
+    if not shows(shown, printed):
+        pytest.fail(f"{where}\n--- shown ---\n{shown}--- printed ---\n{printed}", pytrace=False)
+
+
+def test_its_session_is_the_demo():
+    script = (ROOT / "scripts/demo.sh").read_text().replace("\\\n", " ").replace('"$demo/', '"demo/')
+    demo = [line.removeprefix("say ").replace('"', "").split() for line in re.findall("^say dataprep.*$", script, re.M)]
+    session = next(block for block in blocks(README) if block.info == "console")
+    assert [command.text.split() for command in commands(session)] == demo
+
+
+def test_it_names_every_command():
+    shown = "\n".join(block.text for block in blocks(README))
+    assert [name for name in COMMANDS if f"dataprep {name} " not in shown] == []
+
+
+def test_it_is_short():
+    assert len((ROOT / README).read_text().splitlines()) < MAX_LINES
+
+
+def test_every_block_is_of_a_kind_that_the_tests_know():
+    assert {block.info for block in blocks(README)} <= {"console", "sh", "python", "text"}
+
+
+SHOWN = """\
+demo/x.zip  22.1 MB
+…
+done in 1.2 s: … files
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "same"),
+    [
+        ("demo/x.zip  22.1 MB\nanything\n\nat all\ndone in 12.3 s: 17 files\n", True),
+        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files  \n", True),
+        ("demo/x.zip  22.2 MB\ndone in 1.2 s: 17 files\n", False),
+        ("demo/x.zip  22.1 MB\ndone in a second: 17 files\n", False),
+        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files\nand more\n", False),
+    ],
+)
+def test_what_may_differ_between_the_readme_and_a_run(output, same):
+    assert shows(SHOWN, output) is same
