@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from dataprep.formats import FORMATS
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards
+from dataprep.workspace import finished_shards, read_plan, read_shard_plan
 from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.stopping import STOPPED
 
@@ -44,72 +48,86 @@ class Reader:
 def unfinished_faults(output: Path, expected: dict[str, str], *, shallow: bool = False) -> list[str]:
     """What a reader may never see, finished or not: a visible file that is not, byte for byte, one of the result's."""
     faults = []
-    manifest = (output / "dataset.json").exists()
-    visible = []
-    for path in output.rglob("*") if output.exists() else []:
-        name = str(path.relative_to(output))
-        if not name.startswith("_build") and path.is_file() and not path.is_symlink():
-            visible.append(name)
+    manifest = output / "dataset.json"
+    stood = manifest.exists()
+    visible = list(_visible_files(output))
     missing = [name for name in expected if not name.endswith(" ->") and not (output / name).exists()]
-    if manifest and missing:
+    if stood and missing and manifest.exists():
         faults.append(f"a manifest stands, but {missing[:3]} do not")
-    for name in visible:
-        if name not in expected:
-            faults.append(f"{name} is visible and no file of the result")
+    faults += [f"{name} is visible and no file of the result" for name in visible if name not in expected]
     if not shallow:
         found = digests(output) if output.exists() else {}
         faults += [f"{name} is partial" for name in visible if found.get(name) not in (None, expected.get(name))]
     return faults
 
 
-def kill_until_done(
-    rng: random.Random,
-    arguments: list[object],
-    output: Path,
-    expected: dict[str, str],
-    *,
-    workers: int,
-    typical_s: float,
-    kills: int,
+def _visible_files(output: Path) -> Iterator[str]:
+    """Names of what a reader may open: links and `_build/` aside. Folders may go while they are walked."""
+    for folder, folders, names in os.walk(output):
+        if "_build" in folders:
+            folders.remove("_build")
+        for name in names:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                yield str(path.relative_to(output))
+
+
+def kill_often(
+    rng: random.Random, arguments: list[object], output: Path, expected: dict[str, str], *, workers: int, kills: int
 ) -> tuple[int, int]:
-    """Kill the build (its parent or one of its workers) at random moments up to `kills` times, rerun to the end.
+    """Kill the build, its parent or one of its workers, at random moments and run it again, until `kills` have hit.
+
+    A build that reaches its end is compared, and begun anew from nothing while there are kills left.
 
     Returns:
-        Kills that hit a running build, and shards that were built more than once.
+        Builds that reached their end, and the most shards that one kill left to do again.
     """
-    hits = redone = 0
-    for _ in range(kills):
-        before = finished_shards(open_storage(str(output))) if output.exists() else set()
-        if _kill_once(rng, [*arguments, "--workers", workers], typical_s):
-            hits += 1
+    command_line = [*arguments, "--workers", workers]
+    longest_s, left, finished, most_redone = 4.0, kills, 0, 0
+    while left > 0:
+        storage = open_storage(str(output))
+        before = finished_shards(storage)
+        hit, wall_s = _kill_once(rng, command_line, longest_s)
+        left -= hit
         assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
         if is_finished(output):
-            break
-        assert before <= finished_shards(open_storage(str(output)))
+            assert digests(output) == expected
+            if not hit and not before:
+                longest_s = wall_s
+            finished += 1
+            if left > 0:
+                _remove(output)
+            continue
+        assert before <= finished_shards(storage)
         in_flight = _shards_in_flight(output)
         assert in_flight <= workers, f"{in_flight} shards without a receipt after a kill of {workers} workers"
-        redone += in_flight
-    run = dataprep(*arguments, "--workers", workers)
+        most_redone = max(most_redone, in_flight)
+    run = dataprep(*command_line)
     assert run.returncode == 0, run.stderr[-2000:]
     assert digests(output) == expected
-    return hits, redone
+    return finished + 1, most_redone
 
 
-def _kill_once(rng: random.Random, arguments: list[object], typical_s: float) -> bool:
+def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) -> tuple[bool, float]:
+    """Whether a running process was hit, and how long the build ran."""
+    started_s = time.monotonic()
     process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(rng.uniform(0.2, typical_s))
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=rng.uniform(0.2, longest_s))
     workers = _children(process.pid)
     if workers and rng.random() < 0.4:
-        victim = rng.choice(workers)
-        killed = _kill(victim)
+        killed = _kill(rng.choice(workers))
         process.wait(timeout=120)  # a lost worker is replaced: the build goes on to its end
         assert process.returncode == 0, "a build did not survive the death of one worker"
-        return killed
-    killed = _kill(process.pid)
-    process.wait()
-    for worker in workers:
-        _wait_gone(worker)
-    return killed and process.returncode == -signal.SIGKILL
+    elif process.poll() is None:
+        process.kill()
+        killed = process.wait() == -signal.SIGKILL
+        for worker in workers:
+            _wait_gone(worker)
+    else:
+        assert process.returncode == 0, "a build failed that nobody had killed"
+        killed = False
+    return killed, time.monotonic() - started_s
 
 
 def _children(pid: int) -> list[int]:
@@ -137,10 +155,26 @@ def _wait_gone(pid: int, timeout_s: float = 20) -> None:
 
 
 def _shards_in_flight(output: Path) -> int:
-    """Shards begun and without a receipt: published ones and those still spooled, by their names."""
-    names = {path.name for path in output.rglob("*-of-*") if path.is_file()}
-    indexes = {int(name.split("-of-")[0].rsplit("-", 1)[1]) for name in names if ".tar" in name or "tfrecord" in name}
-    return len(indexes - finished_shards(open_storage(str(output))))
+    """Shards of which anything stands, published or spooled, and no receipt."""
+    storage = open_storage(str(output))
+    plan = read_plan(storage)
+    if plan is None:
+        return 0
+    standing = "\n".join(path.name for path in output.rglob("*") if path.is_file())
+    shard_format = FORMATS[plan.options.format]
+    begun = set()
+    for index in range(plan.num_shards):
+        shard = read_shard_plan(str(output), plan.plan_hash, index)
+        if shard_format is None:
+            names = [Path(ref.key).name for ref in shard.refs]
+        else:
+            named = shard_format.shard_file(
+                plan.options.dataset, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
+            )
+            names = [Path(named).name]
+        if any(name in standing for name in names):
+            begun.add(index)
+    return len(begun - finished_shards(storage))
 
 
 def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
@@ -170,4 +204,7 @@ def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, s
 
 
 def _remove(output: Path) -> None:
-    subprocess.run(["rm", "-rf", str(output)], check=True)
+    """At once for whoever looks at it."""
+    removed = output.with_name(f"{output.name}.removed")
+    output.rename(removed)
+    shutil.rmtree(removed)
