@@ -119,24 +119,3 @@ def test_it_is_short():
 
 def test_every_block_is_of_a_kind_that_the_tests_know():
     assert {block.info for block in blocks(README)} <= {"console", "sh", "python", "text"}
-
-
-SHOWN = """\
-demo/x.zip  22.1 MB
-…
-done in 1.2 s: … files
-"""
-
-
-@pytest.mark.parametrize(
-    ("output", "same"),
-    [
-        ("demo/x.zip  22.1 MB\nanything\n\nat all\ndone in 12.3 s: 17 files\n", True),
-        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files  \n", True),
-        ("demo/x.zip  22.2 MB\ndone in 1.2 s: 17 files\n", False),
-        ("demo/x.zip  22.1 MB\ndone in a second: 17 files\n", False),
-        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files\nand more\n", False),
-    ],
-)
-def test_what_may_differ_between_the_readme_and_a_run(output, same):
-    assert shows(SHOWN, output) is same

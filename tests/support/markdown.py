@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
 )
 
-_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _VARIES = re.compile(r"(…|\b\d+\.\d s\b)")
 
@@ -51,7 +52,10 @@ class Command:
 def blocks(document: str) -> list[Block]:
     """The fenced blocks of a document, in order. `document` is relative to the repository's root."""
     text = (ROOT / document).read_text()
-    return [Block(found[1], found[2], text.count("\n", 0, found.start(2)) + 1) for found in _FENCE.finditer(text)]
+    return [
+        Block(found[2], textwrap.dedent(found[3]), text.count("\n", 0, found.start(3)) + 1)
+        for found in _FENCE.finditer(text)
+    ]
 
 
 def commands(block: Block) -> list[Command]:

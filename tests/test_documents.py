@@ -1,0 +1,162 @@
+"""The documents agree with the code: facts, commands, links."""
+
+from __future__ import annotations
+
+import configparser
+import re
+
+import click
+import pytest
+
+from dataprep.cli import COMMANDS, group
+from dataprep.sources import DATASETS
+from dataprep.sources.coco import PARTS
+from pipelines.options import pipeline_options
+from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, shows, words_of
+
+DATA = (ROOT / "DATA.md").read_text()
+SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", DATA, re.MULTILINE | re.DOTALL))
+NOT_FOR_READERS = re.compile(r"(?<![\w.])/(?:work|tmp)\b|\bTODO\b|\bFIXME\b")
+
+COMMAND_LINES = [
+    (f"{document}:{command.line}", command.text)
+    for document in DOCUMENTS
+    for block in blocks(document)
+    if block.info in ("console", "sh")
+    for command in commands(block)
+]
+
+
+def command_lines(program: str) -> list:
+    """The arguments of every command line of a program that a document shows."""
+    found = [(where, words_of(text, program)) for where, text in COMMAND_LINES]
+    return [pytest.param(words, id=where) for where, words in found if words is not None]
+
+
+def archive_rows(section: str) -> dict[str, list[str]]:
+    """The table of original files of a section of DATA.md: the cells of each row by file name."""
+    rows = {}
+    for line in section.splitlines():
+        cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 5:
+            rows[cells[0]] = cells[1:]
+    return rows
+
+
+def test_there_are_documents():
+    assert {"README.md", "DATA.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(DOCUMENTS)
+
+
+def test_every_dataset_has_a_section():
+    assert [name for name in DATASETS if name not in SECTIONS] == []
+    assert [name for name in DATASETS if f"`{name}`" not in DATA.split("\n## ")[0]] == []
+
+
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+def test_the_original_files_are_those_that_the_code_knows(dataset):
+    expected = {
+        archive.name: [f"{archive.num_bytes:,}" if archive.num_bytes else "–", archive.md5, split]
+        for split, facts in dataset.facts.items()
+        for archive in facts.archives
+    }
+    rows = archive_rows(SECTIONS[dataset.name])
+    assert {name: [num_bytes, md5, split] for name, (num_bytes, md5, _, split) in rows.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["coco-dup5", "imagenet"])
+def test_the_counts_are_the_published_ones(name):
+    samples = {split: facts.samples for split, facts in DATASETS[name].facts.items()}
+    counted = dict.fromkeys(samples, 0)
+    for _, _, images, split in archive_rows(SECTIONS[name]).values():
+        counted[split] += int(images.replace(",", "")) if images != "labels" else 0
+    assert counted == samples
+    overview = next(line for line in DATA.splitlines() if line.startswith(f"| [`{name}`]"))
+    assert all(f"{count:,}" in overview for count in samples.values())
+
+
+def test_the_images_of_each_archive_of_coco():
+    rows = archive_rows(SECTIONS["coco-dup5"])
+    assert {name: rows[f"{name}.zip"][2] for parts in PARTS.values() for name in parts} == {
+        name: f"{count:,}" for parts in PARTS.values() for name, count in parts.items()
+    }
+    train = DATASETS["coco-dup5"].facts["train"]
+    assert f"{train.samples * train.repeats:,} images" in SECTIONS["coco-dup5"]
+
+
+def test_the_images_of_a_class_of_imagenet():
+    facts = DATASETS["imagenet"].facts
+    assert f"Each class has {facts['train'].class_samples[0]}\n  to {facts['train'].class_samples[1]:,} images" in DATA
+    assert facts["val"].class_samples == (50, 50)
+    assert "Each class has 50 images" in DATA
+
+
+@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
+def test_splits_built_by_default_are_bold(dataset):
+    overview = next(line for line in DATA.splitlines() if line.startswith(f"| [`{dataset.name}`]"))
+    splits = overview.split("|")[3].strip()
+    assert splits == ", ".join(f"**{name}**" if name in dataset.default_splits else name for name in dataset.splits)
+
+
+@pytest.mark.parametrize("words", command_lines("dataprep"))
+def test_dataprep_takes_every_command_line(words):
+    name, *arguments = words
+    command = group.get_command(click.Context(group), name)
+    assert command is not None, f"{name} is none of {', '.join(COMMANDS)}"
+    parsed = command.make_context(name, arguments).params
+    if parsed.get("runner", "local") != "local":
+        pipeline_options(parsed["runner"], parsed["workers"], parsed["beam_options"])
+
+
+@pytest.mark.parametrize("words", command_lines("pip"))
+def test_pip_takes_every_extra(words):
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    named = {extra for word in words for extras in re.findall(r"\[(.+)\]", word) for extra in extras.split(",")}
+    assert named <= set(setup["options.extras_require"])
+
+
+def test_make_has_every_target():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    shown = {
+        target
+        for document in DOCUMENTS
+        for target in re.findall(r"(?:^    |`)make ([a-z-]+)", (ROOT / document).read_text(), re.MULTILINE)
+    }
+    assert {"demo", "test"} <= shown <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_files(document):
+    folder = (ROOT / document).parent
+    assert [target for target in links(document) if not (folder / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_document_holds_what_is_not_for_its_readers(document):
+    assert NOT_FOR_READERS.findall((ROOT / document).read_text()) == []
+
+
+def test_what_is_not_for_readers_is_found():
+    text = "TODO /tmp/x and (/work/y), not _build/tmp/ nor <url>/work"
+    assert NOT_FOR_READERS.findall(text) == ["TODO", "/tmp", "/work", "/work"]
+
+
+SHOWN = """\
+demo/x.zip  22.1 MB
+…
+done in 1.2 s: … files
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "same"),
+    [
+        ("demo/x.zip  22.1 MB\nanything\n\nat all\ndone in 12.3 s: 17 files\n", True),
+        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files  \n", True),
+        ("demo/x.zip  22.2 MB\ndone in 1.2 s: 17 files\n", False),
+        ("demo/x.zip  22.1 MB\ndone in a second: 17 files\n", False),
+        ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files\nand more\n", False),
+    ],
+)
+def test_what_may_differ_between_a_document_and_a_run(output, same):
+    assert shows(SHOWN, output) is same
