@@ -106,8 +106,9 @@ class Result:
 
     images_per_s: float
     cpu_ms_per_image: float
-    start_s: float
-    after_start_images_per_s: float
+    start_s: float | None
+    """None, as what depends on it, where it was not measured."""
+    after_start_images_per_s: float | None
     largest_mb: float
     sum_mb: float
     wall_s: list[float]
@@ -186,13 +187,14 @@ class Bench:
         """Medians of what was measured."""
         fulls = self.fulls[run]
         wall_s = statistics.median(full.wall_s for full in fulls)
-        start_s = statistics.median([start.wall_s for start in self.starts[run]] or [0.0])
-        left = self.num_images - START_IMAGES if start_s else self.num_images
+        starts_s = [start.wall_s for start in self.starts[run]]
+        start_s = statistics.median(starts_s) if starts_s else None
+        left_s = None if start_s is None else max(wall_s - start_s, 1e-3)
         return Result(
             images_per_s=self.num_images / wall_s,
             cpu_ms_per_image=1e3 * statistics.median(full.cpu_s for full in fulls) / self.num_images,
             start_s=start_s,
-            after_start_images_per_s=left / max(wall_s - start_s, 1e-3),
+            after_start_images_per_s=None if left_s is None else (self.num_images - START_IMAGES) / left_s,
             largest_mb=statistics.median(full.largest_bytes for full in fulls) / 1e6,
             sum_mb=statistics.median(full.sum_bytes for full in fulls) / 1e6,
             wall_s=[round(full.wall_s, 4) for full in fulls],
@@ -229,7 +231,7 @@ def table_rows(bench: Bench, rivals: list[str], check: str, workers: int) -> lis
             name=each.title,
             result=result,
             ratio=result.images_per_s / roofline.images_per_s,
-            after_start_ratio=result.after_start_images_per_s / roofline.after_start_images_per_s,
+            after_start_ratio=_after_start_ratio(result, roofline),
             target=ROOFLINE_TARGET,
         )
         for each, result in ours
@@ -255,9 +257,15 @@ def _rival_row(
         name=f"({rival.group}) {rival.title}, {'spread over ' if spread else ''}{_processes(processes)}",
         result=result,
         ratio=min(own.images_per_s for own in beside) / result.images_per_s,
-        after_start_ratio=min(own.after_start_images_per_s for own in beside) / result.after_start_images_per_s,
+        after_start_ratio=min((_after_start_ratio(own, result) for own in beside), key=lambda ratio: ratio or 0.0),
         target=target,
     )
+
+
+def _after_start_ratio(result: Result, other: Result) -> float | None:
+    if result.after_start_images_per_s is None or other.after_start_images_per_s is None:
+        return None
+    return result.after_start_images_per_s / other.after_start_images_per_s
 
 
 def _processes(count: int) -> str:
@@ -279,13 +287,13 @@ def print_table(rows: Iterable[Row]) -> None:
         print(
             f"{row.name:52}{found.images_per_s:9,.0f}{found.cpu_ms_per_image:14.3f}{found.largest_mb:12.0f}"
             f"{found.sum_mb:8.0f}{_number(row.ratio):>7}{'>= ' + format(row.target, 'g') if row.target else '':>9}"
-            f"{row.verdict:>7}{found.start_s:9.2f}{found.after_start_images_per_s:14,.0f}"
+            f"{row.verdict:>7}{_number(found.start_s):>9}{_number(found.after_start_images_per_s, 0):>14}"
             f"{_number(row.after_start_ratio):>7}"
         )
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"
 
 
 def main() -> None:

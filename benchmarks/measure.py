@@ -92,9 +92,11 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(1 / SAMPLES_PER_S):
+        while True:
             for pid in process_tree(self._pid):
                 self.peaks[pid] = max(peak_bytes(pid), self.peaks.get(pid, 0))
+            if self._ended.wait(1 / SAMPLES_PER_S):
+                break
 
 
 def process_tree(pid: int) -> list[int]:

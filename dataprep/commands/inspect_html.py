@@ -69,7 +69,7 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
         "name": split.name,
         "numbers": [
             (f"{split.samples:,}", "images"),
-            (human_bytes(split.num_bytes), f"in {split.shards:,} shards"),
+            (human_bytes(split.num_bytes), f"in {split.shards:,} shard{'s' if split.shards > 1 else ''}"),
             (human_bytes(split.bytes_per_image), "an image"),
             (f"{count}", passes),
             (f"{troubled['repaired']:,}", "repaired"),

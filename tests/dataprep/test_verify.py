@@ -110,15 +110,11 @@ def test_a_manifest_that_cannot_be_read_is_undecided(finished, monkeypatch):
 
 
 def test_a_shard_whose_check_kills_its_process_is_undecided(finished, monkeypatch):
-    class DyingPool:
-        def __init__(self, task, workers, log):
-            self.task = task
+    def run(self, task, indexes):
+        yield from (task(index) for index in indexes if index != 2)
+        raise BuildError("shard 2: killed its worker 3 times")
 
-        def run(self, indexes):
-            yield from (self.task(index) for index in indexes if index != 2)
-            raise BuildError("shard 2: killed its worker 3 times")
-
-    monkeypatch.setattr("dataprep.verify.Pool", DyingPool)
+    monkeypatch.setattr("dataprep.pool.Pool.run", run)
     report = verify_here(finished("imagenet-webdataset"), workers=1)
     assert report.verdict == "undecided"
     assert report.findings[0].where == Damaged(finished("imagenet-webdataset")).shards()[2]
