@@ -22,7 +22,7 @@ from measure import Measurement, measure
 from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
 
 from dataprep.plan import codec_versions
-from dataprep.pool import MALLOC_ENVIRONMENT
+from dataprep.pool import WORKER_ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -204,7 +204,7 @@ class Bench:
 def levelled_environment() -> dict[str, str]:
     """What every contender runs under."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
-    return dict(os.environ) | MALLOC_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
+    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
 
 
 def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[str]) -> list[Run]:

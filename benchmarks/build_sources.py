@@ -30,7 +30,7 @@ from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_fold
 
 from dataprep.driver import BuildRequest, prepare
 from dataprep.plan import BuildOptions
-from dataprep.pool import MALLOC_ENVIRONMENT
+from dataprep.pool import WORKER_ENVIRONMENT
 from dataprep.storage.gcs_client import client
 from tests.support.gcs_emulator import GCSEmulator
 
@@ -131,7 +131,7 @@ class Bench:
         command = [DATAPREP, "build", dataset, "--source", source, "--output", output, "--format", "webdataset"]
         command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--json", "--workers", "1"]
         command += ["--num-shards", str(case.num_shards), "--check", case.check]
-        return measure(command, dict(os.environ) | MALLOC_ENVIRONMENT)
+        return measure(command, dict(os.environ) | WORKER_ENVIRONMENT)
 
     def _enumerate(self, case: Case) -> float:
         dataset = LAYOUTS[case.layout][0]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from dataprep.checksums import HashingWriter, crc32c_of
+from dataprep.columns import table_of
 from dataprep.errors import SourceError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import ShardFormat
@@ -119,11 +120,8 @@ class _IndexRows:
         )
 
     def table(self) -> pa.Table:
-        import pyarrow as pa
-
         schema = index_schema()
-        columns = [list(column) for column in zip(*self._rows, strict=True)] or [[] for _ in schema.names]
-        return pa.table(columns, schema=schema)
+        return table_of(zip(*self._rows, strict=True) if self._rows else [()] * len(schema), schema)
 
 
 def _samples(plan: Plan, shard: ShardPlan, source: Storage, events: list[Event]) -> Iterator[Sample]:
@@ -206,16 +204,15 @@ def _write_file(
     spool = storage.spool_path(name)
     try:
         with disk_errors(spool), WritebackFile(spool) as file:
-            stream = HashingWriter(cast(BinaryIO, file))
-            writer = shard_format.open_writer(cast(BinaryIO, stream), has_classes=bool(plan.classes))
+            writer = shard_format.open_writer(cast(BinaryIO, file), has_classes=bool(plan.classes))
             for sample in samples:
                 rows.add(sample, writer.write(sample))
             writer.close()
-        storage.publish(spool, name, stream.crc32c)
+        storage.publish(spool, name, file.crc32c)
     except BaseException:
         _discard(spool)
         raise
-    return _Written(name, stream.num_bytes, stream.sha256, stream.crc32c)
+    return _Written(name, file.num_bytes, file.sha256, file.crc32c)
 
 
 def _discard(spool: Path) -> None:

@@ -52,6 +52,7 @@ def group() -> None:
 
 def main() -> None:
     """Entry point: expected errors become one line on stderr and an exit code."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread a core for algebra that is not here
     try:
         code = group(standalone_mode=False)
     except click.exceptions.Abort:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
 
 from dataprep.build import BuildJob
 from dataprep.errors import DataprepError, UsageError
@@ -41,7 +39,7 @@ from dataprep.plan import (
     order_split,
     physical_key,
 )
-from dataprep.records import Enumeration, Manifest, ShardReceipt, SplitManifest
+from dataprep.records import Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
 from dataprep.sources import DATASETS, sized_dataset
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.base import Storage
@@ -58,7 +56,9 @@ from dataprep.workspace import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from dataprep.sources.base import Dataset
 
@@ -118,24 +118,26 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[P
     Returns:
         The plan, and its references: one table a shard, in the order of their indexes.
     """
+    import numpy as np
+
     options = request.options
     dataset = sized_dataset(options.dataset, options.fake_images)
     source, output = open_originals(request.source_url), open_storage(request.output_url)
     splits: list[PlannedSplit] = []
-    tables: list[tuple[pa.Table, list[np.ndarray], int]] = []
+    ordered: list[tuple[list[SampleRef], list[NDArray[np.int64]], int]] = []
     for name in options.splits:
         progress.enumerating(name)
         enumeration = _enumerate(dataset, source, output if keep else None, name, options, progress)
-        refs = refs_table(enumeration.refs)
-        num_bytes = refs.column("num_bytes").to_numpy()
+        refs = enumeration.refs
+        num_bytes = np.fromiter((ref.num_bytes for ref in refs), np.int64, len(refs))
         stored = dataset.repeats(name) if options.repeat == "physical" else 1
         written = stored if FORMATS[options.format] is not None else 1  # an image folder repeats by links
         order = order_split(num_bytes, options, name, written)
-        tables.append((refs, order, written))
+        ordered.append((refs, order, written))
         splits.append(_planned_split(dataset, name, enumeration, order, stored, int(num_bytes.sum())))
     classes = dataset.classes(source, allow_partial=options.allow_partial)
     plan = Plan(options=options, codecs=codec_versions(), classes=classes, splits=tuple(splits))
-    return plan, _shard_tables(tables)
+    return plan, _shard_tables(ordered)
 
 
 def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
@@ -189,7 +191,7 @@ def _worth_keeping(output: Storage) -> bool:
 
 
 def _planned_split(
-    dataset: Dataset, name: str, found: Enumeration, order: list[np.ndarray], stored: int, source_bytes: int
+    dataset: Dataset, name: str, found: Enumeration, order: list[NDArray[np.int64]], stored: int, source_bytes: int
 ) -> PlannedSplit:
     return PlannedSplit(
         name=name,
@@ -202,17 +204,14 @@ def _planned_split(
     )
 
 
-def _shard_tables(tables: list[tuple[pa.Table, list[np.ndarray], int]]) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    for refs, order, written in tables:
+def _shard_tables(ordered: list[tuple[list[SampleRef], list[NDArray[np.int64]], int]]) -> Iterator[pa.Table]:
+    for refs, order, written in ordered:
         shards_a_pass = len(order) // written
         for index, positions in enumerate(order):
-            table = refs.take(pa.array(positions))
+            chosen = [refs[position] for position in positions.tolist()]
             if written > 1:
-                keys = [physical_key(key, index // shards_a_pass) for key in table.column("key").to_pylist()]
-                table = table.set_column(0, "key", pa.array(keys, pa.string()))
-            yield table
+                chosen = [replace(ref, key=physical_key(ref.key, index // shards_a_pass)) for ref in chosen]
+            yield refs_table(chosen)
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:

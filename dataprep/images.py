@@ -21,6 +21,8 @@ MAX_PIXELS = 100_000_000
 """Checked against the header before anything is decoded."""
 MAX_SCANS = 500
 """Of one progressive JPEG: a small file can ask for any number of passes over all its pixels."""
+MAX_SEGMENTS = 1_000
+"""Before the first scan of a JPEG, looked at for EXIF; each but the hostile ones has a few, of up to 64 KiB."""
 MAX_SCAN_PIXELS = 5_000_000_000
 """Scans x pixels: bounds the decoding of one hostile file to some ten seconds."""
 REPAIR_QUALITY = 100
@@ -133,7 +135,7 @@ def _decode_jpeg(data: bytes, height: int, width: int) -> None:
     full inverse transform and colour conversion would make 1.59 ms, and neither can fail."""
     import simplejpeg
 
-    scans = data.count(b"\xff\xda")
+    scans = _count_scans(data)
     if scans > MAX_SCANS or (scans > 20 and scans * height * width > MAX_SCAN_PIXELS):
         raise _RejectedError("undecodable", f"{scans:,} scans over {width}x{height} pixels; at most {MAX_SCANS}")
     try:
@@ -143,6 +145,15 @@ def _decode_jpeg(data: bytes, height: int, width: int) -> None:
         image = _open(data)
         image.draft("L", (1, 1))
         _loaded(image)
+
+
+def _count_scans(data: bytes) -> int:
+    """Start-of-scan markers, 0xFF 0xDA, anywhere in the bytes. As 16-bit words at both alignments: a sixth of the time
+    that `bytes.count` takes."""
+    import numpy as np
+
+    pairs = (np.frombuffer(data, "<u2", (len(data) - start) // 2, start) for start in (0, 1))
+    return sum(int(np.count_nonzero(words == 0xDAFF)) for words in pairs)
 
 
 def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
@@ -245,11 +256,30 @@ def _refuse_bomb(height: int, width: int) -> None:
 
 
 def _exif_orientation(data: bytes) -> int:
-    """Orientation 1..8 of a JPEG; the search keeps Pillow off the nine files in ten that have no EXIF."""
-    if b"Exif\x00\x00" not in data[: 1 << 17]:
+    """Orientation 1..8 of a JPEG; Pillow is kept off the nine files in ten that have no EXIF."""
+    if not _has_exif(data):
         return 1
     with _open(data) as image:
         return _orientation_of(image)
+
+
+def _has_exif(data: bytes) -> bool:
+    """Whether an EXIF block stands before the first scan; also true where the segments are none that can be walked.
+
+    A JPEG is a chain of segments: 0xFF, a marker, two bytes of length (ITU-T T.81, annex B). Searching the bytes for
+    `Exif` instead takes 90 us for 110 kB.
+    """
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        if data[at : at + 1] != b"\xff":
+            return True
+        marker = data[at + 1 : at + 2]
+        if marker == b"\xda":
+            return False
+        if marker == b"\xe1" and data.startswith(b"Exif\0\0", at + 4):
+            return True
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    return False
 
 
 def _orientation_of(image: Image.Image) -> int:

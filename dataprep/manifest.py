@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dataprep.checksums import HashingWriter
+from dataprep.columns import table_of
 from dataprep.errors import BuildError, FormatError
 from dataprep.plan import Plan, PlannedSplit
 from dataprep.randomness import ORDER_VERSION
@@ -83,6 +82,8 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
     Raises:
         BuildError: A receipt is missing.
     """
+    import numpy as np
+
     shards: list[ShardReceipt] = []
     class_counts = np.zeros(len(plan.classes), np.int64)
 
@@ -94,7 +95,7 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
             receipt, rows = found
             shards.append(receipt)
             if len(class_counts):
-                class_counts[:] += np.bincount(rows.column("label").to_numpy(), minlength=len(class_counts))
+                class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
             yield rows
 
     index_file, events_file = f"index/{split.name}.parquet", f"index/{split.name}-events.parquet"
@@ -168,7 +169,8 @@ def read_events(storage: Storage, split: str) -> list[Event]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(pa.BufferReader(storage.read(f"index/{split}-events.parquet")), use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(storage.read(f"index/{split}-events.parquet")))
+    table = file.read(use_threads=False)
     return [Event(**row) for row in table.to_pylist()]
 
 
@@ -203,10 +205,8 @@ def _events_schema() -> pa.Schema:
 
 
 def _events_table(events: list[Event]) -> pa.Table:
-    import pyarrow as pa
-
-    names = Event.__dataclass_fields__
-    return pa.table([[getattr(event, name) for event in events] for name in names], schema=_events_schema())
+    schema = _events_schema()
+    return table_of(([getattr(event, name) for event in events] for name in schema.names), schema)
 
 
 def _count(events: Iterable[Event], kind: str) -> dict[str, int]:

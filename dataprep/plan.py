@@ -11,17 +11,17 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import UsageError
 from dataprep.images import ImagePolicy
 from dataprep.randomness import ORDER_VERSION, permutation
 from dataprep.records import SampleRef
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -154,6 +154,8 @@ def order_split(
 
 def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
     """Boundaries, `shards + 1` of them, at which the running sum of bytes passes equal shares of the total."""
+    import numpy as np
+
     before = np.cumsum(num_bytes) - num_bytes
     total = int(num_bytes.sum())
     if total == 0:
@@ -182,6 +184,8 @@ def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
 
 def codec_versions() -> dict[str, str]:
     """Versions of the libraries whose output or verdict enters a dataset's bytes."""
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {}
     for package in ("pillow", "pyarrow", "simplejpeg"):
         try:

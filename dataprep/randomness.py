@@ -7,9 +7,12 @@ is the stable argsort of raw Philox words, keyed by a hash of what it is for. Go
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 ORDER_VERSION = 1
 """Goes into manifests and loader states; whoever reads another one refuses it."""
@@ -20,6 +23,8 @@ def philox_words(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_in
 
     Philox-4x64-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
+    import numpy as np
+
     name = f"{ORDER_VERSION}/{seed}/{purpose}/{epoch}/{pass_index}".encode()
     key = int.from_bytes(hashlib.sha256(name).digest()[:16], "little")
     words: NDArray[np.uint64] = np.random.Philox(key=key).random_raw(count)
@@ -28,5 +33,7 @@ def philox_words(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_in
 
 def permutation(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_index: int = 0) -> NDArray[np.int64]:
     """A permutation of 0..count-1, shape (count,)."""
+    import numpy as np
+
     words = philox_words(count, seed=seed, purpose=purpose, epoch=epoch, pass_index=pass_index)
     return np.argsort(words, kind="stable")

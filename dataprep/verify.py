@@ -39,6 +39,7 @@ from dataprep.sources import Dataset
 from dataprep.storage import Storage, open_storage
 from dataprep.workspace import PLAN_JSON
 
+_WORKER_MODULES = ("dataprep.cli", "dataprep.checks.task", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
 """Positions of findings about the whole dataset."""
 
@@ -235,7 +236,11 @@ def _results(
     if not workers:
         yield from map(task, indexes)
         return
-    with Pool(min(workers, max(1, len(indexes))), progress.log, warm=("dataprep.checks.task",)) as pool:
+    with Pool(
+        min(workers, max(1, len(indexes))),
+        progress.log,
+        preload=_WORKER_MODULES,
+    ) as pool:
         yield from pool.run(task, indexes)
 
 

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from dataprep.columns import table_of
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.plan import Plan, differences, plan_from_document
 from dataprep.records import Enumeration, Event, SampleRef, ShardPlan, ShardReceipt, SourceFile
@@ -71,10 +72,8 @@ def index_schema() -> pa.Schema:
 
 def refs_table(refs: Sequence[SampleRef]) -> pa.Table:
     """References as columns, in their order."""
-    import pyarrow as pa
-
-    columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
-    return pa.table(columns, schema=refs_schema())
+    schema = refs_schema()
+    return table_of(([getattr(ref, name) for ref in refs] for name in schema.names), schema)
 
 
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
@@ -210,9 +209,10 @@ def load_enumeration(storage: Storage, source: Storage, split: str, *, allow_par
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(storage.read(enumeration_file(split))), use_threads=False)
+        data = storage.read(enumeration_file(split))
     except FileNotFoundError:
         return None
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     if table.schema.metadata[b"allow_partial"] != str(allow_partial).encode():
         return None
     sources = [SourceFile(**entry) for entry in json.loads(table.schema.metadata[b"sources"])]
@@ -250,7 +250,7 @@ def read_receipt(storage: Storage, index: int) -> tuple[ShardReceipt, pa.Table] 
         data = storage.read(receipt_file(index))
     except FileNotFoundError:
         return None
-    table = pq.read_table(pa.BufferReader(data), use_threads=False)
+    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     fields: dict[str, Any] = json.loads(table.schema.metadata[b"receipt"])
     events = tuple(Event(**event) for event in fields.pop("events"))
     return ShardReceipt(**fields, events=events), table.replace_schema_metadata(None)

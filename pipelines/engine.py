@@ -20,7 +20,7 @@ from typing import Any
 
 from dataprep.build import BuildJob
 from dataprep.errors import BuildError, DataprepError
-from dataprep.pool import MALLOC_ENVIRONMENT, environment, on_parents_death
+from dataprep.pool import WORKER_ENVIRONMENT, environment, on_parents_death
 from dataprep.records import ShardReceipt
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards, read_receipt
@@ -42,7 +42,7 @@ def _run(
 ) -> Iterator[ShardReceipt]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    with environment(MALLOC_ENVIRONMENT):
+    with environment(WORKER_ENVIRONMENT):
         # Not a daemon: a daemonic process may have no children, and the runner's workers are its children.
         process = context.Process(target=_pipeline_process, args=(runner, workers, arguments, job, indexes, theirs))
         process.start()

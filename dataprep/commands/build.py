@@ -41,6 +41,7 @@ Examples:
 Killed, or out of disk? Run the same command again: only what is missing is done, and the result is the same
 to the byte.
 """
+_WORKER_MODULES = ("dataprep.cli", "dataprep.build", "numpy", "pyarrow.parquet", "simplejpeg")
 
 
 @click.command("build", epilog=EPILOG)
@@ -175,8 +176,8 @@ def _engine(
 
 @contextmanager
 def _local_engine(workers: int, progress: BuildProgress) -> Iterator[Engine]:
-    """The pool; its workers start while the originals are enumerated and planned."""
-    with Pool(workers, progress.log, warm=("dataprep.build", "pyarrow.parquet", "simplejpeg")) as pool:
+    """The pool; what its workers need is imported while the originals are enumerated and planned."""
+    with Pool(workers, progress.log, preload=_WORKER_MODULES) as pool:
         yield lambda job, indexes: pool.run(partial(build_shard, job), indexes)
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+import click
 
 from dataprep.commands.options import human_bytes
 from dataprep.plan import Plan
 from dataprep.records import ShardReceipt
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 LINE_EVERY_S = 30
 """Between progress lines where stderr is a file."""
@@ -30,26 +24,16 @@ class ImageProgress:
     """A bar over images with rate, bytes and time left."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(file=sys.stderr, quiet=quiet)
-        self._live = self._console.is_terminal and not quiet
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._live,
-        )
+        self._quiet = quiet
+        self._bar = _bar() if sys.stderr.isatty() and not quiet else None
         self._task: TaskID | None = None
         self._what = ""
         self._images = self._done = self._bytes = 0
         self._started_s = self._line_s = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(
@@ -59,11 +43,15 @@ class ImageProgress:
 
     def stop(self) -> None:
         """Take the bar away; what follows is the result."""
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def log(self, line: str) -> None:
         """One line that stays."""
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        elif not self._quiet:
+            click.echo(line, err=True)
 
     def step(self, what: str) -> None:
         """Something of unknown length is under way."""
@@ -86,15 +74,40 @@ class ImageProgress:
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
         rate = f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
         self._show(self._what, self._done, self._images, rate)
-        if not self._live and time.monotonic() - self._line_s > LINE_EVERY_S:
+        if self._bar is None and time.monotonic() - self._line_s > LINE_EVERY_S:
             self._line_s = time.monotonic()
             left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
             self.log(f"{self._what}: {self._done:,} of {self._images:,} images, {rate}, {left_s / 60:.0f} min left")
 
     def _show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
+        if self._bar is None:
+            return
         if self._task is None:
             self._task = self._bar.add_task(what, total=total, rate=rate)
         self._bar.update(self._task, description=what, total=total, completed=done or 0, rate=rate)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
 
 
 class BuildProgress(ImageProgress):

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-
 from dataprep.errors import SourceError, UsageError
 from dataprep.records import NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.sources.archives import ByteReader, Member, Progress, damaged
@@ -134,6 +132,8 @@ class Dataset(ABC):
         """What `enumerate` returns, its counts not compared yet."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: list[SampleRef]) -> None:
+        import numpy as np
+
         problems = []
         if facts.samples is not None and len(refs) != facts.samples:
             problems.append(f"{len(refs):,} images, expected {facts.samples:,}")

@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.records import Enumeration, SourceFile
 from dataprep.sources.archives import Progress, open_archive
@@ -89,6 +87,7 @@ def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _fake_jpeg(label: int) -> bytes:
     """A smooth pattern of the label's own, 160 to 288 pixels wide."""
+    import numpy as np
     from PIL import Image
 
     words = np.random.Philox(key=label).random_raw(18)

@@ -16,8 +16,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from dataprep.errors import SourceError
 from dataprep.records import SampleRef
 
@@ -131,6 +129,8 @@ def shown(name: str) -> str:
 
 def refuse_duplicates(where: str, refs: Sequence[SampleRef]) -> None:
     """Raises SourceError, naming both, when two samples have the same key ignoring case; `where` leads its text."""
+    import numpy as np
+
     # Hashes, 8 bytes each: a set of the keys would take 170 MB for ImageNet.
     hashes = np.fromiter((hash(ref.key.lower()) for ref in refs), dtype=np.int64, count=len(refs))
     order = np.argsort(hashes, kind="stable")

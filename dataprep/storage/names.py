@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from dataprep.errors import UsageError
 
 # A backslash is a separator to other systems; NUL and line ends are refused by disks or by Cloud Storage.
 FORBIDDEN = "\\\0\r\n"
+_REFUSED = re.compile(rf"(?:^|/)\.{{0,2}}(?:/|\Z)|[{re.escape(FORBIDDEN)}]")
 SHOWN_CHARACTERS = 80
 
 
@@ -15,13 +18,13 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: It is empty or absolute, has an empty, `.` or `..` component, or a forbidden character.
     """
+    if _REFUSED.search(name) is None:
+        return name
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise UsageError(
             f'object name {shown(name)} must be relative, with parts separated by "/" and none empty, "." or ".."'
         )
-    if any(character in FORBIDDEN for character in name):
-        raise UsageError(f"object name {shown(name)} must hold no backslash, NUL or line end")
-    return name
+    raise UsageError(f"object name {shown(name)} must hold no backslash, NUL or line end")
 
 
 def check_prefix(prefix: str) -> str:

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from dataprep.storage.messages import missing
 
@@ -30,12 +29,12 @@ class OpenFiles:
     """Descriptors by path; the one longest unused is closed first, and one in use by its last reader."""
 
     def __init__(self) -> None:
-        self._files: dict[Path, _OpenFile] = {}
+        self._files: dict[str, _OpenFile] = {}
         self._lock = threading.Lock()
         weakref.finalize(self, _close_all, self._files)
 
     @contextmanager
-    def reading(self, path: Path) -> Iterator[tuple[int, int]]:
+    def reading(self, path: str) -> Iterator[tuple[int, int]]:
         """A descriptor for `os.pread` and the file's size in bytes.
 
         Raises:
@@ -43,11 +42,11 @@ class OpenFiles:
             OSError: It cannot be opened.
         """
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116  a Path costs as much as the call
         except NotADirectoryError:
-            raise missing(str(path)) from None
+            raise missing(path) from None
         if not stat.S_ISREG(status.st_mode):
-            raise missing(str(path))
+            raise missing(path)
         with self._lock:
             file = self._opened(path, (status.st_dev, status.st_ino))
             file.readers += 1
@@ -58,7 +57,7 @@ class OpenFiles:
                 file.readers -= 1
                 _close_if_done(file)
 
-    def _opened(self, path: Path, identity: tuple[int, int]) -> _OpenFile:
+    def _opened(self, path: str, identity: tuple[int, int]) -> _OpenFile:
         file = self._files.pop(path, None)
         if file is not None and file.identity != identity:
             _retire(file)
@@ -81,7 +80,7 @@ def _close_if_done(file: _OpenFile) -> None:
         os.close(file.descriptor)
 
 
-def _close_all(files: dict[Path, _OpenFile]) -> None:
+def _close_all(files: dict[str, _OpenFile]) -> None:
     for file in files.values():
         os.close(file.descriptor)
     files.clear()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dataprep.errors import ImageError
-from dataprep.images import MAX_PIXELS, CheckedImage, ImagePolicy, check_image
+from dataprep.images import MAX_PIXELS, CheckedImage, ImagePolicy, _count_scans, check_image
 from dataprep.records import Event
 
 PHOTO = Image.open(Path(skimage.__file__).parent / "data" / "astronaut.png").convert("RGB").resize((120, 90))
@@ -152,6 +152,37 @@ def test_orientation_is_recorded_or_applied(value):
     assert (applied.height, applied.width) == ((120, 90) if value >= 5 else (90, 120))
     again = check_image("k", applied.image, ImagePolicy(apply_exif=True))
     assert again.image == applied.image
+
+
+def segment(marker, content):
+    return bytes([0xFF, marker]) + (len(content) + 2).to_bytes(2) + content
+
+
+@pytest.mark.parametrize(
+    ("before", "value"),
+    [
+        (b"", 6),
+        (segment(0xE2, b"ICC_PROFILE\0" + bytes(60_000)) * 3, 6),
+        (segment(0xFE, b"Exif\0\0 in a comment"), 6),
+        (b"\xff" * 9, 6),  # fill bytes, which T.81 allows before a marker
+        (segment(0xFE, b"") * 2_000, 1),  # past what any camera writes
+    ],
+)
+def test_orientation_is_found_behind_other_segments(before, value):
+    data = with_orientation(6)
+    data = data[:2] + before + data[2:]
+    assert check_image("k", data, ImagePolicy()).orientation == value
+
+
+def test_the_word_exif_is_no_exif():
+    data = encode()
+    data = data[:2] + segment(0xFE, b"Exif\0\0") + data[2:] + b"Exif\0\0"
+    assert check_image("k", data, ImagePolicy()).orientation == 1
+
+
+@given(st.lists(st.sampled_from([b"\xff", b"\xda", b"\xff\xda", b"\0"]), min_size=1).map(b"".join))
+def test_scans_are_counted_as_bytes_count_does(data):
+    assert _count_scans(data) == data.count(b"\xff\xda")
 
 
 def test_a_corrupt_exif_block_says_nothing():

@@ -4,12 +4,13 @@ import subprocess
 import sys
 import time
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 from dataprep.errors import BuildError, ConflictError, StorageError
-from dataprep.pool import MALLOC_ENVIRONMENT, Pool
+from dataprep.pool import WORKER_ENVIRONMENT, Pool
 
 
 def run(task, workers, log, indexes):
@@ -43,7 +44,11 @@ def fail(error, marks, times, index):
 
 
 def environment(index):
-    return {name: os.environ.get(name) for name in MALLOC_ENVIRONMENT}
+    return {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+
+
+def variable(index):
+    return os.environ.get("DATAPREP_TEST")
 
 
 def test_every_task_is_done_once():
@@ -55,6 +60,21 @@ def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
     lines = []
     assert sorted(run(partial(die, tmp_path, 2), 2, lines.append, range(8))) == list(range(8))
     assert lines == ["shard 3: its worker died (signal 9); trying again"] * 2
+
+
+def test_a_dead_server_is_replaced(tmp_path):
+    """What forks the workers is a process, too; killed, it is started again for the next worker."""
+    with Pool(2, lambda line: None) as pool:
+        server = forkserver._forkserver._forkserver_pid
+        os.kill(server, signal.SIGKILL)
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+        assert sorted(pool.run(partial(die, tmp_path, 2), range(8))) == list(range(8))
+
+
+def test_workers_see_the_environment_of_now(monkeypatch):
+    list(run(square, 1, print, [0]))  # the server is there, whatever ran before
+    monkeypatch.setenv("DATAPREP_TEST", "now")
+    assert list(run(variable, 1, print, [0])) == ["now"]
 
 
 def test_a_task_that_keeps_killing_is_set_aside_and_the_others_done(tmp_path):
@@ -83,7 +103,7 @@ def test_a_defect_is_an_error_with_its_place(tmp_path):
 
 def test_workers_get_the_allocator_settings_and_the_parent_keeps_its_own():
     before = dict(os.environ)
-    assert list(run(environment, 1, print, [0])) == [MALLOC_ENVIRONMENT]
+    assert list(run(environment, 1, print, [0])) == [WORKER_ENVIRONMENT]
     assert dict(os.environ) == before
 
 

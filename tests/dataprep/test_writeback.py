@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dataprep.writeback
-from dataprep.checksums import HashingWriter, crc32c_of, crc32c_text
+from dataprep.checksums import crc32c_of, crc32c_text
 from dataprep.writeback import WritebackFile
 
 
@@ -17,14 +17,13 @@ def test_what_is_written_is_there_and_digested(tmp_path, monkeypatch, sync_bytes
     path.touch()
     pieces = [os.urandom(size) for size in (0, 1, 300_000, 7, 512, 2_000_000)]
     with WritebackFile(path) as file:
-        stream = HashingWriter(file)
         for piece in pieces:
-            stream.write(piece)
+            file.write(piece)
     data = b"".join(pieces)
     assert path.read_bytes() == data
-    assert stream.num_bytes == len(data)
-    assert stream.sha256 == hashlib.sha256(data).hexdigest()
-    assert stream.crc32c == crc32c_text(crc32c_of(data))
+    assert file.num_bytes == len(data)
+    assert file.sha256 == hashlib.sha256(data).hexdigest()
+    assert file.crc32c == crc32c_text(crc32c_of(data))
 
 
 def test_crc32c_is_written_as_cloud_storage_does():

@@ -114,7 +114,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
     process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=rng.uniform(0.2, longest_s))
-    workers = _children(process.pid)
+    workers = _workers(process.pid)
     if workers and rng.random() < 0.4:
         killed = _kill(rng.choice(workers))
         process.wait(timeout=120)  # a lost worker is replaced: the build goes on to its end
@@ -130,11 +130,22 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
     return killed, time.monotonic() - started_s
 
 
+def _workers(pid: int) -> list[int]:
+    """Of a build: the children of its fork server."""
+    return [worker for child in _children(pid) if _is_server(child) for worker in _children(child)]
+
+
+def _is_server(pid: int) -> bool:
+    try:
+        return b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def _children(pid: int) -> list[int]:
     try:
         tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-        return [c for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
 
