@@ -46,6 +46,22 @@ def test_no_command_imports_torch_tensorflow_or_beam(name):
     assert {"torch", "tensorflow", "apache_beam"}.isdisjoint(run.stdout.split())
 
 
+def test_build_starts_its_server_before_anything_heavy_is_imported():
+    code = "import sys, dataprep.commands.build; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "dataprep.pool" in run.stdout.split()
+    assert {*HEAVY, "pandas"}.isdisjoint(run.stdout.split())
+
+
+def test_no_process_of_a_build_imports_pandas(originals, tmp_path):
+    """It would take as long as the rest of the start; pyarrow does so in many a call."""
+    (tmp_path / "path/pandas").mkdir(parents=True)
+    mark = tmp_path / "imported"
+    (tmp_path / "path/pandas/__init__.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
+    build("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", PYTHONPATH=str(tmp_path / "path"))
+    assert not mark.exists()
+
+
 USAGE = {
     "unknown dataset": (["build", "coco"], "is not one of"),
     "no source": (["build", "imagenet", "--output", "o", "--format", "tfrecord"], "imagenet needs --source"),
