@@ -102,7 +102,8 @@ def _stat(root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry
 def _parts(root: Storage, folder: str, name: str) -> tuple[str, ...]:
     try:
         parts = name_parts(name)
-        name_bytes(name).decode()
+        if not name.isascii():
+            name_bytes(name).decode()
     except SourceError as error:
         raise _error(root, folder, (name,), str(error)) from error
     except UnicodeDecodeError as error:

@@ -34,6 +34,7 @@ _CLOSE = "=00"
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
+_HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")
 _OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
@@ -86,7 +87,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
     """Whether a path is one of those that macOS and shells leave behind."""
-    return any(part == "__MACOSX" or part.startswith(".") for part in parts)
+    return _HIDDEN.search("/".join(parts)) is not None
 
 
 def key_of(parts: Sequence[str]) -> str:

@@ -61,7 +61,7 @@ class LocalStorage:
 
     def url_of(self, name: str) -> str:
         """The object's path."""
-        return str(self.root / name)
+        return f"{self.url}/{name}"
 
     def stat(self, name: str) -> ObjectInfo | None:
         """Its size; None for a folder, too."""
