@@ -203,7 +203,7 @@ def _write_file(
     name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
     spool = storage.spool_path(name)
     try:
-        with disk_errors(spool), WritebackFile(spool) as file:
+        with storage.sending(spool, name) as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
             writer = shard_format.open_writer(cast(BinaryIO, file), has_classes=bool(plan.classes))
             for sample in samples:
                 rows.add(sample, writer.write(sample))

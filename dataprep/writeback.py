@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -25,9 +26,14 @@ class WritebackFile:
     Without this a worker decodes, then digests, then waits for the disk, then decodes again: a third of its time with
     shards of 32 MiB. Whoever puts the file in place still syncs it, which is quick then. The digests are those of
     everything once the `with` block has ended.
+
+    Args:
+        path: The file.
+        written: Told how many bytes are in the file, each time that there are more.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, written: Callable[[int], None]) -> None:
+        self._written = written
         self._file = path.open("r+b", buffering=0)
         self._digests = HashingWriter(None)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
@@ -90,6 +96,7 @@ class WritebackFile:
         left = memoryview(data)
         while left:
             left = left[self._file.write(left) :]
+        self._written(self._digests.num_bytes)
         if self._unsynced_bytes >= SYNC_BYTES and (self._sync is None or self._sync.done()):
             self._start_sync()
 

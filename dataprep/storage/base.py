@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -53,6 +54,10 @@ class Storage(Protocol):
     def spool_path(self, name: str) -> Path:
         """A fresh local path on which to write what `publish` will put in place as `name`. On disk it lies under
         `_build/tmp/`, on the same file system; for a bucket in the machine's temporary folder."""
+
+    def sending(self, spool: Path, name: str) -> AbstractContextManager[Callable[[int], None]]:
+        """While a spool file is written: the function is told how many bytes of it there are. A bucket gets them at
+        once, so that `publish` has little left to do; nothing is visible before, and nothing after an exception."""
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
         """Put a spooled file in place, create-only and atomically, then remove the spool file. The caller has not

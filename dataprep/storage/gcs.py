@@ -20,6 +20,7 @@ from dataprep.storage.base import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
+from dataprep.storage.gcs_following import Following, GrowingFile
 from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, unsettled
 from dataprep.storage.names import check_name, check_prefix, shown
 from dataprep.storage.spool import process_spools, remove_stale_spools
@@ -59,6 +60,7 @@ class GCSStorage:
         self.prefix = check_prefix(prefix)
         self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
         self._root = f"{self.prefix}/" if self.prefix else ""
+        self._following: dict[Path, Following] = {}
 
     def __reduce__(self) -> tuple[Callable[[str], GCSStorage], tuple[str]]:
         return GCSStorage, (self.url,)
@@ -140,8 +142,28 @@ class GCSStorage:
         with disk_errors(tempfile.gettempdir()):
             return remove_stale_spools()
 
+    @contextlib.contextmanager
+    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+        """Chunk by chunk, in a thread."""
+        following = Following(spool, UPLOAD_CHUNK_BYTES, functools.partial(self._send_growing, name))
+        try:
+            yield following.stream.grown
+        except BaseException:
+            following.stream.abandon()
+            raise
+        self._following[spool] = following
+
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        """Cloud Storage compares the CRC32C itself, before the object comes to be."""
+        """Cloud Storage compares the CRC32C itself, before the object comes to be; of a file that was sent while it was
+        written, this does, and removes what differs."""
+        following = self._following.pop(spool, None)
+        blob = following.finish() if following is not None else None
+        if blob is not None:
+            if blob.crc32c == crc32c:
+                process_spools().discard(spool)
+                return
+            with bucket_errors(self.url_of(name), "storage.objects.delete"):
+                blob.delete(if_generation_match=blob.generation, retry=gcs_client.retry_policy())
         try:
             with disk_errors(spool), spool.open("rb") as stream:
                 self._upload(name, stream, spool.stat().st_size, crc32c)
@@ -202,11 +224,23 @@ class GCSStorage:
         blob.upload_from_file(
             stream,
             size=num_bytes,
-            content_type=CONTENT_TYPES.get(PurePosixPath(name).suffix, "application/octet-stream"),
+            content_type=_content_type(name),
             if_generation_match=0,
             checksum=None,
             retry=gcs_client.retry_policy(),
         )
+
+    def _send_growing(self, name: str, stream: GrowingFile) -> Blob:
+        blob = self._blob(name)
+        blob.chunk_size = UPLOAD_CHUNK_BYTES
+        blob.upload_from_file(
+            stream,
+            content_type=_content_type(name),
+            if_generation_match=0,
+            checksum=None,
+            retry=gcs_client.retry_policy(),
+        )
+        return blob
 
     def _blob(self, name: str) -> Blob:
         return gcs_client.client().bucket(self.bucket).blob(self._full(name))
@@ -233,6 +267,10 @@ class GCSStorage:
         if num_bytes > MAX_NAME_BYTES:
             raise UsageError(f"object name {shown(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}")
         return full
+
+
+def _content_type(name: str) -> str:
+    return CONTENT_TYPES.get(PurePosixPath(name).suffix, "application/octet-stream")
 
 
 def _session_is_lost(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -126,6 +127,11 @@ class LocalStorage:
         """Remove spool files whose writers are dead; the number of them."""
         with disk_errors(self._spools.folder):
             return self._spools.remove_stale()
+
+    @contextlib.contextmanager
+    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+        """Nothing to send: the file lies where it will stay."""
+        yield lambda num_bytes: None
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
         """Hard link and unlink: killed in between, the object is whole and its spool file is stale."""

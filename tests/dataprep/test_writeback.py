@@ -16,10 +16,13 @@ def test_what_is_written_is_there_and_digested(tmp_path, monkeypatch, sync_bytes
     path = tmp_path / "spool"
     path.touch()
     pieces = [os.urandom(size) for size in (0, 1, 300_000, 7, 512, 2_000_000)]
-    with WritebackFile(path) as file:
+    lengths = []
+    with WritebackFile(path, lengths.append) as file:
         for piece in pieces:
             file.write(piece)
     data = b"".join(pieces)
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == len(data)
     assert path.read_bytes() == data
     assert file.num_bytes == len(data)
     assert file.sha256 == hashlib.sha256(data).hexdigest()
@@ -39,7 +42,7 @@ def test_a_disk_that_refuses_is_an_error(tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
         "path = pathlib.Path(sys.argv[1]); path.touch()\n"
         "try:\n"
-        "    with WritebackFile(path) as file:\n"
+        "    with WritebackFile(path, lambda num_bytes: None) as file:\n"
         "        [file.write(bytes(10**5)) for _ in range(20)]\n"
         "except OSError as error:\n"
         "    print(error.errno)\n"
