@@ -177,7 +177,7 @@ def _shards_in_flight(output: Path) -> int:
     for index in range(plan.num_shards):
         shard = read_shard_plan(str(output), plan.plan_hash, index)
         if shard_format is None:
-            names = [Path(ref.key).name for ref in shard.refs]
+            names = [f"{Path(ref.key).name}." for ref in shard.refs]  # with the dot: _1 begins _10
         else:
             named = shard_format.shard_file(
                 plan.options.dataset, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
