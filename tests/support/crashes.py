@@ -171,13 +171,13 @@ def _shards_in_flight(output: Path) -> int:
     plan = read_plan(storage)
     if plan is None:
         return 0
-    standing = "\n".join(path.name for path in output.rglob("*") if path.is_file())
+    standing = "\n".join(str(path) for path in output.rglob("*") if path.is_file())
     shard_format = FORMATS[plan.options.format]
     begun = set()
     for index in range(plan.num_shards):
         shard = read_shard_plan(str(output), plan.plan_hash, index)
         if shard_format is None:
-            names = [f"{Path(ref.key).name}." for ref in shard.refs]  # with the dot: _1 begins _10
+            names = [f"/{ref.key}." for ref in shard.refs]  # whole: _1 begins _10, and folders share numbers
         else:
             named = shard_format.shard_file(
                 plan.options.dataset, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
