@@ -8,6 +8,8 @@ from typing import Any, BinaryIO
 
 import google_crc32c
 
+BLOCK_BYTES = 1 << 20
+
 
 def crc32c_text(value: int) -> str:
     """A CRC32C as Cloud Storage writes it: base64 of the big-endian value."""
@@ -44,3 +46,11 @@ class HashingWriter:
     @property
     def crc32c(self) -> str:
         return crc32c_text(self._crc32c)
+
+
+def digests_of(stream: BinaryIO) -> HashingWriter:
+    """The size and digests of all that is left of a stream, read in bounded memory."""
+    digests = HashingWriter(None)
+    while block := stream.read(BLOCK_BYTES):
+        digests.write(block)
+    return digests

@@ -125,9 +125,11 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[P
     source, output = open_originals(request.source_url), open_storage(request.output_url)
     splits: list[PlannedSplit] = []
     ordered: list[tuple[list[SampleRef], list[NDArray[np.int64]], int]] = []
+    classes: tuple[str, ...] | None = None
     for name in options.splits:
         progress.enumerating(name)
-        enumeration = _enumerate(dataset, source, output if keep else None, name, options, progress)
+        enumeration = _enumerate(dataset, source, output if keep else None, name, options, classes, progress)
+        classes = enumeration.classes
         refs = enumeration.refs
         num_bytes = np.fromiter((ref.num_bytes for ref in refs), np.int64, len(refs))
         stored = dataset.repeats(name) if options.repeat == "physical" else 1
@@ -135,8 +137,7 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[P
         order = order_split(num_bytes, options, name, written)
         ordered.append((refs, order, written))
         splits.append(_planned_split(dataset, name, enumeration, order, stored, int(num_bytes.sum())))
-    classes = dataset.classes(source, allow_partial=options.allow_partial)
-    plan = Plan(options=options, codecs=codec_versions(), classes=classes, splits=tuple(splits))
+    plan = Plan(options=options, codecs=codec_versions(), classes=classes or (), splits=tuple(splits))
     return plan, _shard_tables(ordered)
 
 
@@ -173,13 +174,16 @@ def _enumerate(
     keep_in: Storage | None,
     split: str,
     options: BuildOptions,
+    classes: tuple[str, ...] | None,
     progress: Progress,
 ) -> Enumeration:
     if keep_in is not None:
         kept = load_enumeration(keep_in, source, split, allow_partial=options.allow_partial)
         if kept is not None:
             return kept
-    enumeration = dataset.enumerate(source, split, allow_partial=options.allow_partial, progress=progress.reading)
+    enumeration = dataset.enumerate(
+        source, split, allow_partial=options.allow_partial, classes=classes, progress=progress.reading
+    )
     if keep_in is not None and _worth_keeping(keep_in):
         store_enumeration(keep_in, split, enumeration, allow_partial=options.allow_partial)
     return enumeration

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dataprep.checksums import HashingWriter
 from dataprep.columns import table_of
 from dataprep.errors import BuildError, FormatError
 from dataprep.plan import Plan, PlannedSplit
 from dataprep.randomness import ORDER_VERSION
 from dataprep.records import Event, Manifest, ShardReceipt, SplitManifest
 from dataprep.storage.base import Storage
-from dataprep.workspace import index_schema, publish_row_groups, read_receipt
+from dataprep.workspace import index_schema, publish_row_groups, read_receipts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "dataset.json"
 SCHEMA_VERSION = "1.0"
-_CHUNK = 1 << 20
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -88,8 +86,8 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
     class_counts = np.zeros(len(plan.classes), np.int64)
 
     def index_rows() -> Iterator[pa.Table]:
-        for index in range(first_index, first_index + len(split.shard_samples)):
-            found = read_receipt(storage, index)
+        indexes = range(first_index, first_index + len(split.shard_samples))
+        for index, found in zip(indexes, read_receipts(storage, indexes), strict=True):
             if found is None:
                 raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
             receipt, rows = found
@@ -98,10 +96,10 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
                 class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
             yield rows
 
-    index_file, events_file = f"index/{split.name}.parquet", f"index/{split.name}-events.parquet"
-    publish_row_groups(storage, index_file, index_rows(), index_schema())
+    index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), index_schema())
     events = [event for receipt in shards for event in receipt.events]
-    publish_row_groups(storage, events_file, iter([_events_table(events)]), _events_schema())
+    events_file = f"index/{split.name}-events.parquet"
+    events_entry = publish_row_groups(storage, events_file, iter([_events_table(events)]), _events_schema())
     return SplitManifest(
         name=split.name,
         samples=sum(receipt.samples for receipt in shards),
@@ -111,8 +109,8 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
         repeats={"count": split.repeat_count, "stored": split.repeat_stored},
         repaired=_count(events, "repaired"),
         rejected=_count(events, "rejected"),
-        index=file_entry(storage, index_file),
-        events=file_entry(storage, events_file),
+        index=index,
+        events=events_entry,
     )
 
 
@@ -172,15 +170,6 @@ def read_events(storage: Storage, split: str) -> list[Event]:
     file = pq.ParquetFile(pa.BufferReader(storage.read(f"index/{split}-events.parquet")))
     table = file.read(use_threads=False)
     return [Event(**row) for row in table.to_pylist()]
-
-
-def file_entry(storage: Storage, name: str) -> dict[str, Any]:
-    """`{file, bytes, sha256}` of a stored file, read in bounded memory."""
-    digest = HashingWriter(None)
-    with storage.open(name) as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.write(chunk)
-    return {"file": name, "bytes": digest.num_bytes, "sha256": digest.sha256}
 
 
 def bytes_entry(name: str, data: bytes) -> dict[str, Any]:

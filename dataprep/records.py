@@ -42,6 +42,8 @@ class Enumeration:
 
     refs: list[SampleRef]
     sources: list[SourceFile]
+    classes: tuple[str, ...] = ()
+    """Sorted: a label is a position in it. Empty where the dataset has no classes."""
 
 
 @dataclass(frozen=True, slots=True)

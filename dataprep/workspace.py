@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from dataprep.checksums import digests_of
 from dataprep.columns import table_of
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.plan import Plan, differences, plan_from_document
 from dataprep.records import Enumeration, Event, SampleRef, ShardPlan, ShardReceipt, SourceFile
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.base import Storage
-from dataprep.storage.checksums import crc32c_of_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,7 +201,9 @@ def enumeration_file(split: str) -> str:
 def store_enumeration(storage: Storage, split: str, enumeration: Enumeration, *, allow_partial: bool) -> None:
     """Keep an enumeration for reruns."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
-    schema = refs_schema().with_metadata({"sources": sources, "allow_partial": str(allow_partial)})
+    classes = json.dumps(enumeration.classes)
+    facts = {"sources": sources, "classes": classes, "allow_partial": str(allow_partial)}
+    schema = refs_schema().with_metadata(facts)
     publish_row_groups(storage, enumeration_file(split), iter([refs_table(enumeration.refs)]), schema)
 
 
@@ -220,7 +225,7 @@ def load_enumeration(storage: Storage, source: Storage, split: str, *, allow_par
         info = source.stat(file.name)  # None: an unpacked folder, whose files are checked as they are read
         if info is not None and info.num_bytes != file.num_bytes:
             return None
-    return Enumeration(refs_from_table(table), sources)
+    return Enumeration(refs_from_table(table), sources, tuple(json.loads(table.schema.metadata[b"classes"])))
 
 
 # Receipts
@@ -256,6 +261,24 @@ def read_receipt(storage: Storage, index: int) -> tuple[ShardReceipt, pa.Table] 
     return ShardReceipt(**fields, events=events), table.replace_schema_metadata(None)
 
 
+def read_receipts(storage: Storage, indexes: Iterable[int]) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
+    """What `read_receipt` returns for each, in their order; over a network many are read at a time."""
+    read = partial(read_receipt, storage)
+    if storage.reads_in_flight == 1:
+        yield from map(read, indexes)
+        return
+    with ThreadPoolExecutor(storage.reads_in_flight, thread_name_prefix="dataprep-receipts") as threads:
+        waiting = iter(indexes)
+        ahead: deque[Future[tuple[ShardReceipt, pa.Table] | None]] = deque()
+        for index in islice(waiting, storage.reads_in_flight):
+            ahead.append(threads.submit(read, index))
+        while ahead:
+            found = ahead.popleft().result()
+            for index in islice(waiting, 1):
+                ahead.append(threads.submit(read, index))
+            yield found
+
+
 def finished_shards(storage: Storage) -> set[int]:
     """Indexes of the shards that have a receipt."""
     names = (info.name.rpartition("/")[2] for info in storage.list(f"{_RECEIPTS}/"))
@@ -265,12 +288,19 @@ def finished_shards(storage: Storage) -> set[int]:
 # Parquet files of the build and of the index
 
 
-def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> None:
-    """Write a parquet file with one row group a table, empty ones included, and put it in place."""
+def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> dict[str, Any]:
+    """Write a parquet file with one row group a table, empty ones included, and put it in place.
+
+    Returns:
+        `{file, bytes, sha256}`, as the manifest lists it.
+    """
     import pyarrow.parquet as pq
 
     spool = storage.spool_path(name)
     with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
-    storage.publish(spool, name, crc32c_of_file(spool))
+    with disk_errors(spool), spool.open("rb") as stream:
+        digests = digests_of(stream)
+    storage.publish(spool, name, digests.crc32c)
+    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}

@@ -23,7 +23,7 @@ from dataprep.errors import BuildError, DataprepError
 from dataprep.pool import WORKER_ENVIRONMENT, environment, on_parents_death
 from dataprep.records import ShardReceipt
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards, read_receipt
+from dataprep.workspace import finished_shards, read_receipts
 from pipelines.options import pipeline_options
 
 POLL_S = 0.5
@@ -75,8 +75,8 @@ def _end_group(process: BaseProcess) -> None:
 
 def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
     storage = open_storage(job.output_url)
-    for index in sorted(finished_shards(storage) & waiting):
-        found = read_receipt(storage, index)
+    new = sorted(finished_shards(storage) & waiting)
+    for index, found in zip(new, read_receipts(storage, new), strict=True):
         if found is not None:
             waiting.discard(index)
             yield found[0]

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from dataprep.checks.findings import Findings
 from dataprep.checks.hashes import position_of
+from dataprep.checksums import digests_of
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.index import open_events, open_index
-from dataprep.manifest import MANIFEST, file_entry
+from dataprep.manifest import MANIFEST
 from dataprep.records import Manifest, SplitManifest
 from dataprep.sources import Dataset
 from dataprep.storage import Storage
@@ -36,7 +37,8 @@ def check_file(storage: Storage, entry: Mapping[str, Any], findings: Findings) -
     if info.num_bytes != entry["bytes"]:
         findings.add("size", name, f"{info.num_bytes:,} bytes, expected {entry['bytes']:,}")
         return False
-    sha256 = file_entry(storage, name)["sha256"]
+    with storage.open(name) as stream:
+        sha256 = digests_of(stream).sha256
     if sha256 != entry["sha256"]:
         findings.add("digest", name, f"sha256 {sha256[:16]}…, expected {entry['sha256'][:16]}…")
         return False

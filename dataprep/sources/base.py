@@ -104,7 +104,13 @@ class Dataset(ABC):
         """
 
     def enumerate(
-        self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None = None
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None = None,
+        progress: Progress | None = None,
     ) -> Enumeration:
         """References to all original images of a split, none of which is read.
 
@@ -112,6 +118,7 @@ class Dataset(ABC):
             root: Of the original files.
             split: One of `splits`.
             allow_partial: Take what is there, whatever the published counts and classes say.
+            classes: The class list, where another split's enumeration has it already.
             progress: Told of archives' names, bytes walked and bytes in all.
 
         Raises:
@@ -119,7 +126,7 @@ class Dataset(ABC):
             UsageError: The dataset has no such split.
         """
         facts = self.split_facts(split)
-        found = self._find(root, split, allow_partial=allow_partial, progress=progress)
+        found = self._find(root, split, allow_partial=allow_partial, classes=classes, progress=progress)
         if not found.refs:
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
@@ -128,7 +135,15 @@ class Dataset(ABC):
         return found
 
     @abstractmethod
-    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
         """What `enumerate` returns, its counts not compared yet."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: list[SampleRef]) -> None:
@@ -219,8 +234,8 @@ class RefCollector:
             )
         self.refs.append(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
 
-    def enumeration(self) -> Enumeration:
-        return Enumeration(self.refs, self.sources)
+    def enumeration(self, classes: tuple[str, ...] = ()) -> Enumeration:
+        return Enumeration(self.refs, self.sources, classes)
 
 
 def member_parts(reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...]:

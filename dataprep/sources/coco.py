@@ -29,7 +29,15 @@ class Coco(Dataset):
         """Empty: the images are taken without annotations."""
         return ()
 
-    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
         found = RefCollector(root, split)
         problems = []
         for part, expected in PARTS[split].items():

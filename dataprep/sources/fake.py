@@ -60,7 +60,15 @@ class FakeImageNet(Dataset):
         """ImageNet's 1,000 WNIDs."""
         return published_classes()
 
-    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
         with open_archive(root, FAKE_TAR, progress=progress) as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]
             num_bytes = reader.num_bytes
@@ -71,7 +79,7 @@ class FakeImageNet(Dataset):
         for label, path in _images(split, self.split_facts(split).samples or 0):
             found.add(path, FAKE_TAR, members[label], label)
         found.sources.append(SourceFile(FAKE_TAR, num_bytes))
-        return found.enumeration()
+        return found.enumeration(classes)
 
 
 def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:

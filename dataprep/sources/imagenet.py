@@ -8,7 +8,7 @@ or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -24,8 +24,6 @@ from dataprep.storage.base import Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
-STREAMED_LISTING_BYTES = 4 * 2**30
-"""Class names of a tar in a bucket: up to this size it is streamed, above it one request a class is quicker."""
 
 
 @cache
@@ -45,39 +43,66 @@ class ImageNet(Dataset):
             return published_classes()
         if root.stat(TRAIN_TAR) is not None:
             return _classes_in_tar(root)
-        files = folder_files(root, "train", depth=2) or folder_files(root, "val", depth=2)
-        names = {file.parts[0].removesuffix(".tar") for file in files}
-        if found := tuple(sorted(name for name in names if WNID.fullmatch(name))):
-            return found
+        for split in ("train", "val"):
+            if found := _classes_in_folder(folder_files(root, split, depth=2)):
+                return found
         labels = read_val_labels(root)
         return labels.classes if labels else ()
 
-    def _find(self, root: Storage, split: str, *, allow_partial: bool, progress: Progress | None) -> Enumeration:
-        classes = self.classes(root, allow_partial=allow_partial)
-        finder = _TrainFinder if split == "train" else _ValFinder
-        return finder(root, classes, progress).enumeration()
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
+        if not allow_partial:
+            classes = published_classes()
+        if split == "train":
+            return _TrainFinder(root, classes, progress).enumeration()
+        if classes is None:
+            classes = self.classes(root, allow_partial=True)
+        return _ValFinder(root, classes, progress).enumeration()
 
 
 class _Finder:
-    """Collects one split; knows the classes, so that an image of another one is refused where it is met."""
+    """Collects one split.
+
+    Args:
+        classes: An image of another one is refused where it is met. None: those that are found.
+    """
 
     split = ""
 
-    def __init__(self, root: Storage, classes: Sequence[str], progress: Progress | None) -> None:
+    def __init__(self, root: Storage, classes: tuple[str, ...] | None, progress: Progress | None) -> None:
         self.root = root
         self.progress = progress
         self.found = RefCollector(root, self.split)
-        self._labels = {wnid: label for label, wnid in enumerate(classes)}
+        self.classes = classes
+        self._labels = {wnid: label for label, wnid in enumerate(classes or ())}
 
     def label(self, wnid: str, where: str) -> int:
         """The label of a class."""
         label = self._labels.get(wnid)
+        if label is None and self.classes is None and WNID.fullmatch(wnid):
+            label = self._labels[wnid] = len(self._labels)  # until all are known
         if label is None:
             raise SourceError(
                 f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected (n and eight digits); "
                 "remove it, or build the classes that are there with --allow-partial"
             )
         return label
+
+    def enumeration_found(self) -> Enumeration:
+        """What was collected, the labels those of the sorted class list."""
+        met = tuple(self._labels)
+        classes = tuple(sorted(met))
+        if classes != met:
+            ranks = [classes.index(wnid) for wnid in met]
+            self.found.refs = [replace(ref, label=ranks[ref.label]) for ref in self.found.refs]
+        return self.found.enumeration(classes)
 
     def images(self, files: Sequence[FolderFile], folder: str) -> Iterator[FolderFile]:
         """The images among a folder's files."""
@@ -108,10 +133,13 @@ class _TrainFinder(_Finder):
                 for wnid, tar in _class_tars(reader):
                     self._add_class_tar(reader, TRAIN_TAR, wnid, tar)
                 self.found.sources.append(SourceFile(TRAIN_TAR, reader.num_bytes))
-            return self.found.enumeration()
+            return self.enumeration_found()
         files = folder_files(self.root, "train", depth=2)
         if not files:
             raise self.absent(f"{TRAIN_TAR} or train/<wnid>/")
+        if self.classes is None:
+            for wnid in _classes_in_folder(files):
+                self.label(wnid, wnid)
         in_folders = []
         for file in files:
             if len(file.parts) == 1 and file.parts[0].endswith(".tar"):
@@ -119,7 +147,7 @@ class _TrainFinder(_Finder):
             else:
                 in_folders.append(file)
         self._add_folders(in_folders)
-        return self.found.enumeration()
+        return self.enumeration_found()
 
     def _add_lone_tar(self, file_name: str) -> None:
         name = f"train/{file_name}"
@@ -166,7 +194,7 @@ class _ValFinder(_Finder):
                         label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
                         self.found.add(parts[-1:], VAL_TAR, member, label)
                 self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes))
-            return self.found.enumeration()
+            return self.enumeration_found()
         files = folder_files(self.root, "val", depth=2)
         if not files:
             raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
@@ -181,7 +209,7 @@ class _ValFinder(_Finder):
                 label = self._label_of(labels, file.parts[0], where)
             self.add_file("val", file, file.parts[-1:], label)
         self.found.sources.append(SourceFile("val", sum(file.num_bytes for file in images)))
-        return self.found.enumeration()
+        return self.enumeration_found()
 
     def _read_labels(self) -> ValLabels:
         labels = read_val_labels(self.root)
@@ -217,10 +245,14 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
         yield wnid, member
 
 
+def _classes_in_folder(files: Sequence[FolderFile]) -> tuple[str, ...]:
+    """The WNIDs of class folders and of class tars."""
+    names = {file.parts[0].removesuffix(".tar") for file in files}
+    return tuple(sorted(name for name in names if WNID.fullmatch(name)))
+
+
 def _classes_in_tar(root: Storage) -> tuple[str, ...]:
-    info = root.stat(TRAIN_TAR)
-    stream = info is not None and info.num_bytes <= STREAMED_LISTING_BYTES
-    with open_archive(root, TRAIN_TAR, stream=stream) as reader:
+    with open_archive(root, TRAIN_TAR, stream=False) as reader:
         return tuple(sorted(wnid for wnid, _ in _class_tars(reader)))
 
 

@@ -5,9 +5,13 @@ import random
 
 import pytest
 
+from dataprep.commands.progress import BuildProgress
+from dataprep.driver import BuildRequest, prepare
 from dataprep.errors import SourceError
+from dataprep.plan import BuildOptions
 from dataprep.records import SourceFile
 from dataprep.sources import dataset_named
+from dataprep.sources.archives import ArchiveReader
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
 from dataprep.storage import open_storage
@@ -95,7 +99,35 @@ def test_the_train_tar_keeps_its_order(storage_url):
     num_bytes = put_train_tar(storage)
     assert found(storage, "train") == TRAIN_FOUND
     assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
-    assert IMAGENET.enumerate(storage, "train", allow_partial=True).sources == [SourceFile(TRAIN_TAR, num_bytes)]
+    enumeration = IMAGENET.enumerate(storage, "train", allow_partial=True)
+    assert enumeration.sources == [SourceFile(TRAIN_TAR, num_bytes)]
+    assert enumeration.classes == CLASSES
+
+
+def test_originals_are_read_once_for_classes_and_images(tmp_path, monkeypatch):
+    storage = open_storage(str(tmp_path))
+    put_train_tar(storage)
+    put_val_tar(storage)
+    put_devkit(storage)
+    opened = []
+    opening = ArchiveReader.__init__
+
+    def counting(self, root, name, **options):
+        opened.append(name)
+        opening(self, root, name, **options)
+
+    monkeypatch.setattr(ArchiveReader, "__init__", counting)
+    options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train", "val"), allow_partial=True)
+    request = BuildRequest(
+        options=options, source_url=str(tmp_path), output_url=str(tmp_path / "out"), max_reject_ratio=0
+    )
+    plan, _ = prepare(request, BuildProgress(quiet=True), keep=True)
+    assert plan.classes == CLASSES
+    assert sorted(opened) == sorted([TRAIN_TAR, VAL_TAR])
+    opened.clear()
+    again, _ = prepare(request, BuildProgress(quiet=True), keep=True)
+    assert again.plan_hash == plan.plan_hash
+    assert opened == []
 
 
 @pytest.mark.parametrize("put", [put_train_folders, put_class_tars])
@@ -205,7 +237,7 @@ def test_a_bucket_is_not_asked_once_a_member(tmp_path):
     storage.requests.clear()
     assert found(SlowStorage(tmp_path), "train") == TRAIN_FOUND
     IMAGENET.enumerate(storage, "train", allow_partial=True)
-    assert len(storage.requests) == 2  # the class list, then the members: one block each
+    assert len(storage.requests) == 1  # one block holds it
 
 
 def test_facts():
