@@ -35,6 +35,7 @@ from dataprep.storage.gcs_client import client
 from tests.support.gcs_emulator import GCSEmulator
 
 ROOT = Path(__file__).resolve().parents[1]
+LOOPS = ROOT / "benchmarks/peers/bucket_loops.py"
 BUCKET = "dataprep-benchmark"
 UPLOADS_IN_FLIGHT = 16
 BUCKET_TARGET = 0.7
@@ -52,6 +53,8 @@ dataprep build --format webdataset, 1 worker, whole processes; {images:,} images
 to every request.
 list s:   enumerating and planning alone, nothing stored
 of disk:  images/s relative to the same originals on disk
+of loops: images/s relative to plain loops over the same ranges and uploads (peers/bucket_loops.py), as many images at
+          once as they like, the list given to them
 peak MB:  of the largest process, worker or parent"""
 
 
@@ -83,6 +86,7 @@ class Row:
     case: Case
     images_per_s: float
     of_disk: float | None
+    loops_images_per_s: float | None
     enumeration_s: float
     peak_mb: float
     wall_s: list[float]
@@ -104,6 +108,7 @@ class Bench:
     def __init__(self, work: Path, images: list[Path], emulator: GCSEmulator, latency_ms: float) -> None:
         self._work, self._emulator, self._latency_ms = work, emulator, latency_ms
         self.builds: dict[Case, list[Measurement]] = defaultdict(list)
+        self.loops: dict[Case, list[Measurement]] = defaultdict(list)
         self.enumerations_s: dict[Case, list[float]] = defaultdict(list)
         for layout, (_, _, write) in LAYOUTS.items():
             upload(write(images, work / layout), layout)
@@ -117,6 +122,13 @@ class Bench:
             if keep:
                 self.builds[case].append(found)
                 self.enumerations_s[case].append(enumeration_s)
+            if case.target is not None:
+                ranges = self._ranges(case)
+                with self._requests_delayed():
+                    loops = self._run_loops(case, ranges)
+                self._clear(case)
+                if keep:
+                    self.loops[case].append(loops)
 
     @contextmanager
     def _requests_delayed(self) -> Iterator[None]:
@@ -133,16 +145,32 @@ class Bench:
         command += ["--num-shards", str(case.num_shards), "--check", case.check]
         return measure(command, dict(os.environ) | WORKER_ENVIRONMENT)
 
+    def _ranges(self, case: Case) -> Path:
+        """What our build reads for each shard, in its order."""
+        _, tables = prepare(self._request(case), NoProgress(), keep=False)
+        shards = [[[row["source"], row["offset"], row["num_bytes"]] for row in table.to_pylist()] for table in tables]
+        path = self._work / "ranges.json"
+        path.write_text(json.dumps(shards))
+        return path
+
+    def _run_loops(self, case: Case, ranges: Path) -> Measurement:
+        source, output = self._urls(case)
+        environment = dict(os.environ) | WORKER_ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+        return measure([sys.executable, LOOPS, ranges, source, output, case.check], environment)
+
     def _enumerate(self, case: Case) -> float:
+        request = self._request(case)
+        started_s = time.monotonic()
+        prepare(request, NoProgress(), keep=False)
+        return time.monotonic() - started_s
+
+    def _request(self, case: Case) -> BuildRequest:
         dataset = LAYOUTS[case.layout][0]
         options = BuildOptions(
             dataset=dataset, format="webdataset", splits=("train",), num_shards=case.num_shards, allow_partial=True
         )
         source, output = self._urls(case)
-        request = BuildRequest(options=options, source_url=source, output_url=output, max_reject_ratio=1)
-        started_s = time.monotonic()
-        prepare(request, NoProgress(), keep=False)
-        return time.monotonic() - started_s
+        return BuildRequest(options=options, source_url=source, output_url=output, max_reject_ratio=1)
 
     def _urls(self, case: Case) -> tuple[str, str]:
         root = f"gs://{BUCKET}" if case.in_bucket else str(self._work)
@@ -161,6 +189,7 @@ class Bench:
             case=case,
             images_per_s=self._images_per_s(case),
             of_disk=self._of_disk(case),
+            loops_images_per_s=self._loops_images_per_s(case),
             enumeration_s=statistics.median(self.enumerations_s[case]),
             peak_mb=statistics.median(found.largest_bytes for found in self.builds[case]) / 1e6,
             wall_s=[round(found.wall_s, 4) for found in self.builds[case]],
@@ -171,6 +200,13 @@ class Bench:
             return None
         disk = Case(layout=case.layout, in_bucket=False, check=case.check, num_shards=case.num_shards)
         return self._images_per_s(case) / self._images_per_s(disk)
+
+    def _loops_images_per_s(self, case: Case) -> float | None:
+        """Rejected images count here: they were read and decoded."""
+        if not self.loops[case]:
+            return None
+        samples = json.loads(self.loops[case][0].stdout)["samples"]
+        return float(samples / statistics.median(found.wall_s for found in self.loops[case]))
 
     def _images_per_s(self, case: Case) -> float:
         samples = [json.loads(found.stdout)["splits"][0]["samples"] for found in self.builds[case]]
@@ -208,11 +244,16 @@ def print_table(rows: list[Row]) -> None:
         if row.case.check != check:
             check = row.case.check
             print(f"\n--check {check}")
-            print(f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'list s':>8}{'peak MB':>9}{'target':>8}  verdict")
+            print(
+                f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'of loops':>10}{'list s':>8}{'peak MB':>9}"
+                f"{'target':>8}  verdict"
+            )
         of_disk = "" if row.of_disk is None else f"{row.of_disk:.2f}"
+        loops = row.loops_images_per_s
+        of_loops = "" if loops is None else f"{row.images_per_s / loops:.2f}"
         target = "" if row.case.target is None else f">= {row.case.target:g}"
         print(
-            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{row.enumeration_s:8.2f}"
+            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{of_loops:>10}{row.enumeration_s:8.2f}"
             f"{row.peak_mb:9.0f}{'< ' + str(MEMORY_TARGET_MB):>8}  {row.verdict}"
         )
 
