@@ -27,7 +27,7 @@ $(BIN)/uv:
 	touch $@
 
 .venv/.dev: $(BIN)/uv setup.cfg constraints.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,beam,tf,torch,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,beam,tf,torch,xla,jax,dev]'
 	touch $@ .venv/.demo
 
 setup: .venv/.dev

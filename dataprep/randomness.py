@@ -18,8 +18,14 @@ ORDER_VERSION = 1
 """Goes into manifests and loader states; whoever reads another one refuses it."""
 
 
-def philox_words(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_index: int = 0) -> NDArray[np.uint64]:
-    """The first `count` raw 64-bit words of the Philox stream named by (seed, purpose, epoch, pass).
+_WORDS_PER_COUNT = 4
+"""Philox-4x64 makes so many words of one value of its counter."""
+
+
+def philox_words(
+    count: int, *, seed: int, purpose: str, epoch: int = 0, pass_index: int = 0, start: int = 0
+) -> NDArray[np.uint64]:
+    """Raw 64-bit words `start` to `start + count` of the Philox stream named by (seed, purpose, epoch, pass).
 
     Philox-4x64-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
@@ -27,8 +33,12 @@ def philox_words(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_in
 
     name = f"{ORDER_VERSION}/{seed}/{purpose}/{epoch}/{pass_index}".encode()
     key = int.from_bytes(hashlib.sha256(name).digest()[:16], "little")
-    words: NDArray[np.uint64] = np.random.Philox(key=key).random_raw(count)
-    return words
+    counts, skipped = divmod(start, _WORDS_PER_COUNT)
+    generator = np.random.Philox(key=key)
+    if counts:
+        generator.advance(counts)
+    words: NDArray[np.uint64] = generator.random_raw(skipped + count)
+    return words[skipped:]
 
 
 def permutation(count: int, *, seed: int, purpose: str, epoch: int = 0, pass_index: int = 0) -> NDArray[np.int64]:

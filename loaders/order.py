@@ -1,0 +1,333 @@
+"""Which sample stands at which position: a pure function of the seed and the global position, for every world size.
+
+    G = 0, 1, 2, …            global position; it never starts again
+    q = G // N, p = G % N     pass and position in it; N samples are stored, an epoch has `passes` passes
+    blocks                    c consecutive samples of one shard, one range of its file; permuted anew in every pass
+    K streams                 position p is the next sample of stream p % K; each owns its part of the permuted blocks
+    windows                   w pieces of a stream at a time, their samples sorted by random words
+    batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
+
+So the set of every batch is the same for every W, and where W divides K a rank reads each byte of its blocks once a
+pass. Evaluation takes the samples as they are stored, each once. Rows inside a batch depend on W, so whatever is drawn
+for a sample must be keyed by G.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from dataprep.errors import UsageError
+from dataprep.randomness import permutation, philox_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+NUM_STREAMS = 192
+"""Serves 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64 and 96 ranks; every stream belongs to one of them."""
+WINDOW = 2
+BLOCK_BYTES = 2 * 2**20
+"""Of one read from a bucket: below this, requests weigh as much as bytes."""
+# Of a stream, planned at once: a NumPy call costs as much as a hundred samples.
+_PLANNED_SAMPLES = 256
+# A pass has at least so many blocks for every one that is held at once; smaller data sets get smaller blocks.
+_BLOCKS_PER_HELD = 16
+
+
+class Piece(NamedTuple):
+    """Consecutive samples of one shard that are read at once: a block, or the part of one that a stream owns."""
+
+    shard: int
+    first: int
+    stop: int
+    this_pass: int
+    """At the seam of two passes a rank may hold the same samples for both."""
+
+
+class Pick(NamedTuple):
+    """One sample to deliver."""
+
+    position: int
+    """Global, G."""
+    piece: Piece
+    sample: int
+    """Index in the piece's shard."""
+    of_piece: int
+    """So many samples of the piece this rank picks in all, from where it began: then nobody needs its bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the sequence depends on.
+
+    Raises:
+        UsageError: A number is out of its range, or there is no sample.
+    """
+
+    shard_samples: tuple[int, ...]
+    """Of each shard, in their order."""
+    seed: int
+    global_batch: int
+    """B: samples of one step, of all ranks together."""
+    samples_per_block: int
+    """c."""
+    passes: int = 1
+    """Over the stored samples, in one epoch."""
+    num_streams: int = NUM_STREAMS
+    """K."""
+    window: int = WINDOW
+    """w: pieces of a stream that are mixed with each other."""
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        if any(samples < 0 for samples in self.shard_samples) or not self.num_samples:
+            raise UsageError(f"no sample to load: {len(self.shard_samples)} shards of 0 samples; expected 1 or more")
+
+    @property
+    def num_samples(self) -> int:
+        """N: stored samples."""
+        return sum(self.shard_samples)
+
+    def first_batch(self, epoch: int) -> int:
+        """Number of the first batch of an epoch: batches run on across passes and epochs, nothing is dropped."""
+        return epoch * self.passes * self.num_samples // self.global_batch
+
+    def steps(self, epoch: int) -> int:
+        """Batches of an epoch; it may differ by one from epoch to epoch."""
+        return self.first_batch(epoch + 1) - self.first_batch(epoch)
+
+    def epoch_of(self, batch: int) -> int:
+        """The epoch that a batch belongs to."""
+        return ((batch + 1) * self.global_batch - 1) // (self.passes * self.num_samples)
+
+    def picks(self, batch: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Pick]:
+        """One rank's samples from a batch on, without end.
+
+        Args:
+            batch: Number of the first one, from 0 over all epochs.
+            rank: 0..world_size-1.
+            world_size: W, a divisor of the global batch.
+
+        Raises:
+            UsageError: The rank is not one of the world's, or its size does not divide the batch.
+        """
+        check_world(self.global_batch, rank, world_size)
+        return self._picks(batch * self.global_batch + rank, world_size)
+
+    def _picks(self, position: int, world_size: int) -> Iterator[Pick]:
+        num_samples, num_streams = self.num_samples, self.num_streams
+        while True:
+            this_pass = position // num_samples
+            first = this_pass * num_samples
+            layout = _PassLayout(self, this_pass)
+            streams: dict[int, _Stream] = {}
+            for position in range(position, first + num_samples, world_size):  # noqa: B020  goes on where it stopped
+                turn, number = divmod(position - first, num_streams)
+                stream = streams.get(number)
+                if stream is None:
+                    share = _Share(turn, (position - first) % world_size, world_size)
+                    stream = streams[number] = _Stream(layout, number, share)
+                yield Pick(position, *stream.at(turn))
+            position += world_size
+
+
+def check_world(global_batch: int, rank: int, world_size: int) -> None:
+    """Raise UsageError where a batch cannot be shared among the ranks."""
+    if not 0 <= rank < world_size:
+        raise UsageError(f"rank must be 0 to {world_size - 1} in a world of {world_size}, got {rank}")
+    if global_batch % world_size:
+        raise UsageError(f"a batch of {global_batch} cannot be shared by {world_size} ranks; choose a multiple of it")
+
+
+def samples_per_block(
+    num_samples: int,
+    mean_image_bytes: float,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    num_streams: int = NUM_STREAMS,
+    window: int = WINDOW,
+) -> int:
+    """c: as many samples as fill a block, fewer where the data set is too small for blocks of that size to mix."""
+    most = max(1, num_samples // (_BLOCKS_PER_HELD * num_streams * window))
+    return max(1, min(int(block_bytes // max(1.0, mean_image_bytes)), most))
+
+
+def evaluation_picks(
+    shard_samples: Sequence[int], *, global_batch: int, rank: int = 0, world_size: int = 1, samples_per_block: int = 1
+) -> Iterator[Pick | None]:
+    """One rank's samples in the stored order, each once, and None for what fills the last batch up.
+
+    Args:
+        shard_samples: Of each shard.
+        samples_per_block: Samples that are read at once; 1 in a world of several ranks, which share every block.
+    """
+    check_world(global_batch, rank, world_size)
+    at_once = samples_per_block if world_size == 1 else 1
+    position = 0
+    for shard, samples in enumerate(shard_samples):
+        for first in range(0, samples, at_once):
+            piece = Piece(shard, first, min(first + at_once, samples), 0)
+            of_piece = piece.stop - piece.first
+            for sample in range(piece.first, piece.stop):
+                if position % world_size == rank:
+                    yield Pick(position, piece, sample, of_piece)
+                position += 1
+    while position % global_batch:
+        if position % world_size == rank:
+            yield None
+        position += 1
+
+
+class _Blocks:
+    """Every shard cut into blocks of at most c samples, by its count alone; blocks are numbered shard after shard."""
+
+    def __init__(self, shard_samples: Sequence[int], samples_per_block: int) -> None:
+        self._samples = shard_samples
+        counts = [-(-samples // samples_per_block) for samples in shard_samples]
+        self._first_block = [0, *accumulate(counts)]
+
+    def __len__(self) -> int:
+        return self._first_block[-1]
+
+    def block(self, number: int) -> tuple[int, int, int]:
+        """Shard, first sample and the one after the last of a block."""
+        shard = bisect_right(self._first_block, number) - 1
+        first = self._first_block[shard]
+        of_shard, samples = self._first_block[shard + 1] - first, self._samples[shard]
+        index = number - first
+        return shard, index * samples // of_shard, (index + 1) * samples // of_shard
+
+    def sizes(self) -> NDArray[np.int32]:
+        """Samples of every block, shape (blocks,)."""
+        import numpy as np
+
+        first_block = np.asarray(self._first_block, np.int64)
+        counts = first_block[1:] - first_block[:-1]
+        samples, of_shard = np.repeat(np.asarray(self._samples, np.int64), counts), np.repeat(counts, counts)
+        index = np.arange(len(self)) - np.repeat(first_block[:-1], counts)
+        sizes: NDArray[np.int64] = (index + 1) * samples // of_shard - index * samples // of_shard
+        return sizes.astype(np.int32)
+
+
+@lru_cache(maxsize=2)
+def _blocks(shard_samples: tuple[int, ...], samples_per_block: int) -> _Blocks:
+    return _Blocks(shard_samples, samples_per_block)
+
+
+class _PassLayout:
+    """The blocks of one pass in their order, and where in them every stream begins.
+
+    Memory: 8 bytes a block and 16 a stream; 400 million samples in blocks of 70 take 46 MB.
+    """
+
+    def __init__(self, order: Order, this_pass: int) -> None:
+        import numpy as np
+
+        self.order, self.this_pass = order, this_pass
+        self._blocks = _blocks(order.shard_samples, order.samples_per_block)
+        shuffled = permutation(len(self._blocks), seed=order.seed, purpose="load/blocks", pass_index=this_pass)
+        self._numbers = shuffled.astype(np.int32)
+        self._sizes = self._blocks.sizes()[shuffled]
+        stops = np.cumsum(self._sizes, dtype=np.int64)  # in slots
+        num_samples, num_streams = order.num_samples, order.num_streams
+        streams = np.arange(num_streams + 1)
+        bounds = streams * (num_samples // num_streams) + np.minimum(streams, num_samples % num_streams)
+        first = np.searchsorted(stops, bounds, side="right")
+        before = np.where(first > 0, stops[np.maximum(first, 1) - 1], 0)
+        self._bounds: list[int] = bounds.tolist()
+        self._first: list[int] = first.tolist()
+        """Index, among the permuted blocks, of the one that holds each bound."""
+        self._cut: list[int] = (bounds - before).tolist()
+        """Samples of that block before the bound."""
+
+    def num_pieces(self, stream: int) -> int:
+        """Blocks of a stream, cut ones included."""
+        return self._first[stream + 1] - self._first[stream] + (self._cut[stream + 1] > 0)
+
+    def piece_stops(self, stream: int) -> NDArray[np.int64]:
+        """The stream's samples up to the end of each of its pieces."""
+        import numpy as np
+
+        first = self._first[stream]
+        sizes = self._sizes[first : first + self.num_pieces(stream)]
+        return np.minimum(np.cumsum(sizes) - self._cut[stream], self._bounds[stream + 1] - self._bounds[stream])
+
+    def piece(self, stream: int, index: int) -> Piece:
+        """One piece of a stream."""
+        at = self._first[stream] + index
+        shard, first, stop = self._blocks.block(int(self._numbers[at]))
+        if at == self._first[stream + 1]:
+            stop = first + self._cut[stream + 1]
+        if index == 0:
+            first += self._cut[stream]
+        return Piece(shard, first, stop, self.this_pass)
+
+
+class _Share(NamedTuple):
+    """Which samples of a pass a rank takes: positions p with p % world_size == remainder, from a turn on."""
+
+    first_turn: int
+    remainder: int
+    world_size: int
+
+
+class _Stream:
+    """One stream of a pass, some windows at a time; the share is that of whoever asks for its samples."""
+
+    def __init__(self, layout: _PassLayout, number: int, share: _Share) -> None:
+        self._layout, self._number, self._share = layout, number, share
+        self._stagger = number * layout.order.window // layout.order.num_streams
+        stops = layout.piece_stops(number)
+        window = (int(stops.searchsorted(share.first_turn, side="right")) + self._stagger) // layout.order.window
+        first = self._first_piece(window)
+        self._next_window = window
+        self._start = int(stops[first - 1]) if first else 0
+        self._samples: list[tuple[Piece, int, int]] = []
+
+    def at(self, turn: int) -> tuple[Piece, int, int]:
+        """Piece, sample and the share's count of the piece, for a turn that is none before the last one asked for."""
+        while turn >= self._start + len(self._samples):
+            self._plan_next()
+        return self._samples[turn - self._start]
+
+    def _plan_next(self) -> None:
+        import numpy as np
+
+        self._start += len(self._samples)
+        samples: list[tuple[Piece, int]] = []
+        windows: list[int] = []
+        last = self._layout.num_pieces(self._number)
+        while len(samples) < _PLANNED_SAMPLES and (first := self._first_piece(self._next_window)) < last:
+            for index in range(first, min(self._first_piece(self._next_window + 1), last)):
+                piece = self._layout.piece(self._number, index)
+                samples += [(piece, sample) for sample in range(piece.first, piece.stop)]
+            windows += [self._next_window] * (len(samples) - len(windows))
+            self._next_window += 1
+        order = self._layout.order
+        words = philox_words(
+            len(samples),
+            seed=order.seed,
+            purpose=f"load/window/{self._number}",
+            pass_index=self._layout.this_pass,
+            start=self._start,
+        )
+        mixed = [samples[index] for index in np.lexsort((words, np.asarray(windows, np.int64))).tolist()]
+        counts = Counter(piece for turn, (piece, _) in enumerate(mixed, self._start) if self._is_shared(turn))
+        self._samples = [(piece, sample, counts[piece]) for piece, sample in mixed]
+
+    def _is_shared(self, turn: int) -> bool:
+        position = turn * self._layout.order.num_streams + self._number
+        share = self._share
+        return turn >= share.first_turn and position % share.world_size == share.remainder
+
+    def _first_piece(self, window: int) -> int:
+        """Windows are staggered, so that the streams do not all read at the same time."""
+        return max(0, window * self._layout.order.window - self._stagger)

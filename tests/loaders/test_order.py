@@ -1,0 +1,227 @@
+"""The order against a slow reference that was written from its rules alone, and against golden vectors."""
+
+import hashlib
+import itertools
+import json
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dataprep.errors import UsageError
+from dataprep.randomness import permutation, philox_words
+from loaders.order import Order, evaluation_picks, samples_per_block
+
+COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "shard_samples": COUNTS.map(tuple),
+        "seed": st.integers(0, 3),
+        "global_batch": st.sampled_from([1, 2, 6, 8, 12, 24]),
+        "samples_per_block": st.integers(1, 9),
+        "passes": st.sampled_from([1, 5]),
+        "num_streams": st.sampled_from([1, 2, 3, 6, 12, 50]),
+        "window": st.integers(1, 4),
+    }
+)
+
+
+def reference_pass(order, q):
+    """One whole pass by the rules: every list is written out, nothing is clever."""
+    blocks = []
+    for shard, samples in enumerate(order.shard_samples):
+        of_shard = -(-samples // order.samples_per_block)
+        for j in range(of_shard):
+            blocks.append([(shard, s) for s in range(j * samples // of_shard, (j + 1) * samples // of_shard)])
+    shuffled = permutation(len(blocks), seed=order.seed, purpose="load/blocks", pass_index=q)
+    slots = [(number, sample) for number, b in enumerate(shuffled) for sample in blocks[b]]
+    streams, at = [], 0
+    for k in range(order.num_streams):
+        length = len(slots) // order.num_streams + (k < len(slots) % order.num_streams)
+        owned, at = slots[at : at + length], at + length
+        pieces = [[sample for _, sample in group] for _, group in itertools.groupby(owned, key=lambda slot: slot[0])]
+        words = philox_words(length, seed=order.seed, purpose=f"load/window/{k}", pass_index=q).tolist()
+        stream, stagger = [], k * order.window // order.num_streams
+        windows = itertools.groupby(enumerate(pieces), key=lambda each: (each[0] + stagger) // order.window)
+        for _, group in windows:
+            samples = [sample for _, piece in group for sample in piece]
+            window_words = words[len(stream) : len(stream) + len(samples)]
+            stream += [sample for _, sample in sorted(zip(window_words, samples, strict=True))]
+        streams.append(stream)
+    return [streams[p % order.num_streams][p // order.num_streams] for p in range(len(slots))]
+
+
+def reference(order, stop):
+    """(shard, sample) at global positions 0..stop-1."""
+    found = []
+    while len(found) < stop:
+        found += reference_pass(order, len(found) // order.num_samples)
+    return found[:stop]
+
+
+def taken(picks, count):
+    return [(pick.position, (pick.piece.shard, pick.sample)) for pick in itertools.islice(picks, count)]
+
+
+@given(SETTINGS, st.integers(1, 12))
+@settings(max_examples=150, deadline=None)
+def test_the_sequence_is_that_of_the_rules_for_every_world_size(values, num_batches):
+    order = Order(**values)
+    expected = list(enumerate(reference(order, num_batches * order.global_batch)))
+    for world_size in range(1, order.global_batch + 1):
+        if order.global_batch % world_size:
+            continue
+        each = num_batches * order.global_batch // world_size
+        ranks = [taken(order.picks(0, rank=r, world_size=world_size), each) for r in range(world_size)]
+        assert sorted(itertools.chain(*ranks)) == expected
+        assert all(position % world_size == r for r, rank in enumerate(ranks) for position, _ in rank)
+
+
+@given(SETTINGS, st.integers(0, 60), st.sampled_from([1, 2, 3, 6]), st.data())
+@settings(max_examples=150, deadline=None)
+def test_it_goes_on_at_any_batch_in_another_world(values, batch, world_size, data):
+    order = Order(**values)
+    assume(order.global_batch % world_size == 0)
+    rank = data.draw(st.integers(0, world_size - 1))
+    count = 3 * order.global_batch
+    expected = list(enumerate(reference(order, batch * order.global_batch + count)))[batch * order.global_batch :]
+    got = taken(order.picks(batch, rank=rank, world_size=world_size), count // world_size)
+    assert got == [(position, sample) for position, sample in expected if position % world_size == rank]
+
+
+@given(SETTINGS)
+@settings(max_examples=100, deadline=None)
+def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(values):
+    order = Order(**values)
+    everything = {(shard, s) for shard, samples in enumerate(order.shard_samples) for s in range(samples)}
+    got = [sample for _, sample in taken(order.picks(0), 2 * order.num_samples)]
+    assert set(got[: order.num_samples]) == set(got[order.num_samples :]) == everything
+    assert sum(order.steps(epoch) for epoch in range(7)) == order.first_batch(7)
+    total = 7 * order.passes * order.num_samples // order.global_batch
+    assert order.first_batch(7) == total
+    for epoch in range(7):
+        for batch in range(order.first_batch(epoch), order.first_batch(epoch + 1)):
+            assert order.epoch_of(batch) == epoch
+
+
+@given(SETTINGS, st.sampled_from([1, 2, 3, 6]))
+@settings(max_examples=100, deadline=None)
+def test_where_the_world_divides_the_streams_a_rank_reads_a_piece_once_and_alone(values, world_size):
+    order = Order(**{**values, "global_batch": 12, "num_streams": 12})
+    readers = {}
+    for rank in range(world_size):
+        for pick in order.picks(0, rank=rank, world_size=world_size):
+            if pick.position >= order.num_samples:
+                break
+            assert pick.of_piece == pick.piece.stop - pick.piece.first
+            readers.setdefault(pick.piece, set()).add(rank)
+    assert all(len(ranks) == 1 for ranks in readers.values())
+    covered = sorted((piece.shard, s) for piece in readers for s in range(piece.first, piece.stop))
+    assert covered == sorted({*covered})
+    assert len(covered) == order.num_samples
+
+
+@given(SETTINGS, st.integers(0, 9), st.sampled_from([1, 2, 3, 4, 6]))
+@settings(max_examples=100, deadline=None)
+def test_whoever_begins_anywhere_knows_when_a_piece_is_done_with(values, batch, world_size):
+    order = Order(**{**values, "global_batch": 12})
+    first = batch * 12
+    end = (first // order.num_samples + 2) * order.num_samples  # of the pass after the one it begins in
+    for rank in range(world_size):
+        seen = {}
+        for pick in order.picks(batch, rank=rank, world_size=world_size):
+            if pick.position >= end:
+                break
+            this_pass = pick.position // order.num_samples
+            seen.setdefault((this_pass, pick.piece), []).append(pick.of_piece)
+        assert all(counts == [len(counts)] * len(counts) for counts in seen.values())
+
+
+@given(COUNTS, st.sampled_from([4, 6, 12]), st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_evaluation_takes_every_sample_once_in_the_stored_order(counts, global_batch, at_once):
+    everything = [(shard, s) for shard, samples in enumerate(counts) for s in range(samples)]
+    for world_size in (1, 2, global_batch):
+        ranks = [
+            list(
+                evaluation_picks(
+                    counts,
+                    global_batch=global_batch,
+                    rank=rank,
+                    world_size=world_size,
+                    samples_per_block=at_once,
+                )
+            )
+            for rank in range(world_size)
+        ]
+        steps = -(-len(everything) // global_batch)
+        assert {len(rank) for rank in ranks} == {steps * global_batch // world_size}
+        rows = [ranks[g % world_size][g // world_size] for g in range(steps * global_batch)]
+        assert [(pick.piece.shard, pick.sample) for pick in rows if pick] == everything
+        assert [pick.position for pick in rows if pick] == list(range(len(everything)))
+
+
+def test_two_seeds_two_passes_and_two_streams_differ():
+    def order(seed):
+        return Order(shard_samples=(300, 300), seed=seed, global_batch=1, samples_per_block=2, num_streams=4)
+
+    first = [sample for _, sample in taken(order(1).picks(0), 1200)]
+    other = [sample for _, sample in taken(order(2).picks(0), 600)]
+    assert len({tuple(first[:600]), tuple(first[600:]), tuple(other)}) == 3
+
+
+def test_golden_vectors():
+    """These never change: a run resumed by a later version goes on with the same samples."""
+    order = Order(
+        shard_samples=(7, 0, 1, 12, 5), seed=3, global_batch=5, samples_per_block=3, passes=5, num_streams=4, window=2
+    )
+    first = [sample for _, sample in taken(order.picks(0), 30)]
+    assert [f"{shard}.{sample}" for shard, sample in first] == GOLDEN
+    large = Order(shard_samples=tuple(range(200, 700)), seed=11, global_batch=64, samples_per_block=18)
+    sequence = [sample for _, sample in taken(large.picks(3000, rank=1, world_size=4), 2000)]
+    assert hashlib.sha256(json.dumps(sequence).encode()).hexdigest()[:32] == GOLDEN_LARGE
+
+
+GOLDEN = """
+0.6 3.9 4.3 3.8 0.0 3.10 4.4 3.6 0.5 0.2 3.2 3.7 0.4 0.3 3.1 3.3 0.1 3.11 3.0 3.5 4.0 4.2 2.0 3.4
+4.1 0.0 3.8 3.10 3.5 0.5
+""".split()
+GOLDEN_LARGE = "214537a22ef30054e4e2fd4fad8bf345"
+
+
+def test_block_sizes():
+    assert samples_per_block(1_281_167, 113_000) == 18
+    assert samples_per_block(4_000, 113_000) == 1  # too few to mix in larger ones
+    assert samples_per_block(10, 0.0) == 1
+    assert samples_per_block(10**6, 5e6) == 1
+    assert samples_per_block(400_000_000, 30_000) == 69
+
+
+def test_a_resume_deep_in_hundreds_of_millions_of_samples():
+    order = Order(shard_samples=(10_000,) * 40_000, seed=0, global_batch=4096, samples_per_block=70)
+    pick = next(order.picks(90_000, rank=5, world_size=32))
+    assert pick.position == 90_000 * 4096 + 5
+    assert pick.piece.first <= pick.sample < pick.piece.stop
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shard_samples": ()}, "no sample"),
+        ({"shard_samples": (0, 0)}, "no sample"),
+        ({"global_batch": 0}, "global_batch must be 1 or more, got 0"),
+        ({"window": -1}, "window must be 1 or more, got -1"),
+    ],
+)
+def test_what_is_no_order_is_refused(values, message):
+    settings = {"shard_samples": (3,), "seed": 0, "global_batch": 1, "samples_per_block": 1}
+    with pytest.raises(UsageError, match=message):
+        Order(**{**settings, **values})
+
+
+def test_a_world_that_cannot_share_a_batch_is_refused():
+    order = Order(shard_samples=(3,), seed=0, global_batch=6, samples_per_block=1)
+    with pytest.raises(UsageError, match="a batch of 6 cannot be shared by 4 ranks"):
+        next(order.picks(0, rank=0, world_size=4))
+    with pytest.raises(UsageError, match="rank must be 0 to 1 in a world of 2, got 2"):
+        next(order.picks(0, rank=2, world_size=2))
