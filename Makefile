@@ -15,18 +15,18 @@ help:
 	@echo "make test        set up and run all tests"
 	@echo "make lint        style, types, import contracts"
 	@echo "make setup       everything for development into .venv"
-	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9"
+	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory"
 	@echo "make bench       images/s of a build beside its peers (make bench-setup first)"
 
 $(BIN)/uv:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-.venv/.demo: $(BIN)/uv setup.cfg constraints.txt
+.venv/.demo: $(BIN)/uv setup.cfg constraints.txt Makefile
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg constraints.txt
+.venv/.dev: $(BIN)/uv setup.cfg constraints.txt Makefile
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,beam,tf,torch,xla,jax,dev]'
 	touch $@ .venv/.demo
 

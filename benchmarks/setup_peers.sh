@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The peers whose pins conflict with ours, in an environment of their own: .bench-venv
+# The peers whose pins conflict with ours, or that nothing else needs, in an environment of their own: .bench-venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=.venv/bin/uv

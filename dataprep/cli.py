@@ -12,6 +12,7 @@ from dataprep import __version__
 from dataprep.errors import DataprepError
 
 COMMANDS = {
+    "adopt": "Let the loaders read data that other tools wrote, as they are.",
     "build": "Original files to verified shards, on disk or in a bucket.",
     "demo-data": "Write small originals, packed as the real ones are, to try everything with.",
     "inspect": "Counts, sizes, classes and pictures of a finished dataset.",

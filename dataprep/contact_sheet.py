@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from dataprep.adopt import open_data
 from dataprep.checks.manifest import image_root
 from dataprep.checks.shard import class_name_of
 from dataprep.errors import DataprepError
@@ -27,6 +28,7 @@ THUMBNAIL_PIXELS = 224
 """Longer side: sharp in a tile of 112 CSS pixels where two device pixels make one."""
 THUMBNAIL_QUALITY = 75
 _READS_IN_FLIGHT = 16
+_COLUMNS = ("key", "image_offset", "image_bytes", "label")
 _CHECK = ImagePolicy(check="decode", on_bad="reject")
 
 
@@ -49,6 +51,8 @@ class _Place(NamedTuple):
     shard: int
     offset: int
     num_bytes: int
+    file: str
+    """Of an adopted image folder; else the format and the dataset say where it is."""
 
 
 def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> list[Picture]:
@@ -58,8 +62,9 @@ def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) ->
         FormatError: The index cannot be read.
     """
     places = list(_places(storage, manifest, split))
+    data = open_data(storage, manifest)
     with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
-        images = pool.map(partial(_read, storage, manifest, split), places)
+        images = pool.map(partial(_read, data, manifest, split), places)
         return [_picture(place, data) for place, data in zip(places, images, strict=True)]
 
 
@@ -74,10 +79,12 @@ def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Itera
         start += num_rows
         if not here:
             continue
-        columns = ["key", "image_offset", "image_bytes", "label"]
+        columns = [name for name in index.columns if name in (*_COLUMNS, "file")]
         table = index.read_group(group, columns).take(here)
-        for key, offset, num_bytes, label in zip(*(table.column(name).to_pylist() for name in columns), strict=True):
-            yield _Place(key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes)
+        files = table.column("file").to_pylist() if "file" in columns else [""] * len(here)
+        found = zip(*(table.column(name).to_pylist() for name in _COLUMNS), files, strict=True)
+        for key, offset, num_bytes, label, file in found:
+            yield _Place(key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes, file)
 
 
 def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> bytes | str:
@@ -85,7 +92,9 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
     try:
         if not 0 < place.num_bytes <= MAX_IMAGE_BYTES:
             return f"the index says {place.num_bytes:,} bytes"
-        if FORMATS[manifest.format] is None:
+        if place.file:
+            file = place.file
+        elif FORMATS[manifest.format] is None:
             suffix = DATASETS[manifest.name].image_suffix
             file = image_file(image_root(manifest, split), place.key, place.class_name, suffix)
         else:

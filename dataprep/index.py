@@ -27,7 +27,7 @@ class ParquetTable:
     Args:
         storage: The dataset's.
         name: The file.
-        schema: The columns that it must have.
+        schemas: The columns that it must have; one of them.
         nullable: Those in which values may be missing.
 
     Raises:
@@ -35,7 +35,9 @@ class ParquetTable:
         FormatError: It is no parquet file, or has other columns.
     """
 
-    def __init__(self, storage: Storage, name: str, schema: pa.Schema, nullable: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, storage: Storage, name: str, *schemas: pa.Schema, nullable: frozenset[str] = frozenset()
+    ) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -48,9 +50,10 @@ class ParquetTable:
                 source = pa.PythonFile(RangeFile(storage, name), mode="r")
                 self._file = pq.ParquetFile(source, pre_buffer=True)
             found = self._file.schema_arrow.remove_metadata()
-        if not found.equals(schema):
+        if not any(found.equals(schema) for schema in schemas):
             columns = ", ".join(f"{field.name} {field.type}" for field in found)[:200]
-            raise FormatError(f"{self._url}: columns {columns}; expected {', '.join(schema.names)}; build it again")
+            raise FormatError(f"{self._url}: columns {columns}; expected {', '.join(schemas[0].names)}; build it again")
+        self.columns: tuple[str, ...] = tuple(found.names)
 
     @property
     def group_rows(self) -> list[int]:
@@ -98,13 +101,19 @@ class ParquetTable:
 
 
 def open_index(storage: Storage, split: str) -> ParquetTable:
-    """The index of a split. Raises FileNotFoundError and FormatError."""
-    return ParquetTable(storage, f"index/{split}.parquet", index_schema(), frozenset({"height", "width"}))
+    """The index of a split; see `index_schema` for its columns. Raises FileNotFoundError and FormatError."""
+    nullable = frozenset({"image_crc32c", "height", "width"})
+    schemas = index_schema(), index_schema(with_files=True)
+    return ParquetTable(storage, f"index/{split}.parquet", *schemas, nullable=nullable)
 
 
 def open_events(storage: Storage, split: str) -> ParquetTable:
     """Repairs and rejections of a split. Raises FileNotFoundError and FormatError."""
+    return ParquetTable(storage, f"index/{split}-events.parquet", events_schema())
+
+
+def events_schema() -> pa.Schema:
+    """Columns of `index/<split>-events.parquet`."""
     import pyarrow as pa
 
-    schema = pa.schema([(name, pa.string()) for name in Event.__dataclass_fields__])
-    return ParquetTable(storage, f"index/{split}-events.parquet", schema)
+    return pa.schema([(name, pa.string()) for name in Event.__dataclass_fields__])

@@ -8,7 +8,8 @@ from statistics import median_low
 
 import numpy as np
 
-from dataprep.checks.manifest import layout_faults, shape_faults
+from dataprep.adopt import is_adopted
+from dataprep.checks.manifest import adopted_faults, layout_faults, shape_faults
 from dataprep.errors import FormatError, UsageError
 from dataprep.histograms import (
     ASPECT_EDGES,
@@ -141,7 +142,7 @@ def readable_manifest(storage: Storage) -> Manifest:
     manifest = read_manifest(storage)
     if manifest is None:
         raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
-    for find in (shape_faults, layout_faults):
+    for find in (adopted_faults,) if is_adopted(manifest) else (shape_faults, layout_faults):
         for fault in find(manifest):
             raise FormatError(f'{storage.url_of(MANIFEST)}: {fault}; see all faults with "dataprep verify"')
     return manifest

@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dataprep.adopt import is_adopted
 from dataprep.checks.files import check_events, check_index, check_metadata
 from dataprep.checks.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
 from dataprep.checks.hashes import NO_HASHES, name_hash, repeated
@@ -166,6 +167,11 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
         under_way = storage.stat(PLAN_JSON) is not None
         hint = "a build is under way there: run it again to finish it" if under_way else "check the URL"
         raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
+    if is_adopted(manifest):
+        raise UsageError(
+            f"{storage.url}: its data were written by other tools and adopted, so there are no digests to compare them "
+            "with; `dataprep inspect` shows it, `dataprep adopt --overwrite` reads it again"
+        )
     for find in (shape_faults, layout_faults):
         for fault in find(manifest):
             findings.add("manifest", MANIFEST, fault)

@@ -53,24 +53,28 @@ def refs_schema() -> pa.Schema:
     )
 
 
-def index_schema() -> pa.Schema:
-    """Columns of `index/<split>.parquet`; height and width are null where images were not checked."""
+def index_schema(*, with_files: bool = False) -> pa.Schema:
+    """Columns of `index/<split>.parquet`; height and width are null where images were not checked.
+
+    Args:
+        with_files: Adopted image folders have a last column `file`, the image's name below the data's root; it does
+            not follow from the key there. Adopted data may have no image_crc32c.
+    """
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            ("key", pa.string()),
-            ("shard", pa.int32()),
-            ("record_offset", pa.int64()),
-            ("record_bytes", pa.int64()),
-            ("image_offset", pa.int64()),
-            ("image_bytes", pa.int64()),
-            ("image_crc32c", pa.uint32()),
-            ("label", pa.int32()),
-            ("height", pa.int32()),
-            ("width", pa.int32()),
-        ]
-    )
+    fields = [
+        ("key", pa.string()),
+        ("shard", pa.int32()),
+        ("record_offset", pa.int64()),
+        ("record_bytes", pa.int64()),
+        ("image_offset", pa.int64()),
+        ("image_bytes", pa.int64()),
+        ("image_crc32c", pa.uint32()),
+        ("label", pa.int32()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+    ]
+    return pa.schema([*fields, ("file", pa.string())] if with_files else fields)
 
 
 def refs_table(refs: Sequence[SampleRef]) -> pa.Table:

@@ -120,9 +120,10 @@ class Order:
             UsageError: The rank is not one of the world's, or its size does not divide the batch.
         """
         check_world(self.global_batch, rank, world_size)
-        return self._picks(batch * self.global_batch + rank, world_size)
+        return self.every(world_size, batch * self.global_batch + rank)
 
-    def _picks(self, position: int, world_size: int) -> Iterator[Pick]:
+    def every(self, world_size: int, position: int) -> Iterator[Pick]:
+        """The samples at a position and at every `world_size`-th after it, without end."""
         num_samples, num_streams = self.num_samples, self.num_streams
         while True:
             this_pass = position // num_samples
@@ -160,30 +161,23 @@ def samples_per_block(
     return max(1, min(int(block_bytes // max(1.0, mean_image_bytes)), most))
 
 
-def evaluation_picks(
-    shard_samples: Sequence[int], *, global_batch: int, rank: int = 0, world_size: int = 1, samples_per_block: int = 1
-) -> Iterator[Pick | None]:
-    """One rank's samples in the stored order, each once, and None for what fills the last batch up.
+def stored_picks(
+    shard_samples: Sequence[int], *, first: int = 0, step: int = 1, samples_per_block: int = 1
+) -> Iterator[Pick]:
+    """The samples as they are stored: those at position `first` and at every `step`-th after it, to the end.
 
     Args:
         shard_samples: Of each shard.
-        samples_per_block: Samples that are read at once; 1 in a world of several ranks, which share every block.
+        samples_per_block: Samples that are read at once; taken as 1 where others have a part in every block.
     """
-    check_world(global_batch, rank, world_size)
-    at_once = samples_per_block if world_size == 1 else 1
-    position = 0
+    at_once = samples_per_block if step == 1 else 1
+    before = 0
     for shard, samples in enumerate(shard_samples):
-        for first in range(0, samples, at_once):
-            piece = Piece(shard, first, min(first + at_once, samples), 0)
-            of_piece = piece.stop - piece.first
-            for sample in range(piece.first, piece.stop):
-                if position % world_size == rank:
-                    yield Pick(position, piece, sample, of_piece)
-                position += 1
-    while position % global_batch:
-        if position % world_size == rank:
-            yield None
-        position += 1
+        for sample in range((first - before) % step, samples, step):
+            block = sample - sample % at_once
+            piece = Piece(shard, block, min(block + at_once, samples), 0)
+            yield Pick(before + sample, piece, sample, piece.stop - piece.first)
+        before += samples
 
 
 class _Blocks:

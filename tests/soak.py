@@ -29,6 +29,7 @@ from tests.support.finished import verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
+from tests.support.loading import killed_and_resumed
 
 STATE = Path("build/soak")
 DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
@@ -247,7 +248,52 @@ def _hostile(case: object, folder: Path) -> str:
     return case.outcome
 
 
-SHOWS = {"2": show_2, "3": show_3, "4": show_4, "5": show_5, "9": show_9}
+# Loading
+
+
+def load_resume() -> Iterator[Case]:
+    for number in range(20):
+        yield f"killed and resumed on 4, 2 and 1 ranks, round {number}", partial(_load_resume, number)
+
+
+def _load_resume(number: int, folder: Path) -> str:
+    fmt = FORMATS[number % len(FORMATS)]
+    return f"{killed_and_resumed(loaded(fmt), folder, random.Random(number))} batches"
+
+
+@cache
+def loaded(fmt: str, images: int = 600) -> Path:
+    output = Path(tempfile.mkdtemp(prefix="soak-loaded-")) / "out"
+    build("imagenet", originals("imagenet", images), output, fmt, "--num-shards", 5, "--split", "train")
+    return output
+
+
+def load_memory() -> Iterator[Case]:
+    for fmt in FORMATS:
+        for processes in (0, 2):
+            yield f"50 epochs, {fmt}, {processes} processes", partial(_load_memory, fmt, processes)
+
+
+def _load_memory(fmt: str, processes: int, _folder: Path) -> str:
+    settings = {"batch_size": 64, "image_size": 112, "processes": processes}
+    program = [sys.executable, "-m", "tests.support.load_memory", str(loaded(fmt, 2000)), "50", json.dumps(settings)]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=1800, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = json.loads(run.stdout)
+    assert found["grown"] < 0.02, found
+    assert found["before"] == found["after"], found
+    return f"{found['bytes'][-1] / 1e6:.0f} MB, grown by {found['grown']:.2%} after the fifth epoch"
+
+
+SHOWS = {
+    "2": show_2,
+    "3": show_3,
+    "4": show_4,
+    "5": show_5,
+    "9": show_9,
+    "load-resume": load_resume,
+    "load-memory": load_memory,
+}
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from dataprep.sources.base import MAX_SAMPLES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HASHES = frozenset({"sha256", "enumeration_sha256", "plan_hash"})
+_SPLIT = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
 
 _MANIFEST_TYPES = {
@@ -60,34 +61,55 @@ def written_passes(manifest: Manifest, split: SplitManifest) -> int:
     return 1 if FORMATS[manifest.format] is None else int(split.repeats["stored"])
 
 
+def adopted_faults(manifest: Manifest) -> Iterator[str]:
+    """As `shape_faults`, of data that other tools wrote: names are theirs, and digests are not always known."""
+    if not isinstance(manifest.name, str):
+        yield f"name {_shown(manifest.name)}, expected text"
+    yield from _common_faults(manifest)
+    for split in manifest.splits:
+        if not isinstance(split.name, str) or not _SPLIT.fullmatch(split.name):
+            yield f"split {_shown(split.name)}, expected letters, digits, _ and -"
+            continue
+        yield from _split_shape_faults(split, hashed=False)
+        for what, found in (("index", split.index), ("events", split.events)):
+            due = f"index/{split.name}.parquet" if what == "index" else f"index/{split.name}-events.parquet"
+            if isinstance(found, dict) and found.get("file") != due:
+                yield f"split {split.name}: {what} is {_shown(found.get('file'))}, expected {due}"
+
+
 def shape_faults(manifest: Manifest) -> Iterator[str]:
     """What keeps it from being looked at more closely: wrong types, unknown names."""
     dataset = DATASETS.get(manifest.name) if isinstance(manifest.name, str) else None
     if dataset is None:
         yield f"name {_shown(manifest.name)}, expected one of {', '.join(DATASETS)}"
+    yield from _common_faults(manifest)
+    for split in manifest.splits:
+        if dataset is not None and (not isinstance(split.name, str) or split.name not in dataset.splits):
+            yield f"split {_shown(split.name)}, expected one of {', '.join(dataset.splits)}"
+        else:
+            yield from _split_shape_faults(split, hashed=True)
+
+
+def _common_faults(manifest: Manifest) -> Iterator[str]:
+    """Wrong types outside the splits, and an unknown format."""
     if not isinstance(manifest.format, str) or manifest.format not in FORMATS:
         yield f"format {_shown(manifest.format)}, expected one of {', '.join(FORMATS)}"
     fields = {name: getattr(manifest, name) for name in _MANIFEST_TYPES}
     yield from _type_faults("", fields, _MANIFEST_TYPES)
     if not all(isinstance(name, str) for name in manifest.classes):
         yield "classes hold something else than names"
-    for split in manifest.splits:
-        if dataset is not None and (not isinstance(split.name, str) or split.name not in dataset.splits):
-            yield f"split {_shown(split.name)}, expected one of {', '.join(dataset.splits)}"
-        else:
-            yield from _split_shape_faults(split)
     for field, types in (("files", _FILE_TYPES), ("sources", _SOURCE_TYPES)):
         for entry in getattr(manifest, field):
             yield from _type_faults(f"{field}: ", entry, types)
 
 
-def _split_shape_faults(split: SplitManifest) -> Iterator[str]:
+def _split_shape_faults(split: SplitManifest, *, hashed: bool) -> Iterator[str]:
     where = f"split {split.name}: "
     yield from _type_faults(where, {name: getattr(split, name) for name in _SPLIT_TYPES}, _SPLIT_TYPES)
     if not all(_is(count, int) for count in split.class_counts):
         yield f"{where}class_counts hold something else than counts"
     for number, shard in enumerate(split.shards):
-        yield from _type_faults(f"{where}shard {number}: ", shard, _SHARD_TYPES)
+        yield from _type_faults(f"{where}shard {number}: ", shard, _SHARD_TYPES, hashed=hashed)
     for name in ("index", "events"):
         yield from _type_faults(f"{where}{name}: ", getattr(split, name), _FILE_TYPES)
     for name in ("repeats", "repaired", "rejected"):
@@ -98,7 +120,7 @@ def _split_shape_faults(split: SplitManifest) -> Iterator[str]:
             yield f"{where}repeats {_shown(counts)}, expected count and stored"
 
 
-def _type_faults(where: str, found: Any, types: Mapping[str, type]) -> Iterator[str]:
+def _type_faults(where: str, found: Any, types: Mapping[str, type], *, hashed: bool = True) -> Iterator[str]:
     if not isinstance(found, dict):
         yield f"{where}{_shown(found)}, expected {', '.join(types)}"
         return
@@ -108,9 +130,9 @@ def _type_faults(where: str, found: Any, types: Mapping[str, type]) -> Iterator[
         value = found.get(name)
         if name in found and not _is(value, kind):
             yield f"{where}{name} is {_shown(value)}, expected {kind.__name__}{' of 0 or more' if kind is int else ''}"
-        elif name in _HASHES and not _SHA256.fullmatch(str(value)):
+        elif hashed and name in _HASHES and not _SHA256.fullmatch(str(value)):
             yield f"{where}{name} is {_shown(value)}, expected 64 hexadecimal digits"
-        elif name == "crc32c" and not _CRC32C.fullmatch(str(value)):
+        elif hashed and name == "crc32c" and not _CRC32C.fullmatch(str(value)):
             yield f"{where}crc32c is {_shown(value)}, expected 8 characters of base64"
 
 

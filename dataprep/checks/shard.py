@@ -83,6 +83,9 @@ def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Fin
     except FormatError as error:
         findings.add("format", where, str(error))
         return None
+    if table.column("image_crc32c").null_count:
+        findings.add("format", where, "values of image_crc32c are missing; build it again")
+        return None
     rows = [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in Row._fields), strict=True)]
     for position, row in enumerate(rows):
         if row.shard != number:

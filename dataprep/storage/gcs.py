@@ -46,6 +46,10 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 class GCSStorage:
     """A prefix of a bucket. See `Storage` for what each call promises.
 
+    Args:
+        url: gs://bucket/prefix
+        impatience: How soon reads give up; by default after five minutes of retries.
+
     Raises:
         UsageError: The URL names no bucket, or a prefix that objects cannot have.
     """
@@ -53,7 +57,9 @@ class GCSStorage:
     is_local = False
     reads_in_flight = 64
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, impatience: gcs_client.Impatience | None = None) -> None:
+        self._impatience = impatience
+        self._timeout_s = gcs_client.request_timeout_s(impatience)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
             raise UsageError(f"{shown(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
@@ -62,8 +68,8 @@ class GCSStorage:
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._following: dict[Path, Following] = {}
 
-    def __reduce__(self) -> tuple[Callable[[str], GCSStorage], tuple[str]]:
-        return GCSStorage, (self.url,)
+    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Impatience | None]]:
+        return GCSStorage, (self.url, self._impatience)
 
     def url_of(self, name: str) -> str:
         """The object's gs:// URL."""
@@ -76,7 +82,7 @@ class GCSStorage:
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             blob = self._blob(name)
             try:
-                blob.reload(retry=gcs_client.retry_policy())
+                blob.reload(retry=gcs_client.retry_policy(impatience=self._impatience), timeout=self._timeout_s)
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
@@ -95,7 +101,9 @@ class GCSStorage:
 
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             try:
-                data: bytes = self._blob(name).download_as_bytes(retry=gcs_client.retry_policy(), checksum="crc32c")
+                retry = gcs_client.retry_policy(impatience=self._impatience)
+                blob = self._blob(name)
+                data: bytes = blob.download_as_bytes(retry=retry, timeout=self._timeout_s, checksum="crc32c")
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
@@ -111,7 +119,8 @@ class GCSStorage:
         with bucket_errors(url, "storage.objects.get"):
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
-                    data = gcs_ranges.read_range(self.bucket, self._full(name), offset, num_bytes)
+                    full = self._full(name)
+                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._impatience)
         if len(data) == num_bytes > 0:
             return data
         info = self.stat(name)

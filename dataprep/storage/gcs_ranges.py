@@ -13,9 +13,7 @@ from dataprep.storage import gcs_client
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSStore
 
-CONNECT_TIMEOUT = "10s"
-# Between two pieces of a response: a stalled connection is given up, a slow one is not.
-READ_TIMEOUT = "60s"
+CONNECT_TIMEOUT_S = 10.0
 HTTP_NOT_SATISFIABLE = 416
 _WORTH_RETRYING = {None, 408, 429, 500, 502, 503, 504}
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -23,7 +21,9 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _runtime_pid: int | None = None
 
 
-def read_range(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
+def read_range(
+    bucket: str, name: str, offset: int, num_bytes: int, impatience: gcs_client.Impatience | None = None
+) -> bytes:
     """The bytes of an object from `offset`: fewer than `num_bytes`, or none, where it ends before.
 
     Args:
@@ -36,13 +36,14 @@ def read_range(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
             google.auth.exceptions.GoogleAuthError: Anything else, after the retries.
     """
     if _runtime_is_of_parent():
-        return _read_with_client(bucket, name, offset, num_bytes)
+        return _read_with_client(bucket, name, offset, num_bytes, impatience)
     import obstore
     from obstore.exceptions import GenericError
 
-    store = _store(bucket, gcs_client.emulator_url())
+    store = _store(bucket, gcs_client.emulator_url(), impatience)
     # Obstore's own retries are off: they leave out 429.
-    read = gcs_client.retry_policy(_is_worth_retrying)(obstore.get_range)
+    retry = gcs_client.retry_policy(_is_worth_retrying, impatience=impatience, status_of=_status)
+    read = retry(obstore.get_range)
     try:
         data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
     except GenericError as error:
@@ -75,13 +76,16 @@ def _status(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
-def _read_with_client(bucket: str, name: str, offset: int, num_bytes: int) -> bytes:
+def _read_with_client(
+    bucket: str, name: str, offset: int, num_bytes: int, impatience: gcs_client.Impatience | None
+) -> bytes:
     from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
 
     blob = gcs_client.client().bucket(bucket).blob(name)
-    last = offset + num_bytes - 1
+    last, retry = offset + num_bytes - 1, gcs_client.retry_policy(impatience=impatience)
+    timeout_s = gcs_client.request_timeout_s(impatience)
     try:
-        data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=gcs_client.retry_policy())
+        data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=retry, timeout=timeout_s)
     except RequestRangeNotSatisfiable:
         return b""
     except NotFound as error:
@@ -90,13 +94,14 @@ def _read_with_client(bucket: str, name: str, offset: int, num_bytes: int) -> by
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, emulator: str) -> GCSStore:
+def _store(bucket: str, emulator: str, impatience: gcs_client.Impatience | None = None) -> GCSStore:
     from obstore.auth.google import GoogleCredentialProvider
     from obstore.store import GCSStore
 
+    stall_s = gcs_client.request_timeout_s(impatience)
     options: ClientConfig = {
-        "connect_timeout": CONNECT_TIMEOUT,
-        "read_timeout": READ_TIMEOUT,
+        "connect_timeout": f"{min(stall_s, CONNECT_TIMEOUT_S) * 1000:.0f}ms",
+        "read_timeout": f"{stall_s * 1000:.0f}ms",
         "timeout": f"{gcs_client.RETRY_DEADLINE_S:.0f}s",
     }
     if emulator:

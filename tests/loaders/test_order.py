@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from dataprep.randomness import permutation, philox_words
-from loaders.order import Order, evaluation_picks, samples_per_block
+from loaders.order import Order, samples_per_block, stored_picks
 
 COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
 SETTINGS = st.fixed_dictionaries(
@@ -137,28 +137,17 @@ def test_whoever_begins_anywhere_knows_when_a_piece_is_done_with(values, batch, 
         assert all(counts == [len(counts)] * len(counts) for counts in seen.values())
 
 
-@given(COUNTS, st.sampled_from([4, 6, 12]), st.integers(1, 5))
+@given(COUNTS, st.integers(1, 12), st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
-def test_evaluation_takes_every_sample_once_in_the_stored_order(counts, global_batch, at_once):
+def test_the_stored_order_has_every_sample_once(counts, world_size, at_once):
     everything = [(shard, s) for shard, samples in enumerate(counts) for s in range(samples)]
-    for world_size in (1, 2, global_batch):
-        ranks = [
-            list(
-                evaluation_picks(
-                    counts,
-                    global_batch=global_batch,
-                    rank=rank,
-                    world_size=world_size,
-                    samples_per_block=at_once,
-                )
-            )
-            for rank in range(world_size)
-        ]
-        steps = -(-len(everything) // global_batch)
-        assert {len(rank) for rank in ranks} == {steps * global_batch // world_size}
-        rows = [ranks[g % world_size][g // world_size] for g in range(steps * global_batch)]
-        assert [(pick.piece.shard, pick.sample) for pick in rows if pick] == everything
-        assert [pick.position for pick in rows if pick] == list(range(len(everything)))
+    rows = [stored_picks(counts, first=rank, step=world_size, samples_per_block=at_once) for rank in range(world_size)]
+    picks = sorted(itertools.chain(*rows))
+    assert [pick.position for pick in picks] == list(range(len(everything)))
+    assert [(pick.piece.shard, pick.sample) for pick in picks] == everything
+    for pick in picks:
+        assert pick.piece.first <= pick.sample < pick.piece.stop <= counts[pick.piece.shard]
+        assert pick.of_piece == sum(other.piece == pick.piece for other in picks)
 
 
 def test_two_seeds_two_passes_and_two_streams_differ():

@@ -1,0 +1,353 @@
+"""Images/s, CPU time and memory of our loader beside five others on the same images: one table.
+
+python benchmarks/loaders.py --corpus DIR --json loaders.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import measure
+from originals import DATAPREP, corpus_images, image_folder
+
+from dataprep.plan import codec_versions
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is this file
+from loaders.peers import PEERS  # noqa: E402
+
+PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
+SCRIPTS = Path(__file__).resolve().parent / "peers_loaders"
+SHARDS = 8
+"""Of every layout: each of a few workers has some of its own."""
+WARM_UP_BATCHES = 4
+OUR_FORMATS = ("webdataset", "tfrecord", "imagefolder")
+OUR_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear-no-antialias"}
+"""Names of the column `resize` and what our loader calls them: tf.data's bilinear does not antialias."""
+IN_OWN_ENVIRONMENT = ("mosaic", "grain")
+
+HEADER = """\
+{images:,} images of {kilobytes:.0f} kB in the page cache, {workers} workers (processes or threads) on {cores} cores;
+batches of {batch_size}, uint8; random-resized crop (area 0.2-1, aspect 3/4-4/3), flip, shuffled. Every run is a process
+that takes {taken:,} images after its first batch; medians of {rounds} interleaved rounds{warm_up}.
+
+(a) full decode  simplejpeg on whole images in as many plain threads: no reading, no crop, no resize
+{recipes}
+images/s:     after the first batch; slowest and fastest: of the rounds. CPU: of all processes, in that time
+of (a):       of the rate of full decoding alone
+first batch:  seconds from exec to the first batch, imports included
+largest MB:   peak of the largest process; sum MB: of all its processes together"""
+
+BILINEAR_TARGET = 1.3
+"""Our slowest format to tf.data, both bilinear without antialiasing."""
+TORCHVISION_TARGET = 2.2
+"""Our slowest format to torchvision on PIL, both bicubic with antialiasing."""
+FORMATS_TARGET = 0.95
+"""Our slowest format to our fastest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One row's way to load the images."""
+
+    name: str
+    kind: str
+    """`ours`, `decode` or a peer's name: the argument of contestant.py."""
+    layout: str
+    interpolation: str = ""
+
+    def command(self, roots: dict[str, Path], taken: int, image_size: int, options: argparse.Namespace) -> list[str]:
+        """What to execute; the clock for its first batch starts now."""
+        python = PEERS_PYTHON if self.kind in IN_OWN_ENVIRONMENT else sys.executable
+        root = roots[self.layout]
+        if self.kind != "ours" and (root / "train").is_dir():
+            root /= "train"
+        words: list[object] = [python, SCRIPTS / "contestant.py", self.kind, root, "--images", taken]
+        words += ["--image-size", image_size, "--batch-size", options.batch_size, "--workers", options.workers]
+        if self.kind == "ours":
+            words += ["--interpolation", OUR_INTERPOLATIONS[self.interpolation]]
+        return [*map(str, words), "--started-s", str(time.monotonic())]
+
+
+def _contenders() -> dict[str, Contender]:
+    found = [Contender(name="decode", kind="decode", layout="imagefolder")]
+    for interpolation, suffix in (("bicubic", ""), ("bilinear", "-bilinear")):
+        found += [
+            Contender(name=f"ours-{each}{suffix}", kind="ours", layout=each, interpolation=interpolation)
+            for each in OUR_FORMATS
+        ]
+    found += [
+        Contender(name=name, kind=name, layout=peer.layout, interpolation=peer.interpolation)
+        for name, peer in PEERS.items()
+    ]
+    return {each.name: each for each in found}
+
+
+CONTENDERS = _contenders()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """Medians of one contender's rounds at one image size."""
+
+    images_per_s: float
+    cpu_ms_per_image: float
+    first_batch_s: float
+    largest_mb: float
+    sum_mb: float
+    rounds_images_per_s: list[float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    image_size: int
+    name: str
+    interpolation: str
+    result: Result
+    of_decode: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """One stated target."""
+
+    image_size: int
+    title: str
+    ratio: float
+    target: float
+
+    @property
+    def verdict(self) -> str:
+        return "PASS" if self.ratio >= self.target else "short"
+
+
+class Bench:
+    """The images in every layout that is needed, and what the rounds measured."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self._options = options
+        images = corpus_images(options.corpus, work, options.images)
+        self.num_images = len(images)
+        self.num_bytes = sum(image.stat().st_size for image in images)
+        self.taken = -(-round(options.epochs * self.num_images) // options.batch_size) * options.batch_size
+        self._contenders = [CONTENDERS[name] for name in options.contenders]
+        self._roots = write_layouts(images, {each.layout for each in self._contenders}, work, options.workers)
+        self._rounds: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
+
+    def warm_up(self) -> None:
+        """Everything once for a few batches."""
+        for contender in self._contenders:
+            self._once(contender, self._options.image_sizes[0], WARM_UP_BATCHES * self._options.batch_size)
+
+    def round(self) -> None:
+        """Every contender at every size, one after the other."""
+        for image_size in self._options.image_sizes:
+            for contender in self._contenders:
+                found = self._once(contender, image_size, self.taken)
+                self._rounds[contender.name, image_size].append(found)
+
+    def _once(self, contender: Contender, image_size: int, taken: int) -> dict[str, float]:
+        measured = measure(contender.command(self._roots, taken, image_size, self._options), _environment())
+        said = json.loads(measured.stdout.strip().splitlines()[-1])
+        return {
+            "images_per_s": said["images"] / said["elapsed_s"],
+            "cpu_ms_per_image": 1e3 * said["cpu_s"] / said["images"],
+            "first_batch_s": said["first_batch_s"],
+            "largest_mb": measured.largest_bytes / 1e6,
+            "sum_mb": measured.sum_bytes / 1e6,
+        }
+
+    def rows(self, image_size: int) -> list[Row]:
+        """One section of the table."""
+        results = {each.name: _medians(self._rounds[each.name, image_size]) for each in self._contenders}
+        decode = results.get("decode")
+        return [
+            Row(
+                image_size=image_size,
+                name="(a) full decode" if each.name == "decode" else each.name,
+                interpolation=each.interpolation,
+                result=results[each.name],
+                of_decode=results[each.name].images_per_s / decode.images_per_s if decode else None,
+            )
+            for each in self._contenders
+        ]
+
+
+def _medians(rounds: list[dict[str, float]]) -> Result:
+    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    return Result(**medians, rounds_images_per_s=[round(each["images_per_s"], 1) for each in rounds])
+
+
+def write_layouts(images: list[Path], layouts: set[str], work: Path, workers: int) -> dict[str, Path]:
+    """The same images in every layout, as `dataprep build` leaves them: repaired, and without what it rejects."""
+    source = image_folder(images, work / "originals")
+    roots = {layout: work / layout for layout in layouts | {"imagefolder"}}
+    for layout in [each for each in OUR_FORMATS if each in roots]:
+        command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], "--format", layout]
+        command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
+        _run([*command, "--workers", str(workers), "--json"])
+    for layout in sorted(layouts.difference(OUR_FORMATS)):
+        command = [PEERS_PYTHON, SCRIPTS / "layouts.py", layout, "--images", roots["imagefolder"] / "train"]
+        _run([*command, "--out", roots[layout], "--shards", str(SHARDS)])
+    return roots
+
+
+def _run(command: list[Any]) -> None:
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), str(SCRIPTS.parent)])  # in this order: `loaders` is the package
+    return dict(os.environ) | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
+
+
+def compare(rows: list[Row]) -> list[Comparison]:
+    """The stated targets at one image size, those for which everything was measured."""
+    rates = {row.name: row.result.images_per_s for row in rows}
+    ours = {
+        interpolation: [row.result.images_per_s for row in rows if _is_ours(row) and row.interpolation == interpolation]
+        for interpolation in OUR_INTERPOLATIONS
+    }
+    others = {name: rate for name, rate in rates.items() if name in PEERS and name not in ("tf.data", "torchvision")}
+    wanted = []
+    if ours["bilinear"] and "tf.data" in rates:
+        wanted.append(("our slowest bilinear to tf.data", min(ours["bilinear"]) / rates["tf.data"], BILINEAR_TARGET))
+    if ours["bicubic"] and "torchvision" in rates:
+        ratio = min(ours["bicubic"]) / rates["torchvision"]
+        wanted.append(("our slowest bicubic to torchvision", ratio, TORCHVISION_TARGET))
+    if ours["bicubic"] and others:
+        fastest = max(others, key=lambda name: others[name])
+        wanted.append(
+            (f"our slowest bicubic to the fastest other, {fastest}", min(ours["bicubic"]) / others[fastest], 1)
+        )
+    for interpolation, own in ours.items():
+        if len(own) > 1:
+            wanted.append((f"our slowest format to our fastest, {interpolation}", min(own) / max(own), FORMATS_TARGET))
+    return [Comparison(image_size=rows[0].image_size, title=title, ratio=r, target=t) for title, r, t in wanted]
+
+
+def _is_ours(row: Row) -> bool:
+    return row.name.startswith("ours-")
+
+
+def print_section(rows: list[Row], comparisons: list[Comparison]) -> None:
+    """The table of one image size, and how its targets were met."""
+    print(
+        f"\n{f'image size {rows[0].image_size}':27}{'resize':>9}{'images/s':>10}{'slowest':>9}{'fastest':>9}"
+        f"{'CPU ms/image':>14}{'of (a)':>8}{'first batch s':>15}{'largest MB':>12}{'sum MB':>8}"
+    )
+    for row in rows:
+        found = row.result
+        print(
+            f"{row.name:27}{row.interpolation:>9}{found.images_per_s:10,.0f}{min(found.rounds_images_per_s):9,.0f}"
+            f"{max(found.rounds_images_per_s):9,.0f}{found.cpu_ms_per_image:14.2f}"
+            f"{'' if row.of_decode is None else format(row.of_decode, '.2f'):>8}{found.first_batch_s:15.1f}"
+            f"{found.largest_mb:12,.0f}{found.sum_mb:8,.0f}"
+        )
+    if comparisons:
+        print(f"\n{'':55}{'ratio':>8}{'target':>9}")
+    for each in comparisons:
+        print(f"{each.title:55}{each.ratio:8.2f}{'>= ' + format(each.target, 'g'):>9}{each.verdict:>7}")
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    cores = sorted(os.sched_getaffinity(0))[: options.workers]
+    os.sched_setaffinity(0, cores)  # of all contenders: threads that nobody asked for win nothing
+    work = options.work.resolve() / f"loaders-{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        bench = Bench(options, work)
+        if not options.no_warm_up:
+            bench.warm_up()
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            bench.round()
+    finally:
+        shutil.rmtree(work)
+    print_header(bench, options, len(cores))
+    sections = [bench.rows(image_size) for image_size in options.image_sizes]
+    for rows in sections:
+        print_section(rows, compare(rows))
+    if options.json:
+        options.json.write_text(json.dumps(document(bench, sections, options), indent=1) + "\n")
+
+
+def print_header(bench: Bench, options: argparse.Namespace, cores: int) -> None:
+    """What was measured, and how to read it."""
+    recipes = [f"{name:16} {PEERS[name].recipe}\n" for name in options.contenders if name in PEERS]
+    print(
+        HEADER.format(
+            images=bench.num_images,
+            kilobytes=bench.num_bytes / bench.num_images / 1e3,
+            workers=options.workers,
+            cores=cores,
+            batch_size=options.batch_size,
+            taken=bench.taken,
+            rounds=options.rounds,
+            warm_up="" if options.no_warm_up else " after a warm-up",
+            recipes="".join(recipes),
+        )
+    )
+
+
+def document(bench: Bench, sections: Iterable[list[Row]], options: argparse.Namespace) -> dict[str, Any]:
+    """The tables and what they were measured on, as JSON values."""
+    return {
+        "images": bench.num_images,
+        "bytes": bench.num_bytes,
+        "taken": bench.taken,
+        "rounds": options.rounds,
+        "batch_size": options.batch_size,
+        "workers": options.workers,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+        "rows": [asdict(row) for rows in sections for row in rows],
+        "comparisons": [{**asdict(each), "verdict": each.verdict} for rows in sections for each in compare(rows)],
+    }
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line; a peer that is not installed is left out, with a word."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--image-sizes", type=int, nargs="+", default=[224])
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--workers", type=int, default=2, help="processes or threads, and so many cores for them all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=float, default=2, help="after the first batch, in each round")
+    parser.add_argument("--no-warm-up", action="store_true", help="measure the first runs, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="where the layouts are written")
+    parser.add_argument("--json", type=Path, help="write the table there, too")
+    options = parser.parse_args()
+    if not PEERS_PYTHON.exists():
+        for name in IN_OWN_ENVIRONMENT:
+            if name in options.contenders:
+                print(f"{name} is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+                options.contenders.remove(name)
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""What lies at a URL: which tool wrote it, which files are its shards, and to which split each belongs.
+
+Only names, sizes and the small files that describe a TFDS directory are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
+from dataprep.adopt.rows import NO_LABELS
+from dataprep.errors import SourceError, UsageError
+from dataprep.manifest import MANIFEST
+from dataprep.sources.keys import shown
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.workspace import BUILD
+
+ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
+DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
+MAX_DESCRIPTION_BYTES = 64 << 20
+"""Of a file that describes a TFDS directory; one with 20 million shard lengths stays below."""
+
+_SPLIT_WORDS = ("train", "training", "val", "valid", "validation", "test", "testing")
+_SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_TFRECORD = re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z")
+_COMPRESSED = re.compile(r"\.(?:tar\.\w+|tgz|tfrecords?\.\w+)\Z")
+_TFDS_FILE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundShard:
+    """One file of samples, or some files of an image folder."""
+
+    split: str
+    number: int
+    """Position in its split."""
+    name: str
+    num_bytes: int
+    crc32c: str
+    """Empty where the store does not keep it."""
+    samples: int | None
+    """As a description says; None where none does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """Data that other tools wrote."""
+
+    kind: str
+    """`imagefolder`, `webdataset`, `tfrecord`, `tfds`, or `img2dataset`."""
+    format: str
+    name: str
+    licence: str = ""
+    shards: tuple[FoundShard, ...]
+    """Split after split."""
+    images: Mapping[str, FolderImages] = field(default_factory=dict)
+    """Of an image folder, by split."""
+    classes: tuple[str, ...] | None = None
+    """None where only the labels can tell."""
+
+    @property
+    def has_classes_in_root(self) -> bool:
+        """Whether any folder put into its root would be a class."""
+        return any(images.root_depth == 0 for images in self.images.values())
+
+
+def find(
+    storage: Storage, *, format_name: str = "auto", splits: Sequence[tuple[str, str]] = (), labels: str | None = None
+) -> Found:
+    """Look at the names that are there.
+
+    Args:
+        format_name: One of ADOPTABLE.
+        splits: Split and pattern; empty finds them by name.
+        labels: Field that holds the label, NO_LABELS, or None.
+
+    Raises:
+        UsageError: Nothing there can be adopted, or it must be said which of several things is meant.
+        SourceError: A description cannot be read, or names what is not there.
+    """
+    for split, _ in splits:
+        _check_split(split)
+    listing = [info for info in storage.list() if not _is_ours(info.name)]
+    if not listing:
+        raise UsageError(f"{storage.url}: nothing is there; check the URL")
+    format_name = _format_of(storage, listing) if format_name == "auto" else format_name
+    name = storage.url.rstrip("/").rpartition("/")[2] or "data"
+    if format_name == "imagefolder":
+        return _find_folder(storage, name, listing, splits, labels)
+    if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
+        return _find_tfds(storage, listing, splits, labels)
+    suffix = re.compile(r"\.tar\Z") if format_name == "webdataset" else _TFRECORD
+    files = [info for info in listing if suffix.search(info.name)]
+    if not files:
+        raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
+    by_split = assign_splits(storage, files, splits)
+    shards = tuple(_shard(split, n, info) for split, infos in by_split.items() for n, info in enumerate(infos))
+    is_img2dataset = any(info.name.endswith("_stats.json") for info in listing)
+    kind = "img2dataset" if is_img2dataset else format_name
+    classes = () if labels == NO_LABELS else None
+    return Found(kind=kind, format=format_name, name=name, shards=shards, classes=classes)
+
+
+def _find_folder(
+    storage: Storage, name: str, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
+) -> Found:
+    if labels not in (None, NO_LABELS):
+        raise UsageError(f"--labels {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
+    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits))
+    return Found(
+        kind="imagefolder",
+        format="imagefolder",
+        name=name,
+        shards=tuple(shard for split, found in images.items() for shard in _folder_shards(split, found)),
+        images=images,
+        classes=() if labels == NO_LABELS else classes,
+    )
+
+
+def assign_splits(
+    storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
+) -> dict[str, list[ObjectInfo]]:
+    """The files of each split: by the patterns, else by the last of the usual words in their names, else all `train`.
+
+    Raises:
+        UsageError: A pattern fits no file, two fit one, or some names have such a word and others none.
+    """
+    found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
+    nameless: list[ObjectInfo] = []
+    for info in files:
+        names = {split for split, pattern in splits if _fits(info.name, pattern)}
+        if not splits:
+            names = set(_SPLIT_IN_NAME.findall(info.name)[-1:])
+        if len(names) > 1:
+            raise UsageError(
+                f"{storage.url_of(info.name)}: --split {' and '.join(sorted(names))}; expected one of them"
+            )
+        for name in names:
+            found.setdefault(name, []).append(info)
+        if not names and not splits:
+            nameless.append(info)
+    empty = [f"{split}={pattern}" for split, pattern in splits if not found[split]]
+    if empty:
+        raise UsageError(f"{storage.url}: no file for --split {', '.join(empty)}; there are {_examples(files)}")
+    if nameless and found:
+        raise UsageError(
+            f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
+            f"({_examples(nameless)}); say which are which: --split NAME=PATTERN"
+        )
+    return dict(sorted(found.items())) if found else {"train": nameless}
+
+
+def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The folder of each split of an image folder; the root itself is `train` where no folder is called so.
+
+    Raises:
+        UsageError: Some folders are called as splits are and others are not.
+    """
+    if splits:
+        return {split: "" if pattern in (".", "./") else pattern.strip("/") for split, pattern in splits}
+    folders = sorted({info.name.partition("/")[0] for info in listing if "/" in info.name})
+    named = [folder for folder in folders if folder in _SPLIT_WORDS]
+    if named and len(named) < len(folders):
+        others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
+        raise UsageError(
+            f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); say which are splits: "
+            f"--split {named[0]}={named[0]}, or --split train=. where all of them are classes"
+        )
+    return {folder: folder for folder in named} or {"train": ""}
+
+
+def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
+    names = [info.name for info in listing]
+    if DATASET_INFO in names:
+        return "tfrecord"
+    found = [
+        format_name
+        for format_name, there in (
+            ("webdataset", any(name.endswith(".tar") for name in names)),
+            ("tfrecord", any(_TFRECORD.search(name) for name in names)),
+        )
+        if there
+    ]
+    if len(found) > 1:
+        raise UsageError(f"{storage.url}: {' and '.join(found)} files are there; choose one with --format")
+    nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
+    if nested:
+        folder = nested[-1].removesuffix(f"/{DATASET_INFO}")
+        raise UsageError(f"{storage.url}: a TFDS directory lies below it; pass {storage.url_of(folder)}")
+    compressed = next((name for name in names if _COMPRESSED.search(name)), None)
+    if compressed and not found:
+        raise UsageError(
+            f"{storage.url_of(compressed)}: compressed; only plain tars and TFRecords can be read in parts"
+        )
+    return found[0] if found else "imagefolder"
+
+
+def _find_tfds(
+    storage: Storage, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
+) -> Found:
+    """A TFDS directory: splits, shard names and lengths from its dataset_info.json."""
+    info = _json(storage, DATASET_INFO)
+    file_format = str(info.get("fileFormat") or "tfrecord")
+    if file_format != "tfrecord":
+        raise UsageError(f"{storage.url}: a TFDS directory of {file_format} files; only tfrecord can be adopted")
+    sizes = {found.name: found for found in listing}
+    shards = []
+    for entry in sorted(info.get("splits", []), key=lambda entry: str(entry["name"])):
+        split, lengths = str(entry["name"]), [int(length) for length in entry.get("shardLengths", [])]
+        for number, samples in enumerate(lengths):
+            name = _tfds_file(entry, str(info["name"]), split, number, len(lengths))
+            if name not in sizes:
+                raise SourceError(f"{storage.url_of(name)}: not found, {DATASET_INFO} lists it; fetch it again")
+            shards.append(_shard(_check_split(split), number, sizes[name], samples))
+    if splits:
+        known = {shard.name: shard for shard in shards}
+        chosen = assign_splits(storage, [sizes[name] for name in known], splits)
+        shards = [
+            replace(known[info.name], split=split, number=n)
+            for split, some in chosen.items()
+            for n, info in enumerate(some)
+        ]
+    if not shards:
+        raise SourceError(f"{storage.url_of(DATASET_INFO)}: no split with shards; prepare the dataset again")
+    return Found(
+        kind="tfds",
+        format="tfrecord",
+        name=str(info["name"]),
+        licence=str(info.get("redistributionInfo", {}).get("license", "")),
+        shards=tuple(shards),
+        classes=() if labels == NO_LABELS else _tfds_classes(storage, sizes, labels or "label"),
+    )
+
+
+def _tfds_file(entry: Mapping[str, Any], dataset: str, split: str, number: int, total: int) -> str:
+    digits = max(5, len(str(total)))
+    values = {
+        "DATASET": dataset,
+        "SPLIT": split,
+        "FILEFORMAT": "tfrecord",
+        "SHARD_X_OF_Y": f"{number:0{digits}d}-of-{total:0{digits}d}",
+        "SHARD_INDEX": f"{number:0{digits}d}",
+        "NUM_SHARDS": f"{total:0{digits}d}",
+    }
+    template = str(entry.get("filepathTemplate") or _TFDS_FILE)
+    return re.sub(r"\{([A-Z_]+)\}", lambda match: values.get(match[1], match[0]), template)
+
+
+def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: str) -> tuple[str, ...] | None:
+    """Names in `<feature>.labels.txt`, else as many numbers as features.json says; None where neither does."""
+    names = f"{feature.replace('/', '-')}.labels.txt"
+    if names in sizes:
+        _check_size(storage, sizes[names])
+        return tuple(storage.read(names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
+    if FEATURES not in sizes:
+        return None
+    features = _json(storage, FEATURES).get("featuresDict", {}).get("features", {})
+    count = features.get(feature, {}).get("classLabel", {}).get("numClasses")
+    return tuple(str(label) for label in range(int(count))) if count else None
+
+
+def _json(storage: Storage, name: str) -> dict[str, Any]:
+    """A description, read as data: class names in it are never imported."""
+    info = storage.stat(name)
+    if info is not None:
+        _check_size(storage, info)
+    try:
+        document = json.loads(storage.read(name))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{storage.url_of(name)}: no JSON ({error}); fetch it again") from error
+    if not isinstance(document, dict):
+        raise SourceError(f"{storage.url_of(name)}: {type(document).__name__}, expected an object; fetch it again")
+    return document
+
+
+def _check_size(storage: Storage, info: ObjectInfo) -> None:
+    if info.num_bytes > MAX_DESCRIPTION_BYTES:
+        raise SourceError(
+            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes, expected at most {MAX_DESCRIPTION_BYTES:,}"
+        )
+
+
+def _check_split(name: str) -> str:
+    if not _SPLIT_NAME.fullmatch(name):
+        raise UsageError(f"split {shown(name)}, expected a name of letters, digits, _ and -")
+    return name
+
+
+def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None) -> FoundShard:
+    return FoundShard(split, number, info.name, info.num_bytes, info.crc32c or "", samples)
+
+
+def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
+    """The groups in which the index lists them, named as those that a build makes."""
+    for number, first in enumerate(range(0, len(images.files), IMAGES_PER_SHARD)):
+        files = images.files[first : first + IMAGES_PER_SHARD]
+        num_bytes = sum(info.num_bytes for _, info in files)
+        name = f"{split}/#{number:05d}-of-{images.num_shards:05d}"
+        yield FoundShard(split, number, name, num_bytes, "", len(files))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
+
+
+def _is_ours(name: str) -> bool:
+    """What adoption itself puts beside data."""
+    return name == MANIFEST or name.startswith((f"{BUILD}/", "index/"))
+
+
+def _examples(infos: Sequence[ObjectInfo]) -> str:
+    names = ", ".join(shown(info.name) for info in infos[:3])
+    return f"{names} and {len(infos) - 3:,} more" if len(infos) > 3 else names

@@ -1,0 +1,155 @@
+"""An image folder as torchvision's ImageFolder counts it: classes are its folders, images all files below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from dataprep.adopt.rows import AdoptedRow, crc32c_number
+from dataprep.checksums import crc32c_of
+from dataprep.errors import SourceError, UsageError
+from dataprep.records import NO_LABEL, Event
+from dataprep.sources.keys import FORBIDDEN, is_hidden, key_of, shown
+from dataprep.storage import ObjectInfo, Storage
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Those of torchvision."""
+IMAGES_PER_SHARD = 2048
+"""Of the groups in which the index lists them, as many as a shard of 256 MiB has."""
+_DIGESTS_IN_FLIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FolderImages:
+    """The images of one split."""
+
+    files: Sequence[tuple[int, ObjectInfo]]
+    """Position of the class, and the file, in ImageFolder's order."""
+    root_depth: int
+    """Components of the split's own folder."""
+    passed_over: int
+    """Files that are no images by their names, hidden, or in no class folder."""
+
+    @property
+    def num_shards(self) -> int:
+        return -(-len(self.files) // IMAGES_PER_SHARD)
+
+
+def find_folder_images(
+    storage: Storage, listing: Sequence[ObjectInfo], folders: Mapping[str, str]
+) -> tuple[dict[str, FolderImages], tuple[str, ...]]:
+    """Images by split, and the classes, sorted.
+
+    Args:
+        folders: Of each split, below the root; empty for the root itself.
+
+    Raises:
+        UsageError: There is no image in a class folder, or a split has classes that the others do not have.
+    """
+    splits = {split: _class_folders(listing, folder) for split, folder in folders.items()}
+    classes_of = {split: set(by_class) for split, (by_class, _) in splits.items()}
+    for split, folder in folders.items():
+        if not classes_of[split]:
+            raise UsageError(
+                f"{storage.url_of(folder) if folder else storage.url}: no image in a class folder, as in "
+                f"<class>/x.jpg; expected {', '.join(IMAGE_SUFFIXES)}; check the URL and --split"
+            )
+    widest = max(classes_of, key=lambda split: len(classes_of[split]))
+    classes = tuple(sorted(classes_of[widest]))
+    for split, names in classes_of.items():
+        if not names <= classes_of[widest]:
+            other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
+            raise UsageError(
+                f"{storage.url}: {split} has class folders that {widest} has not ({other}): a label would not mean the "
+                f"same in both; adopt one of them, --split {widest}={folders[widest] or '.'}"
+            )
+    for name in classes:
+        if not _is_text(name):
+            raise UsageError(f"{storage.url}: class folder {shown(name)} is no UTF-8, expected text; rename it")
+    position = {name: number for number, name in enumerate(classes)}
+    images = {}
+    for split, (by_class, passed_over) in splits.items():
+        files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
+        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), passed_over)
+    return images, classes
+
+
+def folder_rows(
+    storage: Storage, images: FolderImages, shard: int, *, labels: bool, digest: bool
+) -> Iterator[AdoptedRow | Event]:
+    """The images of one of the groups in which the index lists them; a file that cannot be read by name is an Event."""
+    files = images.files[shard * IMAGES_PER_SHARD : (shard + 1) * IMAGES_PER_SHARD]
+    readable = [(label, info, _fault(info)) for label, info in files]
+    digests = iter(_digests(storage, [info for _, info, fault in readable if not fault]) if digest else [])
+    for label, info, fault in readable:
+        key = key_of(info.name.split("/")[images.root_depth :])
+        if fault:
+            yield Event(key, "rejected", "empty" if not info.num_bytes else "name", f"{fault}: {shown(info.name)}")
+            continue
+        yield AdoptedRow(
+            key=key,
+            record_offset=0,
+            record_bytes=info.num_bytes,
+            image_offset=0,
+            image_bytes=info.num_bytes,
+            image_crc32c=next(digests) if digest else crc32c_number(info.crc32c),
+            label=label if labels else NO_LABEL,
+            height=None,
+            width=None,
+            file=info.name,
+        )
+
+
+def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], int]:
+    """The images of each class folder below a folder, sorted as torchvision walks them, and how many other files."""
+    prefix = f"{folder}/" if folder else ""
+    found: dict[str, list[ObjectInfo]] = {}
+    passed_over = 0
+    for info in listing:
+        if not info.name.startswith(prefix):
+            continue
+        inner = info.name[len(prefix) :]
+        class_name, slash, _ = inner.partition("/")
+        if is_hidden(tuple(inner.split("/"))) or not slash:
+            passed_over += 1
+            continue
+        if inner.lower().endswith(IMAGE_SUFFIXES):
+            found.setdefault(class_name, []).append(info)
+        else:
+            passed_over += 1
+    for files in found.values():
+        files.sort(key=lambda info: info.name.rpartition("/")[::2])
+    return found, passed_over
+
+
+def _fault(info: ObjectInfo) -> str:
+    """Why a loader could not read a file; empty where it can."""
+    if not info.num_bytes:
+        return "it has no bytes"
+    if any(character in FORBIDDEN for character in info.name):
+        return "its name holds a backslash, NUL or line end; rename it"
+    return "" if info.name.isascii() or _is_text(info.name) else "its name is no UTF-8; rename it"
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _digests(storage: Storage, infos: Sequence[ObjectInfo]) -> list[int]:
+    with ThreadPoolExecutor(max(_DIGESTS_IN_FLIGHT, storage.reads_in_flight)) as threads:
+        return list(threads.map(partial(_digest, storage), infos))
+
+
+def _digest(storage: Storage, info: ObjectInfo) -> int:
+    try:
+        return crc32c_of(storage.read(info.name))
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{storage.url_of(info.name)}: it was there and is gone; run the same command again"
+        ) from error

@@ -1,0 +1,282 @@
+"""Index and manifest over data that other tools wrote: find, read every shard's headers, write the manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.adopt.find import Found, FoundShard, find
+from dataprep.adopt.links import is_adopted, open_data, open_linked
+from dataprep.adopt.rows import distinct_key, key_hash
+from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards
+from dataprep.columns import strings, table_of
+from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, UsageError
+from dataprep.index import events_schema
+from dataprep.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
+from dataprep.randomness import ORDER_VERSION
+from dataprep.records import Event, Manifest, SplitManifest
+from dataprep.storage import Storage, open_storage
+from dataprep.workspace import BUILD, PLAN_JSON, index_schema, publish_row_groups
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ADOPTING = f"{BUILD}/adopting"
+"""Says that an index without a manifest is one that was being written here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdoptRequest:
+    """What to adopt, and where to put the index."""
+
+    url: str
+    index_url: str | None = None
+    """None puts it beside the data."""
+    splits: tuple[tuple[str, str], ...] = ()
+    """Split and pattern of its files; empty finds them by name."""
+    format: str = "auto"
+    labels: str | None = None
+    """Field that holds the label, `none`, or None for the usual ones."""
+    shuffled: bool = False
+    """Whether the samples lie in random order already."""
+    digest: bool = False
+    """Read every image for its CRC32C."""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """The dataset as loaders find it."""
+
+    url: str
+    """Of manifest and index: what a loader is given."""
+    manifest: Manifest
+    already: bool
+    """It stood there before."""
+
+
+def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Adoption:
+    """Write index and manifest, unless they stand there.
+
+    Args:
+        request: What, and where.
+        progress: Told what is under way.
+        workers: Processes; 0 reads the shards in this one.
+
+    Raises:
+        UsageError: There is nothing to adopt, something else stands there, or it must be said what is meant.
+        SourceError: The data are damaged; says where.
+    """
+    data, index = open_linked(request.url), open_storage(request.index_url or request.url)
+    standing = read_manifest(index)
+    if standing is not None:
+        _check_standing(index, standing, data, request)
+        if not request.overwrite:
+            return Adoption(index.url, standing, already=True)
+    elif index.stat(PLAN_JSON) is not None:
+        raise UsageError(
+            f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: --index DIR"
+        )
+    progress.step("listing")
+    found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
+    if found.has_classes_in_root and index.url == data.url:
+        raise UsageError(
+            f"{data.url}: its folders are the classes, and index/ beside them would be one more to torchvision; keep "
+            "the index elsewhere: --index DIR"
+        )
+    _tell_passed_over(found, progress)
+    with tempfile.TemporaryDirectory(prefix="dataprep-adopt-") as folder:
+        job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
+        results = read_shards(job, Path(folder), progress, workers)
+        if not any(result.samples for result in results):
+            raise SourceError(f"{data.url}: no image in {len(results):,} shards; {_reasons(results)}; check --format")
+        progress.step("writing index and manifest")
+        try:
+            manifest = _publish(index, data, request, found, results, standing)
+        except AccessError as error:
+            hint = "" if request.index_url else "; where the data are read-only, keep the index elsewhere: --index DIR"
+            raise AccessError(f"{error}{hint}") from error
+        except (DataprepError, OSError):
+            theirs = read_manifest(index)  # another run may have finished, and cleaned up, under our feet
+            if theirs is None or theirs == standing:
+                raise
+            return Adoption(index.url, theirs, already=True)
+    return Adoption(index.url, manifest, already=False)
+
+
+def _check_standing(index: Storage, standing: Manifest, data: Storage, request: AdoptRequest) -> None:
+    """Raise UsageError where the manifest that stands there is of other data, or not ours to replace."""
+    if is_adopted(standing):
+        their_url = open_data(index, standing).url
+        if their_url != data.url and not request.overwrite:
+            raise UsageError(
+                f"{index.url}: the index of {their_url} stands there; choose another --index, or --overwrite it"
+            )
+    elif request.overwrite or request.index_url:
+        raise UsageError(f"{index.url}: a dataset of `dataprep build` stands there; it can be loaded as it is")
+
+
+def _tell_passed_over(found: Found, progress: Progress) -> None:
+    for split, images in found.images.items():
+        if images.passed_over:
+            progress.log(f"{split}: {images.passed_over:,} files passed over: hidden, no image, or in no class folder")
+
+
+def _reasons(results: Sequence[ReadShard]) -> str:
+    counts = Counter(event.reason for result in results for event in result.events)
+    return ", ".join(f"{count:,} samples: {reason}" for reason, count in counts.most_common()) or "they are empty"
+
+
+# Index and manifest
+
+
+def _publish(
+    index: Storage,
+    data: Storage,
+    request: AdoptRequest,
+    found: Found,
+    results: Sequence[ReadShard],
+    standing: Manifest | None,
+) -> Manifest:
+    """Put index, events and manifest in place, the manifest last; what stands there is taken away, it first."""
+    by_split = [
+        (split, list(pairs))
+        for split, pairs in groupby(zip(found.shards, results, strict=True), key=lambda pair: pair[0].split)
+    ]
+    replace = _make_way(index, standing)
+    classes = _classes(found, results)
+    splits = tuple(_publish_split(index, found, split, pairs, len(classes), replace) for split, pairs in by_split)
+    adopted = {
+        "kind": found.kind,
+        "data_url": data.url if index.url != data.url else None,
+        "labels": request.labels,
+        "splits": [list(pair) for pair in request.splits],
+        "digest": request.digest,
+    }
+    manifest = Manifest(
+        name=found.name,
+        schema_version=SCHEMA_VERSION,
+        revision=standing.revision + 1 if standing is not None else 1,
+        format=found.format,
+        plan_hash=_content_hash(found, splits),
+        order_version=ORDER_VERSION,
+        options={"adopted": adopted},
+        sources=(),
+        codecs={},
+        licence=found.licence,
+        origin=f"{found.kind} data, adopted as they were",
+        classes=classes,
+        shuffled=request.shuffled,
+        checked="none",
+        partial=False,
+        splits=splits,
+    )
+    index.create(MANIFEST, manifest_bytes(manifest))
+    index.delete_tree(BUILD)
+    return manifest
+
+
+def _make_way(index: Storage, standing: Manifest | None) -> bool:
+    """Take away the manifest that is replaced; whether the index that lies there may be replaced, too.
+
+    Without a manifest only the index of an interrupted run may: another one may be somebody else's.
+    """
+    interrupted = index.stat(_ADOPTING) is not None
+    index.remove_stale_spools()
+    index.create(_ADOPTING, b"")
+    if standing is not None:
+        index.delete(MANIFEST)
+        for split in standing.splits:
+            index.delete(f"index/{split.name}.parquet")
+            index.delete(f"index/{split.name}-events.parquet")
+    return interrupted
+
+
+def _put(
+    index: Storage, name: str, tables: Callable[[], Iterator[pa.Table]], schema: pa.Schema, replace: bool
+) -> dict[str, Any]:
+    """Publish a part of the index; the same bytes are welcome, another run of the same adoption writes them."""
+    try:
+        return publish_row_groups(index, name, tables(), schema)
+    except ConflictError:
+        if not replace:
+            raise
+        index.delete(name)
+        return publish_row_groups(index, name, tables(), schema)
+
+
+def _classes(found: Found, results: Sequence[ReadShard]) -> tuple[str, ...]:
+    if found.classes is not None:
+        return found.classes
+    most = max((max(result.labels, default=-1) for result in results), default=-1)
+    return tuple(str(label) for label in range(most + 1))
+
+
+def _publish_split(
+    index: Storage,
+    found: Found,
+    split: str,
+    pairs: Sequence[tuple[FoundShard, ReadShard]],
+    num_classes: int,
+    replace: bool,
+) -> SplitManifest:
+    events = [event for _, result in pairs for event in result.events]
+    labels: Counter[int] = sum((result.labels for _, result in pairs), Counter())
+    sizes = [result.image_bytes if found.images else shard.num_bytes for shard, result in pairs]
+    schema = index_schema(with_files=bool(found.images))
+    return SplitManifest(
+        name=split,
+        samples=sum(result.samples for _, result in pairs),
+        num_bytes=sum(sizes),
+        shards=tuple(
+            {"file": shard.name, "samples": result.samples, "bytes": size, "sha256": "", "crc32c": shard.crc32c}
+            for (shard, result), size in zip(pairs, sizes, strict=True)
+        ),
+        class_counts=tuple(labels[label] for label in range(num_classes)),
+        repeats={"count": 1, "stored": 1},
+        repaired={},
+        rejected=dict(sorted(Counter(event.reason for event in events).items())),
+        index=_put(index, f"index/{split}.parquet", partial(_distinct, pairs), schema, replace),
+        events=_put(index, f"index/{split}-events.parquet", partial(_events, events), events_schema(), replace),
+    )
+
+
+def _events(events: Sequence[Event]) -> Iterator[pa.Table]:
+    schema = events_schema()
+    yield table_of(([getattr(event, name) for event in events] for name in schema.names), schema)
+
+
+def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Table]:
+    """The rows of every shard, their keys made unique in the split."""
+    import numpy as np
+
+    from dataprep.checks.hashes import repeated
+
+    twice = {int(value) for value in repeated(np.sort(np.concatenate([result.key_hashes for _, result in pairs])))}
+    for shard, result in pairs:
+        rows = result.rows()
+        if twice and not twice.isdisjoint(result.key_hashes.tolist()):
+            files = rows.column("file").to_pylist() if "file" in rows.column_names else [""] * rows.num_rows
+            seen: Counter[int] = Counter()
+            keys = rows.column("key").to_pylist()
+            for position, key in enumerate(keys):
+                hashed = key_hash(key)
+                if hashed in twice:
+                    keys[position] = distinct_key(key, shard.name, files[position], seen[hashed])
+                    seen[hashed] += 1
+            rows = rows.set_column(0, rows.schema.field(0), strings(keys))
+        yield rows
+
+
+def _content_hash(found: Found, splits: Sequence[SplitManifest]) -> str:
+    """Of all on which the samples of a position depend, wherever data and index lie."""
+    content = [found.format, [[split.name, split.shards, split.index["sha256"]] for split in splits]]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

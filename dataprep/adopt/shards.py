@@ -1,0 +1,166 @@
+"""Every shard's headers, read in parallel; the rows go to a folder of this machine, so that memory stays bounded.
+
+What grows in memory with the data are 8 bytes a sample, and of an image folder its listing (240 bytes a file).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dataprep.adopt.find import Found, FoundShard
+from dataprep.adopt.folder import folder_rows
+from dataprep.adopt.links import open_linked
+from dataprep.adopt.rows import MAX_CLASSES, AdoptedRow, key_hash, rows_table
+from dataprep.adopt.tars import tar_rows
+from dataprep.adopt.tfrecords import tfrecord_rows
+from dataprep.errors import SourceError
+from dataprep.pool import Pool
+from dataprep.records import Event
+from dataprep.sources.archives import open_archive
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_WORKER_MODULES = ("dataprep.cli", "dataprep.adopt.shards", "pyarrow.parquet")
+_JOB = "job.pickle"
+
+
+class Progress(Protocol):
+    """What an adoption tells whoever watches."""
+
+    def step(self, what: str) -> None:
+        """Something of unknown length is under way."""
+
+    def started(self, shards: int, num_bytes: int) -> None:
+        """So many shards will be read."""
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        """One more was read."""
+
+    def log(self, line: str) -> None:
+        """Something that a person should know."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadJob:
+    """All that a worker needs besides a shard's position among all shards of all splits."""
+
+    data_url: str
+    found: Found
+    labels: str | None
+    digest: bool
+    """Read every image for its CRC32C."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadShard:
+    """What one shard turned out to hold."""
+
+    index: int
+    """Position among all shards of all splits."""
+    rows_file: Path
+    samples: int
+    image_bytes: int
+    key_hashes: NDArray[np.uint64]
+    """Ignoring case; shape (samples,)."""
+    labels: Counter[int]
+    """Samples by label; those of none are left out."""
+    events: list[Event]
+
+    def rows(self) -> pa.Table:
+        """Its rows of the index."""
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(self.rows_file).read(use_threads=False)
+
+
+def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) -> list[ReadShard]:
+    """Read all shards; in the order of their splits and files.
+
+    Args:
+        folder: Empty, and private; outlives the result.
+        workers: Processes; 0 reads in this one, as images of a folder are read in any case: there is nothing in them
+            to read.
+
+    Raises:
+        SourceError: The data are damaged; says where.
+    """
+    shards = job.found.shards
+    progress.started(len(shards), sum(shard.num_bytes for shard in shards))
+    if job.found.images or not workers:
+        return [_told(progress, job, _read(job, folder, index)) for index in range(len(shards))]
+    (folder / _JOB).write_bytes(pickle.dumps(job))  # once, not with every task: it lists all shards
+    with Pool(min(workers, len(shards)), progress.log, preload=_WORKER_MODULES) as pool:
+        results = pool.run(partial(_read_stored, folder), range(len(shards)))
+        return sorted((_told(progress, job, result) for result in results), key=lambda result: result.index)
+
+
+def _told(progress: Progress, job: ReadJob, result: ReadShard) -> ReadShard:
+    progress.shard_done(result.samples, job.found.shards[result.index].num_bytes)
+    return result
+
+
+@lru_cache(maxsize=1)
+def _stored_job(folder: Path) -> ReadJob:
+    job: ReadJob = pickle.loads((folder / _JOB).read_bytes())  # written by the parent, into a private folder
+    return job
+
+
+def _read_stored(folder: Path, index: int) -> ReadShard:
+    return _read(_stored_job(folder), folder, index)
+
+
+def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
+    """Note the rows of one shard; idempotent."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    shard = job.found.shards[index]
+    events: list[Event] = []
+    rows: list[AdoptedRow] = []
+    with _open_rows(job, shard) as found:
+        for row in found:
+            if isinstance(row, Event):
+                events.append(row)
+            else:
+                rows.append(row)
+    if shard.samples not in (None, len(rows) + len(events)):
+        raise SourceError(
+            f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, its description says "
+            f"{shard.samples:,}: it is cut, or of another version: fetch it again"
+        )
+    rows_file = folder / f"{index:07d}.parquet"
+    pq.write_table(rows_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)
+    return ReadShard(
+        index=index,
+        rows_file=rows_file,
+        samples=len(rows),
+        image_bytes=sum(row.image_bytes for row in rows),
+        key_hashes=np.fromiter((key_hash(row.key) for row in rows), np.uint64, len(rows)),
+        labels=Counter(row.label for row in rows if row.label >= 0),
+        events=events,
+    )
+
+
+@contextmanager
+def _open_rows(job: ReadJob, shard: FoundShard) -> Iterator[Iterator[AdoptedRow | Event]]:
+    data, found = open_linked(job.data_url), job.found
+    if found.images:
+        images = found.images[shard.split]
+        yield folder_rows(data, images, shard.number, labels=bool(found.classes), digest=job.digest)
+        return
+    num_classes = MAX_CLASSES if found.classes is None else len(found.classes)
+    with open_archive(data, shard.name) as reader:
+        if found.format == "webdataset":
+            yield tar_rows(reader, labels=job.labels, num_classes=num_classes, digest=job.digest)
+        else:
+            yield tfrecord_rows(reader, shard=shard.name, labels=job.labels, num_classes=num_classes, digest=job.digest)

@@ -1,0 +1,135 @@
+"""The samples of one tar as webdataset groups them: members in a row whose names agree up to the first dot."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataprep.adopt.rows import AdoptedRow, key_from, label_from, read_small, side_from
+from dataprep.checksums import crc32c_of
+from dataprep.errors import SourceError
+from dataprep.records import NO_LABEL, Event
+from dataprep.sources.archives import ByteReader, Member, damaged
+from dataprep.sources.keys import shown
+from dataprep.sources.tars import BLOCK, tar_members
+
+IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
+"""Extensions by which a member is the image, the first one that a sample has."""
+MAX_TEXT_BYTES = 1 << 20
+"""Of a .json or .cls member."""
+# webdataset passes over what begins with a component of this form.
+_METADATA = re.compile(r"__[^/]*__(?:$|/)")
+
+
+@dataclass(slots=True)
+class TarSample:
+    """The members of one sample, by extension."""
+
+    base: str
+    start: int
+    """First byte of its first header."""
+    stop: int = 0
+    """The one after its last member's padding."""
+    members: dict[str, Member] = field(default_factory=dict)
+
+
+def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
+    """The samples of a tar, in its order.
+
+    Raises:
+        SourceError: It is damaged, holds other things than files and directories, or an extension twice in a sample.
+    """
+    sample: TarSample | None = None
+    position = 0
+    for member in tar_members(reader):
+        start, position = position, member.offset + -(-member.num_bytes // BLOCK) * BLOCK
+        base, suffix = split_name(member.name)
+        if member.is_directory or not suffix or _METADATA.match(member.name):
+            continue
+        if sample is not None and sample.base != base:
+            yield sample
+            sample = None
+        sample = sample or TarSample(base, start)
+        if suffix in sample.members:
+            raise damaged(
+                reader, member.offset, "it is there twice in one sample; expected each once", member=member.name
+            )
+        sample.members[suffix] = member
+        sample.stop = position
+    if sample is not None:
+        yield sample
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Path up to the first dot of its last component, and what follows it in lower case; empty where there is none."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, suffix = last.partition(".")
+    return (folder + slash + stem, suffix.lower()) if stem and dot else (name, "")
+
+
+def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest: bool) -> Iterator[AdoptedRow | Event]:
+    """A row for each sample, an Event for one that has no image.
+
+    Args:
+        labels: Extension or key of the .json member that holds the label; None tries .cls, then `label`.
+        num_classes: Labels are below it.
+        digest: Read every image for its CRC32C.
+
+    Raises:
+        SourceError: As `tar_samples`, or a label is none.
+    """
+    for sample in tar_samples(reader):
+        key = key_from(sample.base)
+        image = next((sample.members[suffix] for suffix in IMAGE_MEMBERS if suffix in sample.members), None)
+        if image is None or not image.num_bytes:
+            there = ", ".join(f".{suffix}" for suffix in sample.members)
+            detail = f"its image has no bytes ({image.name})" if image else f"members {there}"
+            yield Event(key, "rejected", "empty" if image else "no image", shown(detail))
+            continue
+        document = _document(reader, sample.members.get("json"))
+        label = _label(reader, sample, document, labels, num_classes)
+        yield AdoptedRow(
+            key=key,
+            record_offset=sample.start,
+            record_bytes=sample.stop - sample.start,
+            image_offset=image.offset,
+            image_bytes=image.num_bytes,
+            image_crc32c=crc32c_of(reader.read(image.offset, image.num_bytes)) if digest else None,
+            label=label,
+            height=side_from(document.get("height")),
+            width=side_from(document.get("width")),
+        )
+
+
+def _document(reader: ByteReader, member: Member | None) -> dict[str, Any]:
+    """The .json member; empty where there is none, or something else than an object."""
+    if member is None:
+        return {}
+    data = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name)
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise damaged(reader, member.offset, f"it is no JSON ({shown(str(error))})", member=member.name) from error
+    return document if isinstance(document, dict) else {}
+
+
+def _label(
+    reader: ByteReader, sample: TarSample, document: dict[str, Any], labels: str | None, num_classes: int
+) -> int:
+    suffix, name = (labels, labels) if labels is not None else ("cls", "label")
+    member = sample.members.get(suffix)
+    value: object = document.get(name)
+    if member is not None:
+        value = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name).decode(
+            "latin-1"
+        )
+    if value is None:
+        return NO_LABEL
+    member = member or sample.members["json"]
+    try:
+        return label_from(value, num_classes, member.name)
+    except SourceError as error:
+        raise damaged(reader, member.offset, str(error), member=member.name) from error

@@ -1,0 +1,171 @@
+"""The samples of one TFRecord file: framed tf.train.Example messages, by TFDS, img2dataset or anyone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from dataprep.adopt.example import (
+    BYTES,
+    FRAME_HEAD_BYTES,
+    FRAME_TAIL_BYTES,
+    INTEGERS,
+    Feature,
+    byte_ranges,
+    features_of,
+    integers,
+)
+from dataprep.adopt.rows import AdoptedRow, key_from, key_in_shard, label_from, side_from
+from dataprep.checksums import crc32c_of
+from dataprep.errors import FormatError, SourceError
+from dataprep.records import NO_LABEL, Event
+from dataprep.sources.archives import ByteReader, damaged
+from dataprep.sources.keys import shown
+
+IMAGE_FEATURES = ("image", "jpg", "jpeg", "png", "webp", "image/encoded")
+LABEL_FEATURES = ("label", "cls", "image/class/label")
+KEY_FEATURES = ("key", "__key__", "file_name", "filename", "image/filename", "image_id", "image/id", "id")
+"""Of each the first one that a record has."""
+SIDE_FEATURES = {"height": ("height", "image/height"), "width": ("width", "image/width")}
+MAX_KEY_BYTES = 4096
+_HEAD = struct.Struct("<QI")
+
+
+def tfrecord_rows(
+    reader: ByteReader, *, shard: str, labels: str | None, num_classes: int, digest: bool
+) -> Iterator[AdoptedRow | Event]:
+    """A row for each record, an Event for one whose image has no bytes.
+
+    Args:
+        shard: The file, part of the keys where records have none.
+        labels: Feature that holds the label; None tries LABEL_FEATURES.
+        num_classes: Labels are below it.
+        digest: Read every image for its CRC32C.
+
+    Raises:
+        SourceError: A frame's length does not match its checksum, the file is cut, a message is no Example, or its
+            image is not one run of bytes.
+    """
+    for number, (start, stop) in enumerate(_frames(reader)):
+        record = _Record(reader, number, start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES)
+        key = record.key() or key_in_shard(shard, f"{number:06d}")
+        image_start, image_stop = record.image()
+        if image_start == image_stop:
+            yield Event(key, "rejected", "empty", f"its image has no bytes (record {number:,})")
+            continue
+        image_bytes = image_stop - image_start
+        yield AdoptedRow(
+            key=key,
+            record_offset=start,
+            record_bytes=stop - start,
+            image_offset=image_start,
+            image_bytes=image_bytes,
+            image_crc32c=crc32c_of(reader.read(image_start, image_bytes)) if digest else None,
+            label=record.label((labels,) if labels is not None else LABEL_FEATURES, num_classes),
+            height=side_from(record.integer(SIDE_FEATURES["height"])),
+            width=side_from(record.integer(SIDE_FEATURES["width"])),
+        )
+
+
+def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
+    """[start, stop) of every record with its frame."""
+    start = 0
+    while start < reader.num_bytes:
+        head = reader.read(start, FRAME_HEAD_BYTES)
+        if len(head) < FRAME_HEAD_BYTES:
+            raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: it is cut: fetch it again")
+        length, checksum = _HEAD.unpack(head)
+        if checksum != masked_crc32c(head[:8]):
+            raise damaged(reader, start, "no TFRecord, or a compressed or damaged one; expected plain records")
+        stop = start + FRAME_HEAD_BYTES + length + FRAME_TAIL_BYTES
+        if stop > reader.num_bytes:
+            left = reader.num_bytes - start
+            raise damaged(reader, start, f"a record of {stop - start:,} bytes, only {left:,} follow: fetch it again")
+        yield start, stop
+        start = stop
+
+
+def masked_crc32c(data: bytes) -> int:
+    """The checksum of TFRecord frames, of tensorflow/core/lib/hash/crc32c.h."""
+    crc = crc32c_of(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class _Record:
+    """One Example: its features, and the errors that say where it lies."""
+
+    def __init__(self, reader: ByteReader, number: int, start: int, stop: int) -> None:
+        self._reader, self._number, self._start = reader, number, start
+        try:
+            self._features = features_of(reader.read, start, stop)
+        except FormatError as error:
+            raise self._error(f"{error}; expected a tf.train.Example") from error
+
+    def key(self) -> str:
+        """From the first feature that gives one; empty where none does."""
+        for name in KEY_FEATURES:
+            feature = self._features.get(name)
+            if feature is None:
+                continue
+            value = self._text(feature)
+            if value:
+                return key_from(value)
+        return ""
+
+    def image(self) -> tuple[int, int]:
+        """[start, stop) of the image's bytes."""
+        name = self._first(IMAGE_FEATURES)
+        feature = self._features[name] if name is not None else None
+        ranges = self._ranges(feature) if feature is not None and feature.kind == BYTES else []
+        if len(ranges) != 1:
+            there = ", ".join(sorted(self._features)[:20])
+            what = f"{len(ranges)} values in {name}" if name is not None else "no image"
+            raise self._error(f"{what}, expected one in {', '.join(IMAGE_FEATURES)}; its features are {shown(there)}")
+        return ranges[0]
+
+    def label(self, names: Sequence[str], num_classes: int) -> int:
+        name = self._first(names)
+        if name is None:
+            return NO_LABEL
+        feature = self._features[name]
+        values: Sequence[object] = self._integers(feature) if feature.kind == INTEGERS else [self._text(feature)]
+        try:
+            return label_from(values[0] if len(values) == 1 else list(values), num_classes, name)
+        except SourceError as error:
+            raise self._error(str(error)) from error
+
+    def integer(self, names: Sequence[str]) -> int | None:
+        """The one value of the first of these features."""
+        name = self._first(names)
+        feature = self._features[name] if name is not None else None
+        values = self._integers(feature) if feature is not None and feature.kind == INTEGERS else []
+        return values[0] if len(values) == 1 else None
+
+    def _first(self, names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in self._features), None)
+
+    def _text(self, feature: Feature) -> str:
+        """The one value of a feature as text; empty where it has another number of values, or too long a one."""
+        if feature.kind == INTEGERS:
+            values = self._integers(feature)
+            return str(values[0]) if len(values) == 1 else ""
+        ranges = self._ranges(feature) if feature.kind == BYTES else []
+        if len(ranges) != 1 or ranges[0][1] - ranges[0][0] > MAX_KEY_BYTES:
+            return ""
+        start, stop = ranges[0]
+        return self._reader.read(start, stop - start).decode("utf-8", "surrogateescape")
+
+    def _integers(self, feature: Feature) -> list[int]:
+        try:
+            return integers(self._reader.read, feature)
+        except FormatError as error:
+            raise self._error(str(error)) from error
+
+    def _ranges(self, feature: Feature) -> list[tuple[int, int]]:
+        try:
+            return byte_ranges(self._reader.read, feature)
+        except FormatError as error:
+            raise self._error(str(error)) from error
+
+    def _error(self, what: str) -> SourceError:
+        return damaged(self._reader, self._start, f"record {self._number:,}: {what}")

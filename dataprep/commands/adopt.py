@@ -1,0 +1,153 @@
+"""`dataprep adopt`: index and manifest over data that other tools wrote."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find, is_adopted, open_linked
+from dataprep.commands.options import human_bytes, json_option, workers_option
+from dataprep.commands.progress import ImageProgress
+from dataprep.commands.text import one_line
+from dataprep.errors import UsageError
+
+EPILOG = f"""\b
+Examples:
+  dataprep adopt /data/imagenet                         train/<class>/*.JPEG and val/<class>/*.JPEG
+  dataprep adopt gs://bucket/cc3m --index ~/cc3m-index  img2dataset output that may not be written to
+  dataprep adopt ~/tensorflow_datasets/oxford_flowers102/2.1.1
+  dataprep adopt shards --split 'train=*-train-*.tar' --split 'val=*-val-*.tar' --shuffled
+  dataprep adopt photos --index photos-index --labels {NO_LABELS} --digest
+  dataprep adopt gs://bucket/cc3m --dry-run --json | jq '.splits[].shards'
+
+\b
+Exit codes: 0 adopted, now or before; 1 a disk or bucket failed; 2 nothing to adopt, or damaged data.
+"""
+
+
+class AdoptProgress(ImageProgress):
+    """What `dataprep.adopt` tells of an adoption."""
+
+    def started(self, shards: int, num_bytes: int) -> None:
+        self._shards, self._read_shards, self._total_bytes, self._read_bytes = shards, 0, num_bytes, 0
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        self._read_shards += 1
+        self._read_bytes += num_bytes
+        self.reading(f"{self._read_shards:,} of {self._shards:,} shards", self._read_bytes, self._total_bytes)
+
+
+@click.command("adopt", epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.option("--index", "index_url", metavar="URL", help="Keep index and manifest there; default: beside the data.")
+@click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    metavar="NAME=PATTERN",
+    help="Files of a split, as a pattern of names or a folder; may be repeated. Default: by name.",
+)
+@click.option("--format", "format_name", type=click.Choice(ADOPTABLE), default="auto", show_default=True)
+@click.option(
+    "--labels",
+    metavar="FIELD",
+    help=f"Tar member, key of the .json member, or feature that holds the label; {NO_LABELS}: leave labels out.",
+)
+@click.option("--shuffled", is_flag=True, help="The samples lie in random order already.")
+@click.option("--digest", is_flag=True, help="Read every image, to note its CRC32C.")
+@workers_option
+@click.option("--overwrite", is_flag=True, help="Read the data again and replace the index that stands there.")
+@click.option("--dry-run", is_flag=True, help="Say what is there and write nothing.")
+@json_option
+def command(
+    url: str,
+    index_url: str | None,
+    splits: tuple[str, ...],
+    format_name: str,
+    labels: str | None,
+    shuffled: bool,
+    digest: bool,
+    workers: int,
+    overwrite: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Let the loaders read the data at URL that other tools wrote; the data stay as they are.
+
+    It may be an image folder (<class>/* or {train,val}/<class>/*, links followed), tars of webdataset, a TFDS
+    directory, or what img2dataset wrote; on disk or in a bucket. On disk only headers are read, shards in a bucket
+    are streamed.
+    """
+    request = AdoptRequest(
+        url=url,
+        index_url=index_url,
+        splits=tuple(_split(text) for text in splits),
+        format=format_name,
+        labels=labels,
+        shuffled=shuffled,
+        digest=digest,
+        overwrite=overwrite,
+    )
+    with AdoptProgress(quiet=as_json) as progress:
+        if dry_run:
+            progress.step("listing")
+            found = find(open_linked(url), format_name=format_name, splits=request.splits, labels=labels)
+            summary = _found_summary(url, found)
+        else:
+            summary = _summary(adopt(request, progress, workers=workers))
+    click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, pattern = text.partition("=")
+    if not (name and equals and pattern):
+        raise UsageError(f"--split {text}: expected NAME=PATTERN, such as train=train-*.tar")
+    return name, pattern
+
+
+def _found_summary(url: str, found: Found) -> dict[str, Any]:
+    shards = Counter(shard.split for shard in found.shards)
+    num_bytes: Counter[str] = Counter()
+    for shard in found.shards:
+        num_bytes[shard.split] += shard.num_bytes
+    splits = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
+    return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
+
+
+def _summary(adoption: Adoption) -> dict[str, Any]:
+    manifest = adoption.manifest
+    return {
+        "url": adoption.url,
+        "name": manifest.name,
+        "kind": manifest.options["adopted"]["kind"] if is_adopted(manifest) else "dataprep",
+        "format": manifest.format,
+        "revision": manifest.revision,
+        "already": adoption.already,
+        "classes": len(manifest.classes),
+        "splits": [
+            {
+                "name": split.name,
+                "samples": split.samples,
+                "shards": len(split.shards),
+                "bytes": split.num_bytes,
+                "rejected": split.rejected,
+            }
+            for split in manifest.splits
+        ],
+    }
+
+
+def _lines(summary: dict[str, Any]) -> Sequence[str]:
+    classes = f", {summary['classes']:,} classes" if summary.get("classes") else ""
+    already = " is there already; read it again with --overwrite" if summary.get("already") else ""
+    lines = [one_line(f"{summary['url']}: {summary['kind']}{classes}{already}")]
+    for split in summary["splits"]:
+        samples = f"{split['samples']:,} images in " if "samples" in split else ""
+        line = f"  {split['name']}: {samples}{split['shards']:,} shards, {human_bytes(split['bytes'])}"
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in split.get("rejected", {}).items())
+        lines.append(one_line(f"{line}; left out: {left_out}" if left_out else line))
+    return lines

@@ -1,0 +1,106 @@
+"""Batches as JAX arrays, each spread over the devices of all processes.
+
+    rank, world_size = host_rank()
+    with open_loader(url, batch_size=1024, rank=rank, world_size=world_size) as loader:
+        for batch in device_batches(loader, mesh):
+            step(batch.images, batch.labels)
+
+Shapes: B images of the global batch, N of this process, H = W = `image_size`, C = 3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from dataprep.errors import UsageError
+from loaders.loader import Batch, Loader
+from loaders.mesh import rows_per_part
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True, slots=True)
+class JaxBatch:
+    """One step's global batch; what no device can hold is of this process alone."""
+
+    images: jax.Array
+    """(B, H, W, C), uint8, 0..255."""
+    labels: jax.Array
+    """(B,), int32; -1 where there is none."""
+    mask: jax.Array
+    """(B,), bool; False: no sample."""
+    keys: list[str]
+    """N, of this process: those of its devices' rows, in the order of the rows."""
+    fields: dict[str, list[Any]]
+    """As the keys."""
+    state: dict[str, Any]
+    """For the loader's `load_state_dict`: goes on after this batch, whatever is on the devices already."""
+
+
+def host_rank() -> tuple[int, int]:
+    """This process's number and how many there are: `rank` and `world_size` of `open_loader`."""
+    import jax
+
+    return jax.process_index(), jax.process_count()
+
+
+def device_batches(
+    loader: Loader, mesh: jax.sharding.Mesh, *, axis: str | tuple[str, ...] = "data", prefetch: int = 2
+) -> Generator[JaxBatch]:
+    """The rest of the loader's epoch. When it is left, the loader goes on after the batch that was yielded last.
+
+    Args:
+        loader: Opened with `host_rank()`.
+        mesh: Of all processes' devices.
+        axis: Of the mesh, along which the batch is cut; other axes get copies.
+        prefetch: Batches under way to the devices beside the one that is yielded.
+
+    Raises:
+        UsageError: The loader's rank is not this process's, or the batch cannot be cut along the axis.
+    """
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    axes = (axis,) if isinstance(axis, str) else axis
+    part_rows = rows_per_part(loader.config, mesh.shape, axes, host_rank())
+    sharding = NamedSharding(mesh, PartitionSpec(axes))
+    indices = sharding.addressable_devices_indices_map((loader.config.batch_size,)).values()
+    num_rows = part_rows * len({rows.start for (rows,) in indices})
+    if num_rows != loader.config.rows:
+        raise UsageError(
+            f"the mesh gives {num_rows} rows of a batch to this process, its loader {loader.config.rows}; "
+            f"lay the mesh out so that each process has a part of its own along {', '.join(axes)}"
+        )
+    return _run(loader, sharding, prefetch)
+
+
+def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) -> Generator[JaxBatch]:
+    batches = map(partial(_on_devices, sharding, loader.config.batch_size), loader)
+    state = loader.state_dict()
+    try:
+        ahead = deque(islice(batches, prefetch))
+        while True:
+            ahead.extend(islice(batches, 1))
+            if not ahead:
+                return
+            state = ahead[0].state
+            yield ahead.popleft()
+    finally:
+        loader.load_state_dict(state)
+
+
+def _on_devices(sharding: jax.sharding.NamedSharding, batch_size: int, batch: Batch) -> JaxBatch:
+    import jax
+    import numpy as np
+
+    # int64 is none of JAX's types unless it is told so.
+    local = batch.images, batch.labels.astype(np.int32), batch.mask
+    images, labels, mask = (
+        jax.make_array_from_process_local_data(sharding, array, (batch_size, *array.shape[1:])) for array in local
+    )
+    return JaxBatch(images, labels, mask, batch.keys, batch.fields, batch.state)

@@ -1,0 +1,250 @@
+"""From picks to the rows of a batch, in threads: fetch, check, cut, decode, transform.
+
+    planner thread          looks up shards, asks for bytes in the order of need          -> tickets
+    decoding threads        wait for the bytes, decode a few images a call, outside the interpreter lock
+    whoever takes a batch   waits for its last row
+
+Rows are written where they belong, so nothing is copied and no row waits for another. Shapes: NHWC, uint8.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.checksums import crc32c_of
+from dataprep.errors import DataprepError, FormatError
+from dataprep.records import NO_LABEL
+from loaders.augment import View, evaluation_view, train_views, transform_generator
+from loaders.cache import DiskCache
+from loaders.config import LoaderConfig
+from loaders.decode import open_decoder
+from loaders.fetch import FetchSettings, Record, Ticket, open_fetcher
+from loaders.fields import read_fields
+from loaders.order import Pick
+from loaders.stats import Stats
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dataprep.storage.base import Storage
+    from loaders.config import Transform
+    from loaders.rows import SplitRows
+
+CHUNK_ROWS = 16
+"""Decoded in one task: below this, handing over weighs as much as 1 % of the decoding."""
+LOOKUPS_IN_FLIGHT = 32
+"""Shards whose index rows are read at once, over a network."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """What becomes a batch; row by row in the order of positions."""
+
+    images: NDArray[np.uint8]
+    """(rows, size, size, 3)"""
+    labels: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    """False: the row is no sample: the tail of an evaluation, or an image that could not be read."""
+    keys: list[str]
+    fields: dict[str, list[Any]]
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Reasons of masked rows."""
+
+
+def finish(rows: Rows) -> Rows:
+    """Blank the rows that are no samples: their memory still has another batch's images."""
+    if not rows.mask.all():
+        rows.images[~rows.mask] = 0
+    return rows
+
+
+def empty_rows(images: NDArray[np.uint8], names: Sequence[str]) -> Rows:
+    """Rows to be filled, all masked."""
+    import numpy as np
+
+    count = len(images)
+    labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
+    return Rows(images, labels, mask, [""] * count, {name: [None] * count for name in names})
+
+
+@dataclass(slots=True)
+class _Image:
+    """One image on its way into its row."""
+
+    row: int
+    pick: Pick
+    ticket: Ticket
+    data: bytes = b""
+    height: int = 0
+    width: int = 0
+
+
+class Pipeline:
+    """Fills rows of batches of one dataset's split.
+
+    Args:
+        format_name: of the dataset, by which fields are read.
+    """
+
+    def __init__(
+        self, storage: Storage, format_name: str, index: SplitRows, config: LoaderConfig, stats: Stats
+    ) -> None:
+        self._storage, self._format, self._index = storage, format_name, index
+        self._config, self._stats = config, stats
+        self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
+        self._fetcher = open_fetcher(
+            storage,
+            index,
+            FetchSettings(
+                prefetch_bytes=config.prefetch_bytes // max(1, config.processes),
+                deadline_s=config.deadline_s,
+                whole_records=bool(config.fields),
+                cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
+            ),
+        )
+        self._decoding = ThreadPoolExecutor(config.num_threads, thread_name_prefix="loader-decode")
+        self._lookups = ThreadPoolExecutor(LOOKUPS_IN_FLIGHT, thread_name_prefix="loader-index")
+        self._chunk_rows = max(1, min(CHUNK_ROWS, config.rows // (2 * config.num_threads)))
+
+    def submit(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Future[None]]:
+        """Begin to fill rows; done when all that is returned is. Called by one thread, in the order of the picks.
+
+        Args:
+            picks: Row and what stands in it. Rows that are not named stay masked.
+        """
+        started_s = time.monotonic()
+        if not self._storage.is_local:
+            shards = self._fetcher.shards_needed(pick for _, pick in picks)
+            for _ in self._lookups.map(self._index.rows, shards):
+                pass  # read side by side here, one after the other below
+        self._stats.add("plan", items=len(picks), busy_s=time.monotonic() - started_s)
+        futures = []
+        for first in range(0, len(picks), self._chunk_rows):
+            waited_s = time.monotonic()
+            chunk = [_Image(row, pick, self._fetcher.request(pick)) for row, pick in picks[first:][: self._chunk_rows]]
+            self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
+            futures.append(self._decoding.submit(self._fill, chunk, rows))
+        return futures
+
+    def fetch_stats(self) -> dict[str, float]:
+        """The fetcher's counters."""
+        return self._fetcher.stats()
+
+    def close(self) -> None:
+        """End the threads; what is not decoded is given up."""
+        self._fetcher.close()
+        self._decoding.shutdown(cancel_futures=True)
+        self._lookups.shutdown(cancel_futures=True)
+
+    def _fill(self, chunk: list[_Image], rows: Rows) -> None:
+        started_s = time.monotonic()
+        try:
+            fetched = [image for image in chunk if self._is_fetched(image, rows)]
+            fetched_s = time.monotonic()
+            if fetched:
+                self._decode(fetched, rows)
+        finally:
+            for image in chunk:
+                image.ticket.done()
+        self._stats.add("fetch", items=len(chunk), get_wait_s=fetched_s - started_s)
+        self._stats.add("decode", items=len(fetched), busy_s=time.monotonic() - fetched_s)
+
+    def _is_fetched(self, image: _Image, rows: Rows) -> bool:
+        """Wait for an image's bytes and check them; label, key and fields are put into their row."""
+        ticket = image.ticket
+        rows.keys[image.row], rows.labels[image.row] = ticket.rows.key(ticket.row), ticket.rows.label[ticket.row]
+        try:
+            found = ticket.wait()
+            if isinstance(found, Record):
+                for name, value in read_fields(self._format, found.record, self._config.fields).items():
+                    rows.fields[name][image.row] = value
+                found = found.image
+            image.data = found
+            self._check_digest(image)
+        except DataprepError as error:
+            self._skip(rows, image, error)
+            return False
+        return True
+
+    def _check_digest(self, image: _Image) -> None:
+        expected = image.ticket.rows.image_crc32c
+        if not self._config.check_digests or expected is None or crc32c_of(image.data) == expected[image.ticket.row]:
+            return
+        raise FormatError(
+            f"{self._where(image)}: its bytes are not those of the index (CRC32C); "
+            'run "dataprep verify" to see what else differs, and build it again'
+        )
+
+    def _decode(self, chunk: list[_Image], rows: Rows) -> None:
+        sized = [image for image in chunk if self._has_size(image, rows)]
+        views = self._views(sized)
+        targets = [image.row for image in sized]
+        faults = self.decoder.decode_many([image.data for image in sized], views, rows.images, targets)
+        for image, fault in zip(sized, faults, strict=True):
+            if fault is not None:
+                self._skip(rows, image, self._undecodable(image, fault))
+                continue
+            rows.mask[image.row] = True
+            if self._config.transform is not None:
+                self._transform(self._config.transform, rows.images[image.row], image.pick)
+
+    def _has_size(self, image: _Image, rows: Rows) -> bool:
+        """The image's sides, from the index or its own header."""
+        of_piece, row = image.ticket.rows, image.ticket.row
+        image.height, image.width = int(of_piece.height[row]), int(of_piece.width[row])
+        if not image.height:
+            try:
+                image.height, image.width = self.decoder.image_size(image.data)
+            except DataprepError as error:
+                self._skip(rows, image, self._undecodable(image, str(error)))
+                return False
+        return True
+
+    def _views(self, chunk: list[_Image]) -> list[View]:
+        """How each image is cut."""
+        config = self._config
+        if not config.augment:
+            size, resize = config.image_size, config.short_side
+            return [evaluation_view(image.height, image.width, size=size, resize=resize) for image in chunk]
+        return train_views(
+            config.seed,
+            [image.pick.position for image in chunk],
+            [image.height for image in chunk],
+            [image.width for image in chunk],
+            size=config.image_size,
+            scale=config.scale,
+            ratio=config.ratio,
+            flip=config.flip,
+        )
+
+    def _transform(self, transform: Transform, image_HWC: NDArray[np.uint8], pick: Pick) -> None:
+        import numpy as np
+
+        result = np.asarray(transform(image_HWC, transform_generator(self._config.seed, pick.position)))
+        if result.shape != image_HWC.shape or result.dtype != np.uint8:
+            raise FormatError(
+                f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}"
+            )
+        image_HWC[...] = result
+
+    def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
+        """Leave a row masked and count why, or raise."""
+        if self._config.on_error == "raise":
+            raise error
+        rows.skipped[type(error).__name__] += 1
+        rows.labels[image.row] = NO_LABEL
+
+    def _undecodable(self, image: _Image, fault: str) -> FormatError:
+        return FormatError(f"{self._where(image)}: cannot be decoded: {fault}; leave it out with on_error='skip'")
+
+    def _where(self, image: _Image) -> str:
+        ticket = image.ticket
+        file = self._index.file_of(image.pick.piece.shard, ticket.rows, ticket.row)
+        return f"{self._storage.url_of(file)}: {ticket.rows.key(ticket.row)}"

@@ -1,0 +1,70 @@
+"""Batches as a `tf.data.Dataset`, in the loader's order.
+
+    batches = dataset(loader).map(lambda batch: (tf.cast(batch["images"], tf.float32) / 255, batch["labels"]))
+    model.fit(batches, steps_per_epoch=len(loader))
+
+Shapes: N images of this rank, H = W = `image_size`, C = 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from loaders.loader import Batch, Loader
+from loaders.producer import image_shape
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
+    """The loader's batches, from where it stands on; one iterator at a time.
+
+    The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where there is none; `mask`
+    (N,) bool, False for no sample; `keys` (N,) string; `fields`, each (N,) string, empty where there is none, JSON
+    where it is no text; `state`, JSON for the loader's `load_state_dict`, goes on after its batch. tf.data runs ahead
+    and cannot say how far: who leaves an iterator before its end tells the loader by the state of the last batch.
+
+    Args:
+        loader: Of this process.
+        epochs: Where an epoch was begun, its rest is the first; by default without end.
+    """
+    import tensorflow as tf
+
+    config = loader.config
+    shape = image_shape(config)
+    rows = shape[:1]
+    signature = {
+        "images": tf.TensorSpec(shape, tf.uint8),
+        "labels": tf.TensorSpec(rows, tf.int64),
+        "mask": tf.TensorSpec(rows, tf.bool),
+        "keys": tf.TensorSpec(rows, tf.string),
+        "fields": {name: tf.TensorSpec(rows, tf.string) for name in config.fields},
+        "state": tf.TensorSpec((), tf.string),
+    }
+
+    def elements() -> Iterator[dict[str, Any]]:
+        for _ in count() if epochs is None else range(epochs):
+            yield from map(_element, loader)
+
+    return tf.data.Dataset.from_generator(elements, output_signature=signature)
+
+
+def _element(batch: Batch) -> dict[str, Any]:
+    return {
+        "images": batch.images,
+        "labels": batch.labels,
+        "mask": batch.mask,
+        "keys": batch.keys,
+        "fields": {name: [_text(value) for value in values] for name, values in batch.fields.items()},
+        "state": json.dumps(batch.state),
+    }
+
+
+def _text(value: Any) -> str | bytes:
+    if value is None:
+        return ""
+    return value if isinstance(value, str | bytes) else json.dumps(value)

@@ -1,0 +1,16 @@
+"""Metadata is in setup.cfg; here stands only the C extension of the loaders, without which they use libraries."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "loaders._jpeg",
+            ["loaders/_jpeg.c"],
+            libraries=["jpeg"],
+            # No fused multiply-add: the weights are the same on every processor.
+            extra_compile_args=["-O3", "-ffp-contract=off"],
+            optional=True,  # no compiler or no libjpeg-turbo headers: the install goes on
+        )
+    ]
+)

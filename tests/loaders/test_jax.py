@@ -1,0 +1,50 @@
+"""The JAX adapter: on four devices of one process, and on two devices each of two processes."""
+
+import socket
+
+import pytest
+
+from tests.support.adapters import AdapterContract, finished, run_module, start_module
+from tests.support.multi_device import BATCHES, placed
+
+FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+
+
+class TestJAX(AdapterContract):
+    adapter = "jax"
+    environment = FOUR
+
+
+@pytest.fixture
+def port():
+    """One that was free a moment ago."""
+    with socket.create_server(("localhost", 0)) as server:
+        return server.getsockname()[1]
+
+
+def test_every_device_has_its_own_part_of_the_batch(dataset):
+    report = run_module("tests.support.multi_device", "jax", dataset("webdataset"), 0, 1, 0, **FOUR)
+    assert len(report) == BATCHES
+    for step in placed(dataset("webdataset"), [report]):
+        rows = list(zip(step.batch.keys, step.batch.labels.tolist(), strict=True))
+        assert step.by_device == {str(device): rows[3 * device :][:3] for device in range(4)}
+        assert step.by_process == [step.batch.keys]
+        assert step.shapes == [list(step.batch.images.shape)]
+        assert step.sums == [step.batch.images.sum()]
+
+
+def test_in_two_processes_every_device_has_its_own_part_of_the_global_batch(dataset, port):
+    url = dataset("webdataset")
+    programs = [start_module("tests.support.multi_device", "jax", url, rank, 2, port, **TWO) for rank in range(2)]
+    reports = [finished(program) for program in programs]
+    assert [len(report) for report in reports] == [BATCHES, BATCHES]
+    for step in placed(url, reports):
+        assert [len(rows) for rows in step.by_device.values()] == [3] * 4
+        on_devices = [row for rows in step.by_device.values() for row in rows]
+        assert sorted(on_devices) == sorted(zip(step.batch.keys, step.batch.labels.tolist(), strict=True))
+        # Rank r's rows are positions with G % 2 == r, on its own two devices, beside its keys.
+        assert step.by_process == [step.batch.keys[0::2], step.batch.keys[1::2]]
+        assert [key for key, _ in on_devices] == [key for keys in step.by_process for key in keys]
+        assert step.shapes == 2 * [list(step.batch.images.shape)]
+        assert step.sums == 2 * [step.batch.images.sum()]  # over both processes, by each of them

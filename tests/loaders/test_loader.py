@@ -1,0 +1,279 @@
+"""Batches: the same wherever and however they are made, resumable after each, and an error instead of a hang."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from dataprep.errors import DataprepError, StorageError, UsageError
+from loaders import LoaderConfig, open_loader
+from tests.loaders.conftest import FORMATS
+from tests.support.finished import build_here
+from tests.support.gcs_emulator import GCSEmulator
+from tests.support.loading import killed_and_resumed, load
+
+SMALL = {"batch_size": 12, "image_size": 64}
+
+
+@pytest.fixture(scope="module")
+def reference(dataset):
+    """Twenty batches, over more than one pass, by one thread."""
+    return load(dataset("webdataset"), 20, **SMALL, threads=1)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_the_same_batches_from_every_format_and_place(reference, dataset, bucket_dataset, fmt, place):
+    url = dataset(fmt) if place == "disk" else bucket_dataset(fmt)
+    assert load(url, 20, **SMALL, threads=2) == reference
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(0, 4), (1, 1), (2, 1), (3, 2)])
+def test_the_same_batches_by_any_number_of_workers(reference, dataset, processes, threads):
+    assert load(dataset("webdataset"), 20, **SMALL, processes=processes, threads=threads) == reference
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_together_have_the_batches_of_one(reference, dataset, world_size):
+    ranks = [
+        [keys for keys, _ in load(dataset("tfrecord"), 20, **SMALL, rank=rank, world_size=world_size)]
+        for rank in range(world_size)
+    ]
+    for batch, (expected, _) in enumerate(reference):
+        rows = zip(*(ranks[rank][batch] for rank in range(world_size)), strict=True)
+        assert [key for row in rows for key in row] == expected
+
+
+def test_a_batch_is_what_its_keys_say(dataset, originals):
+    with open_loader(str(dataset("imagefolder")), **SMALL) as loader:
+        assert len(loader) == loader.order.num_samples // 12
+        batch = next(iter(loader))
+        assert batch.images.shape == (12, 64, 64, 3)
+        assert batch.images.dtype == np.uint8
+        assert batch.mask.all()
+        classes = loader.dataset.manifest.classes
+        assert [key.partition("/")[0] for key in batch.keys] == [classes[label] for label in batch.labels]
+        assert batch.images.std(axis=(1, 2, 3)).min() > 1  # pictures, not blanks
+
+
+def test_epochs_run_on_and_can_be_chosen(dataset):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        epochs = [[batch.keys for batch in loader] for _ in range(3)]
+        assert [len(epoch) for epoch in epochs] == [loader.order.steps(epoch) for epoch in range(3)]
+        assert loader.epoch == 3
+        loader.set_epoch(1)
+        assert [batch.keys for batch in loader] == epochs[1]
+        assert epochs[0] != epochs[1]
+
+
+def test_coco_makes_five_passes_an_epoch(dataset):
+    with open_loader(str(dataset("coco")), **SMALL) as loader:
+        assert len(loader) == 5 * loader.order.num_samples // 12
+        keys = [key for batch in loader for key in batch.keys]
+    counts = {key: keys.count(key) for key in set(keys)}
+    assert len(counts) == loader.order.num_samples
+    assert max(counts.values()) == 5
+    assert sum(5 - count for count in counts.values()) < 12  # the rest of the last batch
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_evaluation_sees_every_sample_once(dataset, processes):
+    seen = []
+    for rank in range(2):
+        with open_loader(
+            str(dataset("webdataset")),
+            "val",
+            batch_size=16,
+            image_size=64,
+            rank=rank,
+            world_size=2,
+            processes=processes,
+        ) as loader:
+            for _ in range(2):  # it starts again each time
+                batches = [(batch.keys, batch.labels, batch.mask, batch.images) for batch in loader]
+            assert len(batches) == len(loader) == -(-loader.order.num_samples // 16)
+        for keys, labels, mask, images in batches:
+            assert (labels[~mask] == -1).all()
+            assert not images[~mask].any()
+            seen += [key for key, real in zip(keys, mask, strict=True) if real]
+    assert len(seen) == len(set(seen)) == loader.order.num_samples
+
+
+def test_a_state_resumes_after_its_batch_in_another_world(reference, dataset):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        states = [batch.state for batch in itertools.islice(itertools.chain(loader, loader, loader), 19)]
+    assert max(len(json.dumps(state)) for state in states) < 4096
+    for step in (0, 7, 18):
+        state = json.loads(json.dumps(states[step]))
+        for rank in range(3):
+            with open_loader(str(dataset("webdataset")), **SMALL, rank=rank, world_size=3) as loader:
+                loader.load_state_dict(state)
+                keys = next(iter(loader)).keys
+            assert keys == reference[step + 1][0][rank::3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed is 0 in the state, 1 here"),
+        ({"batch_size": 24}, "batch_size is 12 in the state, 24 here"),
+        ({"image_size": 32}, "image_size is 64 in the state, 32 here"),
+        ({"interpolation": "bilinear"}, "decoder is"),
+        ({"num_streams": 6}, "num_streams is 192 in the state, 6 here"),
+    ],
+)
+def test_a_state_of_another_sequence_is_refused(dataset, change, message):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        state = next(iter(loader)).state
+    with open_loader(str(dataset("webdataset")), **{**SMALL, **change}) as other:
+        with pytest.raises(UsageError, match=message):
+            other.load_state_dict(state)
+
+
+def test_killed_and_resumed_in_smaller_worlds(dataset, tmp_path):
+    """A sample of the soak: three epochs on four ranks, killed, then two, killed, then one."""
+    killed_and_resumed(dataset("webdataset"), tmp_path, random.Random(0))
+
+
+def test_fields_and_a_transform_are_the_same_for_any_workers(dataset):
+    settings = {**SMALL, "fields": ("class_name", "height"), "transform": noisy}
+    plain = load(dataset("webdataset"), 6, **SMALL)
+    one = load(dataset("webdataset"), 6, **settings, threads=1)
+    assert [keys for keys, _ in one] == [keys for keys, _ in plain]
+    assert one != plain
+    assert load(dataset("webdataset"), 6, **settings, threads=4) == one
+    assert load(dataset("webdataset"), 6, **settings, processes=2) == one
+    with open_loader(str(dataset("webdataset")), **settings) as loader:
+        batch = next(iter(loader))
+        assert batch.fields["class_name"] == [key.partition("/")[0] for key in batch.keys]
+
+
+def noisy(image_HWC, rng):
+    return (image_HWC // 2 + rng.integers(0, 100, image_HWC.shape)).astype(np.uint8)
+
+
+def wrong_size(image_HWC, rng):
+    return image_HWC[:10]
+
+
+def test_a_transform_of_another_size_is_refused(dataset):
+    with open_loader(str(dataset("webdataset")), **SMALL, transform=wrong_size) as loader:
+        with pytest.raises(DataprepError, match=r"transform gave uint8 of shape \(10, 64, 3\), expected"):
+            next(iter(loader))
+
+
+# What goes wrong in the middle of an epoch
+
+
+@pytest.fixture
+def broken(dataset, tmp_path):
+    """A copy of the dataset, to break."""
+    shutil.copytree(dataset("webdataset"), tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_deleted_shard_is_named(broken, processes):
+    shard = sorted(broken.glob("train/*.tar"))[1]
+    shard.unlink()
+    started_s = time.monotonic()
+    with open_loader(str(broken), **SMALL, processes=processes) as loader:
+        with pytest.raises(DataprepError, match=shard.name):
+            for _ in loader:
+                pass
+        assert time.monotonic() - started_s < 5 + 3 * bool(processes)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_damaged_shard_is_named_or_its_images_are_masked_and_counted(broken, processes):
+    shard = sorted(broken.glob("train/*.tar"))[1]
+    data = bytearray(shard.read_bytes())
+    for at in range(2000, len(data), 3000):
+        data[at] ^= 0xFF
+    shard.write_bytes(data)
+    with open_loader(str(broken), **SMALL, processes=processes) as loader:
+        with pytest.raises(DataprepError, match=f"{shard.name}.*CRC32C"):
+            for _ in loader:
+                pass
+    with open_loader(str(broken), **SMALL, processes=processes, on_error="skip") as loader:
+        batches = [(batch.keys, batch.mask, batch.labels) for batch in loader]
+        masked = sum(int((~mask).sum()) for _, mask, _ in batches)
+        assert masked == sum(loader.stats()["skipped"].values()) > 10
+        assert all((labels[~mask] == -1).all() for _, mask, labels in batches)
+
+
+def test_a_killed_worker_is_an_error_at_once(dataset):
+    with open_loader(str(dataset("webdataset")), **SMALL, processes=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        pid = loader._producer._workers[1].process.pid
+        os.kill(pid, signal.SIGKILL)
+        started_s = time.monotonic()
+        with pytest.raises(StorageError, match=r"worker process 1 of 2 died \(signal 9\)"):
+            list(itertools.islice(batches, 50))
+        assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_bucket_that_is_gone_is_an_error_within_seconds(originals, monkeypatch, processes):
+    with GCSEmulator() as emulator:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
+        emulator.create_bucket("gone")
+        url = build_here("imagenet", originals["imagenet"], "gs://gone/imagenet", "webdataset")
+        with open_loader(url, **SMALL, processes=processes, prefetch_batches=1) as loader:
+            batches = iter(loader)
+            next(batches)
+            emulator.stop()
+            started_s = time.monotonic()
+            with pytest.raises(StorageError, match=r"gs://gone/imagenet/train/imagenet-train-0000[0-2]"):
+                list(batches)
+            assert time.monotonic() - started_s < 8
+
+
+def test_nothing_is_left_behind(dataset):
+    def held():
+        return set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    for processes in (0, 2):
+        with open_loader(str(dataset("webdataset")), **SMALL, processes=processes) as loader:
+            next(iter(loader))
+        before = held()
+        for _ in range(3):
+            with open_loader(str(dataset("webdataset")), **SMALL, processes=processes) as loader:
+                next(iter(loader))
+        assert held() == before
+        assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
+        ({"rank": 2, "world_size": 2}, "rank must be 0 to 1"),
+        ({"world_size": 5}, "a batch of 12 cannot be shared by 5 ranks"),
+        ({"on_error": "ignore"}, "on_error must be one of raise, skip"),
+        ({"worker": 3}, "no setting worker; there are"),
+        ({"split": "test"}, "no split 'test'; it has train, val"),
+        ({"scale": (0.5, 0.2)}, "scale must be a range within 0 to 1"),
+        ({"resize": 32}, "resize must be 64 or more, got 32"),
+    ],
+)
+def test_wrong_settings_are_refused(dataset, settings, message):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        open_loader(str(dataset("webdataset")), **{**SMALL, **settings})
+
+
+def test_no_dataset_is_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(UsageError, match="dataprep adopt"):
+        open_loader(str(tmp_path), batch_size=1)
+
+
+def test_defaults():
+    assert LoaderConfig(batch_size=4).short_side == 256

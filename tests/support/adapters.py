@@ -1,0 +1,235 @@
+"""What every adapter is held to: the loader's own batches, states that resume after them, nothing left behind.
+
+    python -m tests.support.adapters jax URL BROKEN_URL
+
+does with one adapter what its users do and prints what came of it, as JSON; each framework gets a process of its own,
+as torch_xla must not meet TensorFlow. `AdapterContract` compares with the bare loader.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loaders import Batch, Loader, open_loader
+from tests.support.loading import digest, load
+
+REPOSITORY = Path(__file__).parents[2]
+SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height")}
+WHOLE = 4
+"""Batches before the one with a damaged image; some adapters ask for two more before they yield one."""
+TAKEN = 3
+"""Batches before somebody leaves, in the middle of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One of ours, as it is used."""
+
+    batches: Callable[[Loader], Iterator[Any]]
+    """The rest of an epoch."""
+    on_host: Callable[[Any], Batch]
+    rewinds: bool = True
+    """Left in the middle of an epoch, it sets the loader back to where its user is."""
+
+
+class AdapterContract:
+    """Tests of one adapter; a subclass names it."""
+
+    adapter: str
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Of its process."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls, dataset):
+        return dataset("webdataset")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def epochs(cls, url):
+        """Keys and digests of the bare loader's first two epochs."""
+        with open_loader(str(url), **SMALL) as loader:
+            return [[list(batch.keys), digest(batch)] for _ in range(2) for batch in loader]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def report(cls, url, epochs, tmp_path_factory):
+        broken = tmp_path_factory.mktemp("broken") / "dataset"
+        shutil.copytree(url, broken)
+        keys, _ = epochs[WHOLE]
+        _damage(broken, keys[0])
+        return run_module("tests.support.adapters", cls.adapter, url, broken, **cls.environment)
+
+    def test_the_batches_are_the_loaders_though_all_are_held(self, report, epochs):
+        assert report["epochs"] == epochs
+
+    def test_an_evaluation_is_whole_and_starts_again(self, report, url):
+        assert report["evaluations"] == 2 * [[keys, seen] for keys, seen in load(url, split="val", **SMALL)]
+
+    def test_a_state_resumes_after_its_batch_whatever_was_ahead(self, report, epochs):
+        assert report["taken"] == epochs[:TAKEN]
+        assert report["resumed"] == epochs[TAKEN : 2 * TAKEN]
+
+    def test_who_leaves_and_comes_again_goes_on(self, report, epochs):
+        assert report["left"] == epochs[TAKEN : 2 * TAKEN]
+
+    def test_an_error_comes_through_after_batches_that_are_right(self, report, epochs):
+        keys, _ = epochs[WHOLE]
+        assert f"{keys[0]}: its bytes are not those of the index" in report["error"]
+        whole = report["before_error"]
+        assert WHOLE - 2 <= len(whole) <= WHOLE
+        assert whole == epochs[: len(whole)]
+
+    def test_nothing_is_left_behind(self, report):
+        assert report["threads"] == []
+        assert report["processes"] == 0
+
+
+def run_module(module: str, *arguments: object, **environment: str) -> Any:
+    """The JSON on the last line that a test program prints."""
+    return finished(start_module(module, *arguments, **environment))
+
+
+def start_module(module: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(program: subprocess.Popen[str]) -> Any:
+    """Its report, when it has ended well."""
+    out, err = program.communicate(timeout=200)
+    assert program.returncode == 0, err[-3000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def _damage(dataset: Path, key: str) -> None:
+    """Change a byte of an image."""
+    for shard in dataset.glob("train/*.tar"):
+        with tarfile.open(shard) as tar:
+            offsets = {member.name: member.offset_data for member in tar}
+        if f"{key}.jpg" in offsets:
+            data = bytearray(shard.read_bytes())
+            data[offsets[f"{key}.jpg"] + 100] ^= 0xFF
+            shard.write_bytes(data)
+
+
+def exercise(url: str, broken_url: str, adapter: Adapter) -> dict[str, Any]:
+    """Everything that `AdapterContract` asks for."""
+    batches = adapter.batches
+
+    def seen(found: Iterable[Any]) -> list[Any]:
+        return [[batch.keys, digest(batch)] for batch in map(adapter.on_host, found)]
+
+    report: dict[str, Any] = {"before_error": []}
+    with open_loader(url, **SMALL) as loader:
+        held = [batch for _ in range(2) for batch in batches(loader)]
+        report["epochs"] = seen(held)
+    with open_loader(url, "val", **SMALL) as loader:
+        report["evaluations"] = [each for _ in range(2) for each in seen(batches(loader))]
+    with open_loader(url, **SMALL, processes=1) as loader:
+        taken = list(islice(batches(loader), TAKEN))
+        time.sleep(0.2)  # whoever runs ahead does
+        report["taken"] = seen(taken)
+        state = json.loads(json.dumps(adapter.on_host(taken[-1]).state))
+        if not adapter.rewinds:
+            loader.load_state_dict(state)
+        report["left"] = seen(islice(batches(loader), TAKEN))
+    with open_loader(url, **SMALL) as loader:
+        loader.load_state_dict(state)
+        report["resumed"] = seen(islice(batches(loader), TAKEN))
+    with open_loader(broken_url, **SMALL) as loader:
+        try:
+            report["before_error"].extend(seen([batch])[0] for batch in batches(loader))
+        except Exception as error:  # noqa: BLE001  whatever the framework makes of it
+            report["error"] = str(error)
+    del held, taken
+    gc.collect()
+    return {**report, **_left_behind()}
+
+
+def _left_behind() -> dict[str, Any]:
+    """Python's threads and processes; those of a framework's own pools are none of them."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    return {
+        "threads": [thread.name for thread in others if not isinstance(thread, threading._DummyThread)],
+        "processes": len(multiprocessing.active_children()),
+    }
+
+
+def _numpy_batch(batch: Any) -> Batch:
+    """Of an adapter's arrays or tensors, brought to the host."""
+    images, labels, mask = (np.asarray(part) for part in (batch.images, batch.labels, batch.mask))
+    return Batch(images, labels, list(batch.keys), mask, batch.fields, batch.state)
+
+
+def _torch() -> Adapter:
+    from torch.utils.data import DataLoader
+
+    from loaders.torch import TorchBatches
+
+    return Adapter(lambda loader: iter(DataLoader(TorchBatches(loader), batch_size=None)), _numpy_batch)
+
+
+def _xla() -> Adapter:
+    from loaders.xla import device_batches
+
+    def on_host(batch: Any) -> Batch:
+        parts = {name: getattr(batch, name) for name in ("images", "labels", "mask")}
+        if {part.device.type for part in parts.values()} != {"xla"}:
+            raise ValueError(f"on {[part.device for part in parts.values()]}, expected xla")
+        return _numpy_batch(replace(batch, **{name: part.cpu() for name, part in parts.items()}))
+
+    return Adapter(device_batches, on_host)
+
+
+def _jax() -> Adapter:
+    import jax
+
+    from loaders.jax import device_batches
+
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    return Adapter(lambda loader: device_batches(loader, mesh), _numpy_batch)
+
+
+def _tf() -> Adapter:
+    from loaders.tf import dataset
+
+    def on_host(batch: Any) -> Batch:
+        parts = {name: batch[name].numpy() for name in ("images", "labels", "mask", "keys", "state")}
+        texts = {name: [text.decode() or None for text in column.numpy()] for name, column in batch["fields"].items()}
+        texts["height"] = [text and json.loads(text) for text in texts["height"]]
+        keys = [key.decode() for key in parts["keys"]]
+        return Batch(parts["images"], parts["labels"], keys, parts["mask"], texts, json.loads(parts["state"]))
+
+    return Adapter(lambda loader: iter(dataset(loader, epochs=1).prefetch(2)), on_host, rewinds=False)
+
+
+ADAPTERS = {"torch": _torch, "xla": _xla, "jax": _jax, "tf": _tf}
+
+if __name__ == "__main__":
+    name, *urls = sys.argv[1:]
+    print(json.dumps(exercise(*urls, ADAPTERS[name]())))
