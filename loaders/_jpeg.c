@@ -1,11 +1,9 @@
-/* Decodes what a view needs of a JPEG and resizes it into a batch, without Python's lock.
+/* Decodes what a view needs of a JPEG and scales it into a batch, without Python's lock.
  *
- * Decoding: libjpeg-turbo, the accurate integer DCT and smooth chroma upsampling, as Pillow and simplejpeg have them.
- * Rows above the view are only entropy-decoded, columns beside it neither transformed nor converted, rows below it not
- * read; inside the view every sample equals that of a full decode.
- *
- * Resizing: separable, horizontal pass first, 8 bits between the passes, weights of 22 bits: the arithmetic of Pillow's
- * Image.resize, so that results are equal to its bit for bit, on every processor.
+ * libjpeg-turbo with the accurate integer transform and smooth chroma, as Pillow and simplejpeg have them. Of rows above
+ * the view only the Huffman codes are read, columns beside it are neither transformed nor converted, rows below it not
+ * read; inside it every sample equals that of a full decode. _jpeg_huffman.h reads the codes of baseline files,
+ * _jpeg_resize.h scales. loaders/decode.py is what calls this.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -19,56 +17,39 @@
 #include <jpeglib.h>
 
 #if defined(__has_include)
-#if __has_include(<jpegint.h>) && defined(__GNUC__)
+#if __has_include(<jpegint.h>) && defined(__GNUC__) && !defined(PLAIN_C)
 #define HAS_HUFFMAN_CODE 1
 #include <jpegint.h>
 #include "_jpeg_huffman.h"
 #endif
 #endif
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HAS_AVX2_CODE 1
-#include <immintrin.h>
-#endif
+#include "_jpeg_resize.h"
 
 #define MAX_PIXELS 100000000
 /* As dataprep/images.py: a small progressive file can ask for any number of passes over all its pixels. */
 #define MAX_SCANS 500
 #define MAX_SCAN_PIXELS 5000000000LL
-#define MAX_SIDE 65535
+#define MAX_SIDE (1 << 24) /* of a scaled view; of a long, thin image only its middle is made */
 
 /* Pixels: one for the neighbour, two so that libjpeg does not take a cut of one pixel for an image without neighbours. */
 #define RIGHT_MARGIN 2
-
-#define WEIGHT_BITS 22
-#define LOW_BITS 11 /* a weight is high * 2^11 + low; both fit the 16-bit operands of a multiply-add */
-#define PIXEL_BYTES 4 /* RGBX: four samples, so that a pixel is one 32-bit word */
-#define SPARE_PIXELS 4 /* taps of weight 0 may reach this far behind a row, or rows behind the last one */
-
-typedef enum { BILINEAR, BICUBIC, BILINEAR_NO_ANTIALIAS } filter_t;
+/* From an aligned address. libjpeg-turbo writes aligned rows past the caches, and they are read again at once: 0.15 ms
+ * of an image. */
+#define ROW_OFFSET 4
 
 /* loaders.augment.View */
 typedef struct {
     int32_t top, left, height, width, resized_height, resized_width, out_top, out_left, flip;
 } view_t;
 
-/* One axis: output i is the sum over t < 2 * pairs of weights[i][t] * input[first[i] + t]. */
-typedef struct {
-    int pairs;
-    int from, to;     /* all inputs that have a weight */
-    int32_t *first;
-    int32_t *weights; /* [outputs][2 * pairs] */
-    int32_t *split;   /* [outputs][pairs][high, low]: each two 16-bit weights side by side */
-} taps_t;
-
-typedef struct {
-    void *data;
-    size_t bytes;
-} buffer_t;
-
 #if HAS_HUFFMAN_CODE
 typedef struct {
     bits_t bits;
+    struct {
+        const huffman_t *dc, *ac;
+        int *last_dc;
+    } blocks[D_MAX_BLOCKS_IN_MCU];
     int last_dc[MAX_COMPS_IN_SCAN];
     JDIMENSION column, first_column, last_column; /* in MCUs; others than first .. last are not looked at */
     unsigned int until_restart, restart;
@@ -120,240 +101,12 @@ static void on_progress(j_common_ptr common)
         fail(common->client_data, "too many scans");
 }
 
-static void *reserve(decoder_t *decoder, buffer_t *buffer, size_t bytes)
+static void *reserve_or_fail(decoder_t *decoder, buffer_t *buffer, size_t bytes)
 {
-    if (bytes > buffer->bytes) {
-        free(buffer->data);
-        buffer->data = calloc(1, bytes);
-        buffer->bytes = buffer->data ? bytes : 0;
-        if (!buffer->data)
-            fail(decoder, "out of memory");
-    }
-    return buffer->data;
-}
-
-/* ---- weights ---- */
-
-static double bicubic(double x)
-{
-    const double a = -0.5;
-    if (x < 0)
-        x = -x;
-    if (x < 1)
-        return ((a + 2) * x - (a + 3)) * x * x + 1;
-    if (x < 2)
-        return (((x - 5) * x + 8) * x - 4) * a;
-    return 0;
-}
-
-static double triangle(double x)
-{
-    if (x < 0)
-        x = -x;
-    return x < 1 ? 1 - x : 0;
-}
-
-static int window_first(double center, double support)
-{
-    int first = (int)(center - support + 0.5);
-    return first < 0 ? 0 : first;
-}
-
-static int window_stop(double center, double support, int inputs)
-{
-    int stop = (int)(center + support + 0.5);
-    return stop > inputs ? inputs : stop;
-}
-
-/* Outputs offset .. offset + outputs of a box of `inputs` pixels that is scaled to `resized`; backwards if mirrored. */
-static taps_t make_taps(
-    decoder_t *decoder, buffer_t *buffer, filter_t filter, int inputs, int resized, int offset, int outputs, int mirrored)
-{
-    double scale = (double)inputs / resized;
-    double stretch = filter == BILINEAR_NO_ANTIALIAS || scale < 1 ? 1 : scale;
-    double support = (filter == BICUBIC ? 2 : 1) * stretch;
-    double (*kernel)(double) = filter == BICUBIC ? bicubic : triangle;
-    taps_t taps = {.pairs = 0};
-    for (int i = 0; i < outputs; i++) {
-        double center = (offset + i + 0.5) * scale;
-        int first = window_first(center, support), stop = window_stop(center, support, inputs);
-        if (i == 0)
-            taps.from = first;
-        taps.to = stop;
-        if ((stop - first + 1) / 2 > taps.pairs)
-            taps.pairs = (stop - first + 1) / 2;
-    }
-    size_t each = 2 * (size_t)taps.pairs;
-    double *exact = reserve(decoder, buffer, each * sizeof(double) + outputs * (1 + 2 * each) * sizeof(int32_t));
-    taps.first = (int32_t *)(exact + each);
-    taps.weights = taps.first + outputs;
-    taps.split = taps.weights + outputs * each;
-
-    for (int i = 0; i < outputs; i++) {
-        double center = (offset + (mirrored ? outputs - 1 - i : i) + 0.5) * scale;
-        int first = window_first(center, support), count = window_stop(center, support, inputs) - first;
-        int32_t *weights = taps.weights + i * each, *split = taps.split + i * each;
-        double sum = 0;
-        for (int t = 0; t < count; t++)
-            sum += exact[t] = kernel((t + first - center + 0.5) * (1 / stretch));
-        for (int t = 0; t < (int)each; t++) {
-            double weight = t < count ? exact[t] / sum * (1 << WEIGHT_BITS) : 0;
-            weights[t] = (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
-        }
-        for (int t = 0; t < (int)each; t += 2) {
-            uint32_t even = weights[t], odd = weights[t + 1], mask = (1 << LOW_BITS) - 1;
-            split[t] = (uint16_t)(weights[t] >> LOW_BITS) | (uint32_t)(weights[t + 1] >> LOW_BITS) << 16;
-            split[t + 1] = (even & mask) | (odd & mask) << 16;
-        }
-        taps.first[i] = first;
-    }
-    return taps;
-}
-
-/* ---- resizing ---- */
-
-static uint8_t to_sample(int32_t sum)
-{
-    sum = (sum + (1 << (WEIGHT_BITS - 1))) >> WEIGHT_BITS;
-    return sum < 0 ? 0 : sum > 255 ? 255 : sum;
-}
-
-/* Two RGBX rows that begin at input `from` to two RGB rows. */
-static void narrow_rows(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
-{
-    for (int row = 0; row < 2; row++)
-        for (int i = 0; i < outputs; i++) {
-            const uint8_t *pixel = rows[row] + (taps->first[i] - taps->from) * PIXEL_BYTES;
-            const int32_t *weights = taps->weights + (size_t)i * 2 * taps->pairs;
-            int32_t red = 0, green = 0, blue = 0;
-            for (int t = 0; t < 2 * taps->pairs; t++, pixel += PIXEL_BYTES) {
-                red += weights[t] * pixel[0];
-                green += weights[t] * pixel[1];
-                blue += weights[t] * pixel[2];
-            }
-            uint8_t *out = narrow[row] + 3 * i;
-            out[0] = to_sample(red);
-            out[1] = to_sample(green);
-            out[2] = to_sample(blue);
-        }
-}
-
-/* Samples from .. samples of one output row, of rows `stride` bytes apart. */
-static void mix_rows(
-    const uint8_t *rows, size_t stride, const int32_t *weights, int pairs, uint8_t *out, int from, int samples)
-{
-    for (int i = from; i < samples; i++) {
-        int32_t sum = 0;
-        for (int t = 0; t < 2 * pairs; t++)
-            sum += weights[t] * rows[t * stride + i];
-        out[i] = to_sample(sum);
-    }
-}
-
-#if HAS_AVX2_CODE
-
-#define AVX2 __attribute__((target("avx2")))
-
-AVX2 static inline __m256i combine(__m256i high, __m256i low)
-{
-    __m256i sum = _mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low);
-    sum = _mm256_add_epi32(sum, _mm256_set1_epi32(1 << (WEIGHT_BITS - 1)));
-    return _mm256_srai_epi32(sum, WEIGHT_BITS);
-}
-
-/* As narrow_rows: each half of a register holds one of the rows, a lane the sums of one colour. */
-AVX2 static void narrow_rows_avx2(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
-{
-    /* Pixels 0 and 1, or 2 and 3, of four: r r g g b b x x, as 16 bits. */
-    const __m256i front = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1));
-    const __m256i back = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
-    for (int i = 0; i < outputs; i++) {
-        size_t at = (size_t)(taps->first[i] - taps->from) * PIXEL_BYTES;
-        const int32_t *split = taps->split + (size_t)i * 2 * taps->pairs;
-        __m256i high = _mm256_setzero_si256(), low = high;
-        for (int pair = 0; pair < taps->pairs; pair += 2, at += 4 * PIXEL_BYTES, split += 4) {
-            __m256i four = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(rows[0] + at))),
-                _mm_loadu_si128((const __m128i *)(rows[1] + at)), 1);
-            __m256i two = _mm256_shuffle_epi8(four, front);
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(two, _mm256_set1_epi32(split[0])));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(two, _mm256_set1_epi32(split[1])));
-            if (pair + 1 == taps->pairs)
-                break;
-            two = _mm256_shuffle_epi8(four, back);
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(two, _mm256_set1_epi32(split[2])));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(two, _mm256_set1_epi32(split[3])));
-        }
-        __m256i sums = combine(high, low);
-        sums = _mm256_packs_epi32(sums, sums);
-        sums = _mm256_packus_epi16(sums, sums);
-        /* The fourth byte falls on the next pixel, which is written next, or behind the row. */
-        uint32_t pixels[2] = {_mm256_extract_epi32(sums, 0), _mm256_extract_epi32(sums, 4)};
-        memcpy(narrow[0] + 3 * i, &pixels[0], 4);
-        memcpy(narrow[1] + 3 * i, &pixels[1], 4);
-    }
-}
-
-/* As mix_rows, from sample 0; returns how many it wrote, the rest is less than a register. */
-AVX2 static int mix_rows_avx2(
-    const uint8_t *rows, size_t stride, const int32_t *split, int pairs, uint8_t *out, int samples)
-{
-    const __m256i zero = _mm256_setzero_si256();
-    int i = 0;
-    for (; i + 32 <= samples; i += 32) {
-        __m256i high[4] = {zero, zero, zero, zero}, low[4] = {zero, zero, zero, zero};
-        for (int pair = 0; pair < pairs; pair++) {
-            const uint8_t *row = rows + 2 * pair * stride + i;
-            __m256i even = _mm256_loadu_si256((const __m256i *)row);
-            __m256i odd = _mm256_loadu_si256((const __m256i *)(row + stride));
-            __m256i left = _mm256_unpacklo_epi8(even, odd), right = _mm256_unpackhi_epi8(even, odd);
-            __m256i both[4] = {_mm256_unpacklo_epi8(left, zero), _mm256_unpackhi_epi8(left, zero),
-                               _mm256_unpacklo_epi8(right, zero), _mm256_unpackhi_epi8(right, zero)};
-            __m256i high_weight = _mm256_set1_epi32(split[2 * pair]), low_weight = _mm256_set1_epi32(split[2 * pair + 1]);
-            for (int part = 0; part < 4; part++) {
-                /* left holds e0 o0 e1 o1 ...: as 16 bits e and o stand side by side */
-                high[part] = _mm256_add_epi32(high[part], _mm256_madd_epi16(both[part], high_weight));
-                low[part] = _mm256_add_epi32(low[part], _mm256_madd_epi16(both[part], low_weight));
-            }
-        }
-        __m256i front = _mm256_packs_epi32(combine(high[0], low[0]), combine(high[1], low[1]));
-        __m256i back = _mm256_packs_epi32(combine(high[2], low[2]), combine(high[3], low[3]));
-        _mm256_storeu_si256((__m256i *)(out + i), _mm256_packus_epi16(front, back));
-    }
-    return i;
-}
-
-static int has_avx2;
-
-#endif
-
-static void narrow_two(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
-{
-#if HAS_AVX2_CODE
-    if (has_avx2) {
-        narrow_rows_avx2(rows, narrow, taps, outputs);
-        return;
-    }
-#endif
-    narrow_rows(rows, narrow, taps, outputs);
-}
-
-/* RGB rows, `stride` bytes apart, from input taps->from on, to the output [size, size, 3]. */
-static void mix_all(const uint8_t *narrow, size_t stride, const taps_t *taps, uint8_t *out, int size)
-{
-    int samples = 3 * size;
-    for (int i = 0; i < size; i++, out += samples) {
-        const uint8_t *rows = narrow + (taps->first[i] - taps->from) * stride;
-        size_t at = (size_t)i * 2 * taps->pairs;
-        int written = 0;
-#if HAS_AVX2_CODE
-        if (has_avx2)
-            written = mix_rows_avx2(rows, stride, taps->split + at, taps->pairs, out, samples);
-#endif
-        mix_rows(rows, stride, taps->weights + at, taps->pairs, out, written, samples);
-    }
+    void *data = reserve(buffer, bytes);
+    if (!data)
+        fail(decoder, "out of memory");
+    return data;
 }
 
 /* ---- decoding ---- */
@@ -417,9 +170,8 @@ static boolean read_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks)
     bits_t bits = scan->bits;
     int clean = 1;
     for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
-        int number = jpeg->MCU_membership[i], *last_dc = &scan->last_dc[number];
-        const jpeg_component_info *component = jpeg->cur_comp_info[number];
-        const huffman_t *dc = &scan->dc[component->dc_tbl_no], *ac = &scan->ac[component->ac_tbl_no];
+        const huffman_t *dc = scan->blocks[i].dc, *ac = scan->blocks[i].ac;
+        int *last_dc = scan->blocks[i].last_dc;
         clean &= wanted ? read_block(&bits, dc, ac, last_dc, *blocks[i], 1)
                         : read_block(&bits, dc, ac, last_dc, NULL, 0);
         clean &= *last_dc < MOST_DC && *last_dc > -MOST_DC;
@@ -441,6 +193,13 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
         const jpeg_component_info *component = jpeg->cur_comp_info[i];
         make_huffman(&scan->dc[component->dc_tbl_no], jpeg->dc_huff_tbl_ptrs[component->dc_tbl_no], 0);
         make_huffman(&scan->ac[component->ac_tbl_no], jpeg->ac_huff_tbl_ptrs[component->ac_tbl_no], 1);
+    }
+    for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
+        int number = jpeg->MCU_membership[i];
+        const jpeg_component_info *component = jpeg->cur_comp_info[number];
+        scan->blocks[i].dc = &scan->dc[component->dc_tbl_no];
+        scan->blocks[i].ac = &scan->ac[component->ac_tbl_no];
+        scan->blocks[i].last_dc = &scan->last_dc[number];
     }
     const uint8_t *next = jpeg->src->next_input_byte;
     scan->bits = (bits_t){.next = next, .end = next + jpeg->src->bytes_in_buffer};
@@ -477,10 +236,11 @@ static void decode_view(
     jpeg_read_header(jpeg, TRUE);
     check_image(decoder);
     check_view(decoder, view, size);
-    taps_t columns = make_taps(decoder, &decoder->column_taps, filter, view->width, view->resized_width, view->out_left,
-                               size, view->flip);
-    taps_t lines = make_taps(
-        decoder, &decoder->row_taps, filter, view->height, view->resized_height, view->out_top, size, 0);
+    taps_t columns, lines;
+    if (!make_taps(&columns, &decoder->column_taps, filter, view->width, view->resized_width, view->out_left, size,
+                   view->flip)
+        || !make_taps(&lines, &decoder->row_taps, filter, view->height, view->resized_height, view->out_top, size, 0))
+        fail(decoder, "out of memory");
     int left = view->left + columns.from, right = view->left + columns.to;
     int top = view->top + lines.from, height = lines.to - lines.from;
 
@@ -497,11 +257,14 @@ static void decode_view(
     JDIMENSION mcu = (jpeg->comps_in_scan == 1 ? 1 : jpeg->max_h_samp_factor) * DCTSIZE;
     if (!plain)
         replace_reader(decoder, from / mcu, (from + width + mcu - 1) / mcu);
+#else
+    (void)plain;
 #endif
-    size_t row_bytes = (jpeg->output_width + SPARE_PIXELS + 2 * columns.pairs) * PIXEL_BYTES;
-    size_t stride = 3 * (size_t)size + 1;
-    uint8_t *two = reserve(decoder, &decoder->rows, 2 * row_bytes);
-    uint8_t *narrow = reserve(decoder, &decoder->narrow, (height + 1 + 2 * (size_t)lines.pairs) * stride + 3);
+    size_t row_bytes = ((jpeg->output_width + 4 * (size_t)columns.quads) * PIXEL_BYTES + 31) / 32 * 32;
+    size_t stride = 3 * (size_t)size + SPARE_BYTES;
+    uint8_t *two = reserve_or_fail(decoder, &decoder->rows, 2 * row_bytes + ROW_OFFSET);
+    two += ROW_OFFSET;
+    uint8_t *narrow = reserve_or_fail(decoder, &decoder->narrow, (height + 1 + 4 * (size_t)lines.quads) * stride);
 
     JDIMENSION skipped = decode_from(top, jpeg->max_v_samp_factor * DCTSIZE);
     if (skipped)
@@ -612,7 +375,7 @@ static int hold_images(batch_t *batch, PyObject *images)
     return ok;
 }
 
-static int check_batch(const batch_t *batch)
+static int check_batch(const batch_t *batch, int filter)
 {
     const Py_buffer *views = &batch->views, *rows = &batch->rows, *out = &batch->out;
     if (views->len != batch->count * (Py_ssize_t)sizeof(view_t))
@@ -620,8 +383,10 @@ static int check_batch(const batch_t *batch)
     else if (rows->len != batch->count * (Py_ssize_t)sizeof(int32_t))
         PyErr_SetString(PyExc_ValueError, "rows must be int32 [images]");
     else if (out->ndim != 4 || out->itemsize != 1 || out->shape[1] != out->shape[2] || out->shape[3] != 3
-             || out->shape[1] < 1 || out->shape[1] > MAX_SIDE)
+             || out->shape[1] < 1 || out->shape[1] > JPEG_MAX_DIMENSION)
         PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, size, size, 3]");
+    else if (filter < BILINEAR || filter > BILINEAR_NO_ANTIALIAS)
+        PyErr_SetString(PyExc_ValueError, "filter must be 0, 1 or 2");
     else {
         for (Py_ssize_t i = 0; i < batch->count; i++) {
             int32_t row = ((const int32_t *)rows->buf)[i];
@@ -673,7 +438,7 @@ static PyObject *decode_many(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oy*y*Oi", &images, &batch.views, &batch.rows, &out, &filter))
         return NULL;
     if (PyObject_GetBuffer(out, &batch.out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0 && hold_images(&batch, images)
-        && check_batch(&batch)) {
+        && check_batch(&batch, filter)) {
         int ok;
         Py_BEGIN_ALLOW_THREADS
         ok = decode_batch(&batch, filter);
@@ -727,7 +492,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__jpeg(void)
 {
-#if HAS_AVX2_CODE
+#if HAS_SIMD_CODE
     has_avx2 = __builtin_cpu_supports("avx2");
 #endif
     PyObject *module = PyModule_Create(&definition);

@@ -51,7 +51,7 @@ class Buffers:
         # NumPy's views of views hold on to the object that exports the memory: its end is the end of them all.
         exporter = (ctypes.c_uint8 * self._num_bytes).from_buffer(self._maps[number])
         weakref.finalize(exporter, self._give_back, number)
-        return Buffer(number, np.frombuffer(exporter, np.uint8))
+        return Buffer(number, np.frombuffer(memoryview(exporter), np.uint8))
 
     def descriptor(self, number: int) -> int:
         """The file descriptor of shared memory."""

@@ -207,23 +207,26 @@ class _DiskFetcher(Fetcher):
     """One pread a sample."""
 
     def request(self, pick: Pick) -> Ticket:
-        return _DiskTicket(self, self._rows_of(pick), pick)
+        piece = pick.piece
+        if piece.stop - piece.first == 1:  # its row alone would take longer to cut out than to look up
+            return _DiskTicket(self, self._rows.rows(piece.shard), pick.sample, piece.shard)
+        return _DiskTicket(self, self._rows_of(pick), pick.sample - piece.first, piece.shard)
 
-    def read(self, pick: Pick, rows: ShardRows, row: int) -> bytes | Record:
+    def read(self, shard: int, rows: ShardRows, row: int) -> bytes | Record:
         started_s = time.monotonic()
         offset, num_bytes = self._range(rows, row, row + 1)
-        data = self._read_range(self._rows.file_of(pick.piece.shard, rows, row), offset, num_bytes)
+        data = self._read_range(self._rows.file_of(shard, rows, row), offset, num_bytes)
         self._add(requests=1, bytes_read=num_bytes, wait_s=time.monotonic() - started_s)
         return self._cut(rows, row, data, offset)
 
 
 class _DiskTicket:
-    def __init__(self, fetcher: _DiskFetcher, rows: ShardRows, pick: Pick) -> None:
-        self._fetcher, self._pick = fetcher, pick
-        self.rows, self.row = rows, pick.sample - pick.piece.first
+    def __init__(self, fetcher: _DiskFetcher, rows: ShardRows, row: int, shard: int) -> None:
+        self._fetcher, self._shard = fetcher, shard
+        self.rows, self.row = rows, row
 
     def wait(self) -> bytes | Record:
-        return self._fetcher.read(self._pick, self.rows, self.row)
+        return self._fetcher.read(self._shard, self.rows, self.row)
 
     def done(self) -> None:
         """Nothing is held."""

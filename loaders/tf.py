@@ -8,9 +8,11 @@ Shapes: N images of this rank, H = W = `image_size`, C = 3.
 
 from __future__ import annotations
 
+import atexit
 import json
+import threading
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from loaders.loader import Batch, Loader
@@ -18,6 +20,9 @@ from loaders.producer import image_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+_END_S = 5.0
+"""As long as a loader takes to notice what is lost."""
 
 
 def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
@@ -46,11 +51,28 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
         "state": tf.TensorSpec((), tf.string),
     }
 
-    def elements() -> Iterator[dict[str, Any]]:
-        for _ in count() if epochs is None else range(epochs):
-            yield from map(_element, loader)
+    return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
-    return tf.data.Dataset.from_generator(elements, output_signature=signature)
+
+def _elements(loader: Loader, epochs: int | None) -> Iterator[dict[str, Any]]:
+    batches = chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
+    # A thread of tf.data that is in Python when the interpreter ends waits for ever, and the process for it.
+    ending, running = threading.Event(), threading.Lock()
+
+    def end() -> None:
+        ending.set()
+        running.acquire(timeout=_END_S)
+
+    atexit.register(end)
+    try:
+        while not ending.is_set():
+            with running:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield _element(batch)
+    finally:
+        atexit.unregister(end)
 
 
 def _element(batch: Batch) -> dict[str, Any]:

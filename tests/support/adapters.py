@@ -2,8 +2,8 @@
 
     python -m tests.support.adapters jax URL BROKEN_URL
 
-does with one adapter what its users do and prints what came of it, as JSON; each framework gets a process of its own,
-as torch_xla must not meet TensorFlow. `AdapterContract` compares with the bare loader.
+does with one adapter what its users do and prints what came of it, as JSON; without BROKEN_URL it fails in between. Each
+framework gets a process of its own, as torch_xla must not meet TensorFlow. `AdapterContract` compares with the bare loader.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -102,6 +102,12 @@ class AdapterContract:
         assert report["threads"] == []
         assert report["processes"] == 0
 
+    def test_a_program_that_fails_in_between_ends(self, url):
+        program = start_module("tests.support.adapters", self.adapter, url, **self.environment)
+        _, err = program.communicate(timeout=60)
+        assert "RuntimeError: the user's own" in err
+        assert program.returncode == 1
+
 
 def run_module(module: str, *arguments: object, **environment: str) -> Any:
     """The JSON on the last line that a test program prints."""
@@ -171,6 +177,13 @@ def exercise(url: str, broken_url: str, adapter: Adapter) -> dict[str, Any]:
     return {**report, **_left_behind()}
 
 
+def fail(url: str, adapter: Adapter) -> NoReturn:
+    """Fail while batches are under way, nothing being closed."""
+    batches = adapter.batches(open_loader(url, **SMALL))
+    next(batches)
+    raise RuntimeError("the user's own")
+
+
 def _left_behind() -> dict[str, Any]:
     """Python's threads and processes; those of a framework's own pools are none of them."""
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -231,5 +244,8 @@ def _tf() -> Adapter:
 ADAPTERS = {"torch": _torch, "xla": _xla, "jax": _jax, "tf": _tf}
 
 if __name__ == "__main__":
-    name, *urls = sys.argv[1:]
-    print(json.dumps(exercise(*urls, ADAPTERS[name]())))
+    name, url, *broken_url = sys.argv[1:]
+    if broken_url:
+        print(json.dumps(exercise(url, *broken_url, ADAPTERS[name]())))
+    else:
+        fail(url, ADAPTERS[name]())

@@ -1,0 +1,16 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+LIBRARY_VERSION: str
+
+def decode_many(
+    images: Sequence[bytes | memoryview],
+    views: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    out: NDArray[np.uint8],
+    filter: int,
+    /,
+) -> list[str | None]: ...
+def image_size(data: bytes | memoryview, /) -> tuple[int, int]: ...
