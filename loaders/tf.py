@@ -50,7 +50,6 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
         "fields": {name: tf.TensorSpec(rows, tf.string) for name in config.fields},
         "state": tf.TensorSpec((), tf.string),
     }
-
     return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.support.adapters jax URL BROKEN_URL
 
-does with one adapter what its users do and prints what came of it, as JSON; without BROKEN_URL it fails in between. Each
-framework gets a process of its own, as torch_xla must not meet TensorFlow. `AdapterContract` compares with the bare loader.
+does with one adapter what its users do and prints what came of it, as JSON; without BROKEN_URL it fails in between.
+Each framework gets a process of its own, as torch_xla must not meet TensorFlow. `AdapterContract` compares with the
+bare loader.
 """
 
 from __future__ import annotations
