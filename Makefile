@@ -22,12 +22,13 @@ $(BIN)/uv:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-.venv/.demo: $(BIN)/uv setup.cfg constraints.txt Makefile
+.venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg constraints.txt Makefile
+.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/_jpeg*.[ch])
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,beam,tf,torch,xla,jax,dev]'
+	@$(BIN)/python -c 'from loaders.decode import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo
 
 setup: .venv/.dev

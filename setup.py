@@ -7,6 +7,7 @@ setup(
         Extension(
             "loaders._jpeg",
             ["loaders/_jpeg.c"],
+            depends=["loaders/_jpeg_huffman.h", "loaders/_jpeg_resize.h"],
             libraries=["jpeg"],
             # No fused multiply-add: the weights are the same on every processor.
             extra_compile_args=["-O3", "-ffp-contract=off"],

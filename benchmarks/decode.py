@@ -4,9 +4,9 @@ Command:   python benchmarks/decode.py --corpus DIR
 Takes:     two minutes; needs the `torch` and `tf` extras.
 Expected:  benchmarks/README.md
 
-Every contender gets the same images and the same boxes (random-resized-crop, area 0.2 to 1, flipped or not), one thread,
-data in memory. They take turns, 20 images at a time, so that a neighbour on the machine slows all of them alike; the
-median of the rounds is printed.
+Every contender gets the same images and the same boxes (random-resized-crop, area 0.2 to 1, flipped or not) in one
+thread, from memory. They take turns, 20 images at a time, so that a neighbour on the machine slows all of them alike;
+the median of the rounds is printed.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def _compare(corpus: Path) -> None:
                 difference = np.abs(torchvision_result(data, view, interpolation).astype(np.int64) - found)
                 total, worst = total + float(difference.mean()), max(worst, int(difference.max()))
             print(
-                f"{backend}, {interpolation}: {len(images)} crops differ from torchvision's by {total / len(images):.4f} "
-                f"grey levels in the mean, {worst} at worst"
+                f"{backend}, {interpolation}: {len(images)} crops differ from torchvision's (PIL) by "
+                f"{total / len(images):.4f} grey levels in the mean, {worst} at worst"
             )
 
 

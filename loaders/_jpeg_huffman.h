@@ -1,8 +1,8 @@
 /* Reads the Huffman codes of a baseline JPEG, two coefficients a look into a table, in place of libjpeg's own reader.
  *
  * Half of the time to load an image goes into these codes, and this takes 0.6 of libjpeg's time for them. Clean streams
- * only: what is odd (a marker too early, a code that is none, a block too long) is not clean, and then the image is read
- * again by libjpeg, which knows what to make of it.
+ * only: where something is odd (a marker too early, a code that is none, a block too long) the image is read again by
+ * libjpeg, which knows what to make of it.
  */
 
 #ifndef LOADERS_JPEG_HUFFMAN_H

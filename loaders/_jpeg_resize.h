@@ -183,8 +183,7 @@ static void mix_plain(
 
 FOR_AVX2 static inline void store_samples(const __m256i sums[4], uint8_t *out)
 {
-    __m256i front = _mm256_packs_epi32(_mm256_srai_epi32(sums[0], WEIGHT_BITS), _mm256_srai_epi32(sums[1], WEIGHT_BITS));
-    __m256i back = _mm256_packs_epi32(_mm256_srai_epi32(sums[2], WEIGHT_BITS), _mm256_srai_epi32(sums[3], WEIGHT_BITS));
+    __m256i front = _mm256_packs_epi32(sums[0], sums[1]), back = _mm256_packs_epi32(sums[2], sums[3]);
     _mm256_storeu_si256((__m256i *)out, _mm256_packus_epi16(front, back));
 }
 
@@ -196,7 +195,7 @@ FOR_AVX2 static inline void add_avx2(__m256i *high, __m256i *low, __m256i pairs,
 
 FOR_AVX2 static inline __m256i sum_avx2(__m256i high, __m256i low)
 {
-    return _mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low);
+    return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, LOW_BITS), low), WEIGHT_BITS);
 }
 
 /* One output pixel of two rows, each in one half of the register: four sums of 32 bits. */
@@ -208,16 +207,18 @@ FOR_AVX2 static inline __m256i narrow_pixel(const uint8_t *one, const uint8_t *t
     const __m256i back = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, 11, -1, 15, -1));
     __m256i high = _mm256_setzero_si256(), low = _mm256_set1_epi32(HALF);
-    for (const int32_t *end = split + 4 * quads; split < end; split += 4, one += 4 * PIXEL_BYTES, two += 4 * PIXEL_BYTES) {
-        __m256i four = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)one));
-        four = _mm256_inserti128_si256(four, _mm_loadu_si128((const __m128i *)two), 1);
+    for (int quad = 0; quad < quads; quad++, split += 4) {
+        const __m128i *ones = (const __m128i *)one + quad, *twos = (const __m128i *)two + quad;
+        __m256i four = _mm256_castsi128_si256(_mm_loadu_si128(ones));
+        four = _mm256_inserti128_si256(four, _mm_loadu_si128(twos), 1);
         add_avx2(&high, &low, _mm256_shuffle_epi8(four, front), split);
         add_avx2(&high, &low, _mm256_shuffle_epi8(four, back), split + 2);
     }
-    return _mm256_srai_epi32(sum_avx2(high, low), WEIGHT_BITS);
+    return sum_avx2(high, low);
 }
 
-FOR_AVX2 static void narrow_avx2(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
+FOR_AVX2 static void narrow_avx2(
+    const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
 {
     /* Two pixels r g b x: r g b r g b. */
     const __m256i packed = _mm256_broadcastsi128_si256(

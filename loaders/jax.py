@@ -88,7 +88,7 @@ def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) ->
             ahead.extend(islice(batches, 1))
             if not ahead:
                 return
-            state = ahead[-1].state
+            state = ahead[0].state
             yield ahead.popleft()
     finally:
         loader.load_state_dict(state)

@@ -6,9 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Protocol
 
+from dataprep.errors import StorageError
 from loaders.buffers import Buffers
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
@@ -20,6 +21,9 @@ from loaders.stats import Stats
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+CLOSED = "loader: closed while a batch was awaited; open it again to go on"
 
 
 class Producer(Protocol):
@@ -72,8 +76,11 @@ class ThreadProducer:
         if isinstance(begun, BaseException):
             raise begun
         rows, futures = begun
-        for future in futures:
-            future.result()
+        try:
+            for future in futures:
+                future.result()
+        except CancelledError:
+            raise StorageError(CLOSED) from None
         self._room.release()
         self._stats.add("batch", items=1, get_wait_s=time.monotonic() - started_s)
         return finish(rows)
@@ -88,6 +95,7 @@ class ThreadProducer:
         self._room.release()
         self._pipeline.close()
         self._planner.join()
+        self._begun.put(StorageError(CLOSED))  # for a thread that waits in __next__
 
     def _plan(self, planned: Iterator[list[tuple[int, Pick]]]) -> None:
         try:

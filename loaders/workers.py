@@ -32,7 +32,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
 from loaders.pipeline import Pipeline, Rows, empty_rows, finish
 from loaders.plan import Planned
-from loaders.producer import image_shape
+from loaders.producer import CLOSED, image_shape
 from loaders.stats import Stats
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 JOIN_S = 5.0
+CLOSED_POLL_S = 1.0
+"""Whoever waits for a worker looks so often whether another thread closed the loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class ProcessProducer:
         self._left = None if planned.shuffle else planned.num_batches - planned.first_batch
         self._under_way: deque[Buffer] = deque()
         self._workers: list[_Worker] = []
+        self._closing = threading.Lock()
         context = multiprocessing.get_context("spawn")
         for number in range(config.processes):
             ours, theirs = context.Pipe()
@@ -96,7 +99,12 @@ class ProcessProducer:
             raise StopIteration
         started_s = time.monotonic()
         while waiting := [worker for worker in self._workers if not worker.parts]:
-            self._receive(waiting)
+            try:
+                self._receive(waiting)
+            except (OSError, ValueError):  # pipes and processes that another thread closed
+                break
+        if not self._workers:
+            raise StorageError(CLOSED)
         rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config.fields)
         for worker in self._workers:
             _put(worker.parts.popleft(), rows)
@@ -113,16 +121,17 @@ class ProcessProducer:
 
     def close(self) -> None:
         """End the processes."""
-        for worker in self._workers:
+        with self._closing:
+            workers, self._workers = self._workers, []
+        for worker in workers:
             worker.process.terminate()
             worker.pipe.close()
-        for worker in self._workers:
+        for worker in workers:
             worker.process.join(JOIN_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
             worker.process.close()
-        self._workers = []
         self._under_way.clear()
         self._buffers.close()
 
@@ -145,7 +154,7 @@ class ProcessProducer:
 
     def _receive(self, waiting: Sequence[_Worker]) -> None:
         by_pipe = {worker.pipe: worker for worker in waiting}
-        for pipe in wait(list(by_pipe)):
+        for pipe in wait(list(by_pipe), CLOSED_POLL_S):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
                 answer = worker.pipe.recv()
@@ -159,6 +168,8 @@ class ProcessProducer:
             worker.parts.append(answer)
 
     def _died(self, worker: _Worker) -> None:
+        if not self._workers:
+            raise StorageError(CLOSED)
         worker.process.join(JOIN_S)
         code = worker.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"

@@ -1,5 +1,6 @@
 """Batches: the same wherever and however they are made, resumable after each, and an error instead of a hang."""
 
+import gc
 import itertools
 import json
 import multiprocessing
@@ -7,7 +8,9 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,9 +240,35 @@ def test_a_bucket_that_is_gone_is_an_error_within_seconds(originals, monkeypatch
             assert time.monotonic() - started_s < 8
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_loader_that_another_thread_closes_does_not_leave_its_reader_waiting(dataset, processes):
+    loader = open_loader(str(dataset("webdataset")), **SMALL, processes=processes)
+    batches = iter(loader)
+    next(batches)
+    told: list[BaseException] = []
+
+    def read():
+        try:
+            for _ in range(10_000):
+                next(batches, None) or next(iter(loader))
+        except Exception as error:  # noqa: BLE001
+            told.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.3)
+    loader._producer.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    assert isinstance(told[0], DataprepError), told
+    loader.close()
+
+
 def test_nothing_is_left_behind(dataset):
     def held():
-        return set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text()
+        return maps.count("memfd:dataprep"), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
     for processes in (0, 2):
         with open_loader(str(dataset("webdataset")), **SMALL, processes=processes) as loader:
@@ -249,6 +278,7 @@ def test_nothing_is_left_behind(dataset):
             with open_loader(str(dataset("webdataset")), **SMALL, processes=processes) as loader:
                 next(iter(loader))
         assert held() == before
+        assert before[0] == 0
         assert not multiprocessing.active_children()
 
 
