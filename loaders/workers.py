@@ -101,8 +101,10 @@ class ProcessProducer:
         while waiting := [worker for worker in self._workers if not worker.parts]:
             try:
                 self._receive(waiting)
-            except (OSError, ValueError):  # pipes and processes that another thread closed
-                break
+            except (OSError, ValueError):
+                if self._workers:
+                    raise
+                break  # another thread closed the pipes
         if not self._workers:
             raise StorageError(CLOSED)
         rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config.fields)
