@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,7 @@ class Loader:
             "state_version": STATE_VERSION,
             "position": self._batch * self.config.batch_size,
             "epoch": self.epoch,
-            "sequence": self._sequence(),
+            "sequence": self._sequence,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,7 +185,7 @@ class Loader:
         """
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
-        lines = differences(self._sequence(), dict(state["sequence"]))
+        lines = differences(self._sequence, dict(state["sequence"]))
         if lines:
             what = "; ".join(line.replace(" there", " in the state") for line in lines)
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
@@ -227,6 +228,7 @@ class Loader:
             first_batch=batch,
         )
 
+    @cached_property
     def _sequence(self) -> dict[str, Any]:
         manifest = self.dataset.manifest
         return {
