@@ -50,7 +50,8 @@ class Buffers:
             number = self._free.pop() if self._free else self._add()
         # NumPy's views of views hold on to the object that exports the memory: its end is the end of them all.
         exporter = (ctypes.c_uint8 * self._num_bytes).from_buffer(self._maps[number])
-        weakref.finalize(exporter, self._give_back, number)
+        # Given back to the list, without the lock, wherever that end comes; the other memory does not wait for it.
+        weakref.finalize(exporter, self._free.append, number)
         return Buffer(number, np.frombuffer(memoryview(exporter), np.uint8))
 
     def descriptor(self, number: int) -> int:
@@ -66,9 +67,6 @@ class Buffers:
             for descriptor in self._descriptors:
                 os.close(descriptor)
             self._descriptors = []
-
-    def _give_back(self, number: int) -> None:
-        self._free.append(number)  # without the lock: this runs wherever the last reference ends
 
     def _add(self) -> int:
         if self._shared:

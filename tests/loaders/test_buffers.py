@@ -40,6 +40,17 @@ def test_slices_views_and_tensors_keep_it():
     assert len(buffers) == 2
 
 
+def test_what_somebody_keeps_does_not_keep_the_rest():
+    buffers = Buffers(4096, shared=True)
+    before = len(os.listdir("/proc/self/fd"))
+    kept, *others = [buffers.take().data for _ in range(4)]
+    buffers.close()
+    del buffers, others
+    gc.collect()
+    kept[:] = 1
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
 def test_shared_memory_has_no_name_and_its_descriptors_are_closed():
     names, descriptors = set(os.listdir("/dev/shm")), set(os.listdir("/proc/self/fd"))
     buffers = Buffers(4096, shared=True)

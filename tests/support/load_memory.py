@@ -35,17 +35,22 @@ def held() -> dict[str, object]:
     }
 
 
-def main() -> None:
-    url, epochs, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
-    with open_loader(url, **settings) as loader:
-        next(iter(loader))  # what stays for good is imported
-    before = held()
+def load(url: str, epochs: int, settings: dict[str, object]) -> list[int]:
+    """Resident bytes after each epoch."""
     sizes = []
     with open_loader(url, **settings) as loader:
         for _ in range(epochs):
-            for _ in loader:
-                pass
+            for batch in loader:
+                del batch
             sizes.append(resident_bytes())
+    return sizes
+
+
+def main() -> None:
+    url, epochs, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    load(url, 1, settings)  # what stays for good is imported
+    before = held()
+    sizes = load(url, epochs, settings)
     gc.collect()
     print(json.dumps({"bytes": sizes, "grown": sizes[-1] / sizes[SETTLED - 1] - 1, "before": before, "after": held()}))
 
