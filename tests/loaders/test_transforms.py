@@ -1,10 +1,12 @@
 """timm's augmentation through `transform`, and captions through `fields`: the same for any number of workers."""
 
+import pickle
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import webdataset
 from timm.data.auto_augment import rand_augment_transform
 
@@ -13,6 +15,19 @@ from loaders.transforms import PilTransform
 from tests.support.builds import dataprep
 from tests.support.loading import load
 
+WRITE_TFRECORD = """
+import pickle, sys
+import tensorflow as tf
+with tf.io.TFRecordWriter(sys.argv[1]) as writer:
+    for key, image, caption in pickle.load(sys.stdin.buffer):
+        values = {"key": key.encode(), "jpg": image, "caption": caption.encode()}
+        features = {
+            name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value])) for name, value in values.items()
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        writer.write(example.SerializeToString())
+"""
+"""TensorFlow has a process of its own: it must not meet torch_xla."""
 SETTINGS = {"batch_size": 12, "image_size": 64}
 
 
@@ -48,15 +63,8 @@ def captioned(request, dataset, tmp_path):
             for key, image, caption in samples:
                 writer.write({"__key__": key, "jpg": image, "txt": caption})
     else:
-        with tf.io.TFRecordWriter(str(tmp_path / "00000.tfrecord")) as writer:
-            for key, image, caption in samples:
-                values = {"key": key.encode(), "jpg": image, "caption": caption.encode()}
-                features = {
-                    name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-                    for name, value in values.items()
-                }
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
+        program = [sys.executable, "-c", WRITE_TFRECORD, str(tmp_path / "00000.tfrecord")]
+        subprocess.run(program, input=pickle.dumps(samples), check=True)
     run = dataprep("adopt", tmp_path)
     assert run.returncode == 0, run.stderr
     return tmp_path, {key: caption for key, _, caption in samples}
