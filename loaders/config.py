@@ -67,7 +67,7 @@ class LoaderConfig:
     block_bytes: int = BLOCK_BYTES
     prefetch_bytes: int = 2**30
     """Most bytes of images that are held or under way from a bucket."""
-    deadline_s: float = 5.0
+    deadline_s: float = 4.5
     """Without an answer from a bucket, reading fails within this time; a busy bucket's 429 and 5xx get a minute."""
     prefetch_batches: int = 3
     """Batches decoded ahead of the one that is asked for."""
