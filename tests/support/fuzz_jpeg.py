@@ -1,9 +1,9 @@
 """Feeds mutated JPEGs to the extension; exits with 0 if it lived, took at most 20 s an image and little memory.
 
 Command:   python tests/support/fuzz_jpeg.py --images 3000
-Sanitised: gcc -shared -fPIC -O1 -g -fsanitize=address,undefined -I$INCLUDE loaders/_jpeg.c -ljpeg -o /tmp/_jpeg.so
+Sanitised: gcc -shared -fPIC -O1 -g -fsanitize=address,undefined -I$INCLUDE loaders/_jpeg.c -ljpeg -o $FOLDER/_jpeg.so
            LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \\
-           ASAN_OPTIONS=detect_leaks=0 python tests/support/fuzz_jpeg.py --images 30000 --module /tmp/_jpeg.so
+           ASAN_OPTIONS=detect_leaks=0 python tests/support/fuzz_jpeg.py --images 30000 --module $FOLDER/_jpeg.so
 """
 
 from __future__ import annotations
