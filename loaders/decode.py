@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ RESIZE_VERSION = 1
 """Of the extension's arithmetic; part of a decoder's name."""
 
 
-class Decoder:
+class Decoder(ABC):
     """Writes images into a batch; safe in many threads, and picklable.
 
     Attributes:
@@ -82,9 +83,11 @@ class Decoder:
                 reasons[index] = self._decode_by_pillow(images[index], views[index], out_NHWC[rows[index]], reason)
         return reasons
 
+    @abstractmethod
     def _jpeg_size(self, data: bytes | memoryview) -> tuple[int, int]:
-        raise NotImplementedError
+        """Height and width of a JPEG. Raises ValueError or KeyError for anything else."""
 
+    @abstractmethod
     def _decode_jpegs(
         self,
         images: Sequence[bytes | memoryview],
@@ -92,7 +95,7 @@ class Decoder:
         out_NHWC: NDArray[np.uint8],
         rows: NDArray[np.int32],
     ) -> list[str | None]:
-        raise NotImplementedError
+        """What `decode_many` returns, before Pillow tries what is no plain JPEG."""
 
     def _decode_by_pillow(
         self, data: bytes | memoryview, view: View, out_HWC: NDArray[np.uint8], reason: str

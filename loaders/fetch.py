@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -85,7 +86,7 @@ COUNTERS = (
 )
 
 
-class Fetcher:
+class Fetcher(ABC):
     """Gets bytes for one rank's picks. `request` belongs to one thread, tickets to any; not to be forked."""
 
     def __init__(self, storage: Storage, rows: SplitRows, settings: FetchSettings) -> None:
@@ -99,6 +100,7 @@ class Fetcher:
         """Those of which the index will be looked up when these picks are requested; it can be read before."""
         return {pick.piece.shard for pick in picks if pick.piece not in self._known}
 
+    @abstractmethod
     def request(self, pick: Pick) -> Ticket:
         """Begin to get one sample; waits while the budget is full.
 
@@ -108,7 +110,6 @@ class Fetcher:
         Raises:
             DataprepError: The index cannot be read, or the fetcher was closed.
         """
-        raise NotImplementedError
 
     def stats(self) -> dict[str, float]:
         """Sums since the start: `requests`, `bytes_read`, `cache_hits`, `hedges`, `hedges_won`, `wait_s` (of tickets),
@@ -116,6 +117,7 @@ class Fetcher:
         with self._lock:
             return dict(self._counts)
 
+    @abstractmethod
     def close(self) -> None:
         """End the threads; whoever waits gets an error. Returns within about a second, whatever the reads do."""
 
@@ -205,6 +207,9 @@ def check_budget(order: Order, world_size: int, mean_image_bytes: float, prefetc
 
 class _DiskFetcher(Fetcher):
     """One pread a sample."""
+
+    def close(self) -> None:
+        """Nothing runs."""
 
     def request(self, pick: Pick) -> Ticket:
         piece = pick.piece
