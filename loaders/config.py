@@ -71,6 +71,8 @@ class LoaderConfig:
     """Without an answer from a bucket, reading fails within this time; a busy bucket's 429 and 5xx get a minute."""
     prefetch_batches: int = 3
     """Batches decoded ahead of the one that is asked for."""
+    reads_in_flight: int | None = None
+    """Requests under way to a bucket; by default 128. No more than the images of the batches ahead are asked for."""
     threads: int | None = None
     """That decode, in every process; by default one a core, at most 16."""
     processes: int = 0
@@ -87,6 +89,10 @@ class LoaderConfig:
         for name in ("prefetch_bytes", "prefetch_batches", "cache_bytes"):
             _require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
         _require(self.threads is None or self.threads >= 1, f"threads must be 1 or more, got {self.threads}")
+        _require(
+            self.reads_in_flight is None or self.reads_in_flight >= 1,
+            f"reads_in_flight must be 1 or more, got {self.reads_in_flight}",
+        )
         _require(self.deadline_s > 0, f"deadline_s must be more than 0, got {self.deadline_s}")
         _require(self.processes >= 0, f"processes must be 0 or more, got {self.processes}")
         _require(self.on_error in ON_ERROR, f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")

@@ -74,6 +74,18 @@ def empty_rows(images: NDArray[np.uint8], names: Sequence[str]) -> Rows:
     return Rows(images, labels, mask, [""] * count, {name: [None] * count for name in names})
 
 
+def fetch_settings(config: LoaderConfig) -> FetchSettings:
+    """How one of the processes fetches."""
+    sharers = max(1, config.processes)
+    return FetchSettings(
+        prefetch_bytes=config.prefetch_bytes // sharers,
+        threads=None if config.reads_in_flight is None else max(1, config.reads_in_flight // sharers),
+        deadline_s=config.deadline_s,
+        whole_records=bool(config.fields),
+        cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
+    )
+
+
 @dataclass(slots=True)
 class _Image:
     """One image on its way into its row."""
@@ -99,16 +111,7 @@ class Pipeline:
         self._storage, self._format, self._index = storage, format_name, index
         self._config, self._stats = config, stats
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
-        self._fetcher = open_fetcher(
-            storage,
-            index,
-            FetchSettings(
-                prefetch_bytes=config.prefetch_bytes // max(1, config.processes),
-                deadline_s=config.deadline_s,
-                whole_records=bool(config.fields),
-                cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
-            ),
-        )
+        self._fetcher = open_fetcher(storage, index, fetch_settings(config))
         self._decoding = ThreadPoolExecutor(config.num_threads, thread_name_prefix="loader-decode")
         self._lookups = ThreadPoolExecutor(LOOKUPS_IN_FLIGHT, thread_name_prefix="loader-index")
         self._chunk_rows = max(1, min(CHUNK_ROWS, config.rows // (2 * config.num_threads)))

@@ -1,0 +1,101 @@
+"""Processor time of this process, its children, and the machine, from /proc; zero where there is none (macOS).
+
+A what-if needs the CPU seconds that an image costs, also those of a process that serves us: the difference of the
+machine's busy time and what was busy before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_IDLE_S = 0.3
+"""To see what the machine does without us; ticks are of 10 ms."""
+
+
+@dataclass(slots=True)
+class CPUTime:
+    """Set when its block ends."""
+
+    elapsed_s: float = 0.0
+    own_s: float = 0.0
+    """Of this process and its children."""
+    machine_s: float = 0.0
+    """Of everything."""
+
+    def cores_used(self, background: float) -> float:
+        """Busy on behalf of the block: by us, and by those that served us."""
+        if not self.elapsed_s:
+            return 0.0
+        return max(self.own_s, self.machine_s - background * self.elapsed_s) / self.elapsed_s
+
+
+@contextmanager
+def cpu_time() -> Iterator[CPUTime]:
+    """What is used while the block runs."""
+    used = CPUTime()
+    started_s, own_s, machine_s = time.perf_counter(), own_cpu_s(), machine_cpu_s()
+    yield used
+    used.elapsed_s = time.perf_counter() - started_s
+    used.own_s, used.machine_s = own_cpu_s() - own_s, machine_cpu_s() - machine_s
+
+
+def background_cores() -> float:
+    """Cores that are busy while this process sleeps."""
+    with cpu_time() as used:
+        time.sleep(_IDLE_S)
+    return max(0.0, used.machine_s - used.own_s) / used.elapsed_s
+
+
+def own_cpu_s() -> float:
+    """Of this process, its living descendants and the dead ones that were waited for."""
+    return sum(_process_cpu_s(pid) for pid in _tree(os.getpid())) if Path("/proc/self/stat").exists() else _times_s()
+
+
+def machine_cpu_s() -> float:
+    """Of all processes since the machine started; 0 where the system does not say."""
+    try:
+        line = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, line.split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _times_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _process_cpu_s(pid: int) -> float:
+    try:
+        # From field 3 on, after the name, which may hold blanks; 14 to 17 are times, of ended children too.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    except OSError:
+        return
+    for child in children:
+        yield from _tree(child)

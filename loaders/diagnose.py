@@ -1,0 +1,230 @@
+"""Find out what a training run waits for, and what would change that: measure, predict, compare, try.
+
+    setup = Setup(url=url, split="train", config=config, transfer_ahead=2)
+    found = diagnose(setup, device, seconds=2.0)
+
+The order of things: the device alone (G); the run as it is, its waits timed; where it is slower than the device, every
+stage alone (F, P, H) and what they predict together; then each change that could lift the limit, its stages measured
+as they would be. `fixes.py` has the changes, `rates.py` the arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dataprep.plan import codec_versions
+from loaders.cpu import available_cores, background_cores
+from loaders.devices import Device
+from loaders.feed import FedStep, endless, feed
+from loaders.findings import Applied, Diagnosis, Fix, Limit, StepTimes
+from loaders.fixes import Bench, Setup, find_fixes
+from loaders.loader import Batch, Loader, open_loader
+from loaders.rates import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
+from loaders.stage_rates import loader_settings
+
+TIMELINE_STEPS = 200
+MAX_LONGER = 4.0
+"""A run is measured for up to so many times the seconds, where batches are slow."""
+MIN_STEPS = 8
+WAITED_FOR: dict[Limit, str] = {
+    "fetch": "bytes to arrive",
+    "prepare": "images to be decoded",
+    "transfer": "batches to reach the device",
+    "compute": "the device",
+    "cores": "processor cores, which decoding and the other stages share",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A run as it is."""
+
+    images_per_s: float
+    steps: list[FedStep]
+
+
+def observe(setup: Setup, device: Device, seconds: float) -> Observed:
+    """Train for some seconds; the first steps, in which queues fill, do not count."""
+    with open_loader(setup.url, setup.split, **loader_settings(setup.config)) as loader:
+        steps = feed(endless(loader), device, setup.transfer_ahead)
+        try:
+            return _observe(steps, setup, seconds)
+        finally:
+            steps.close()
+
+
+def _observe(steps: Iterator[FedStep], setup: Setup, seconds: float) -> Observed:
+    warm_up = setup.config.prefetch_batches + setup.transfer_ahead + 1
+    first = next(itertools.islice(steps, warm_up, None))
+    found: list[FedStep] = []
+    for step in steps:
+        found.append(step)
+        elapsed_s = step.ended_s - first.ended_s
+        if elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds):
+            break
+    return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)
+
+
+def diagnose(
+    setup: Setup, device: Device, *, seconds: float = 2.0, progress: Callable[[str], None] = lambda what: None
+) -> Diagnosis:
+    """Measure a run and its stages, and say what limits it.
+
+    Args:
+        setup: The run.
+        device: What it trains on.
+        seconds: For the run itself; a stage takes half of it.
+        progress: Told what is under way.
+
+    Raises:
+        DataprepError: The data cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, _open(setup) as loader:
+        background = background_cores()
+        progress("the device, fed from memory")
+        batch = _first_batch(loader)
+        bench = Bench(setup, device, loader, batch, background, seconds / 2, Path(folder), progress)
+        compute = bench.stages["compute"]
+        progress("the run as it is")
+        observed = observe(setup, device, seconds)
+        bench.measure_stages(observed.images_per_s)
+        rates = bench.rates(setup)
+        predicted = predict(rates)
+        is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
+        limit: Limit = "compute" if is_compute_bound else predicted.limit
+        fixes = find_fixes(bench, observed.images_per_s, predicted, limit)
+        return _diagnosis(bench, observed, rates, predicted, limit, fixes)
+
+
+def apply_best(setup: Setup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
+    """Run with the best fix that needs no rebuild and no copy; the same diagnosis where there is none."""
+    for fix in found.fixes:
+        if fix.needs == "restart":
+            with tempfile.TemporaryDirectory(prefix="dataprep-cache-") as folder:
+                changed = setup.changed(fix.settings | ({"cache_dir": folder} if fix.name == "cache" else {}))
+                if fix.name == "cache":
+                    _fill_cache(changed)
+                rate = observe(changed, device, seconds).images_per_s
+            return replace(
+                found,
+                applied=Applied(
+                    name=fix.name,
+                    settings=fix.settings,
+                    predicted_images_per_s=fix.images_per_s,
+                    measured_images_per_s=rate,
+                ),
+            )
+    return found
+
+
+def _fill_cache(setup: Setup) -> None:
+    """An epoch, so that everything is in the cache."""
+    with _open(setup) as loader:
+        for _ in loader:
+            pass
+
+
+def _open(setup: Setup) -> Loader:
+    return open_loader(setup.url, setup.split, **loader_settings(setup.config))
+
+
+def _first_batch(loader: Loader) -> Batch:
+    """A batch that outlives its loader's threads, which end here."""
+    batch = next(iter(loader))
+    loader.close()
+    return batch
+
+
+def _diagnosis(
+    bench: Bench,
+    observed: Observed,
+    rates: Rates,
+    predicted: Prediction,
+    limit: Limit,
+    fixes: Sequence[Fix],
+) -> Diagnosis:
+    compute, cores = bench.stages["compute"].images_per_s, available_cores()
+    attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
+    times = [step.times for step in observed.steps]
+    wait, transfer, share = _shares(times)
+    return Diagnosis(
+        url=bench.loader.dataset.url,
+        device=bench.device.name,
+        verdict=_verdict(observed.images_per_s, compute, limit, fixes),
+        limit=limit,
+        observed_images_per_s=observed.images_per_s,
+        predicted_images_per_s=predicted.images_per_s,
+        contention=_contention(observed.images_per_s, predicted),
+        utilisation=min(1.0, observed.images_per_s / compute),
+        stages=tuple(bench.stages.values()),
+        wait_share=wait,
+        transfer_share=transfer,
+        compute_share=share,
+        timeline=_timeline(times),
+        fixes=tuple(fixes),
+        applied=None,
+        bytes_per_image=bench.bytes_per_image,
+        settings=_settings(bench.setup),
+        machine=machine(bench.background),
+        attainable_images_per_s=attainable,
+        allocation=allocation,
+    )
+
+
+def _shares(times: Sequence[StepTimes]) -> tuple[float, float, float]:
+    """Of all the time of the steps; the three add up to 1."""
+    sums = [sum(getattr(each, name) for each in times) for name in ("wait_s", "transfer_s", "compute_s")]
+    total_s = sum(sums) or 1.0
+    return sums[0] / total_s, sums[1] / total_s, sums[2] / total_s
+
+
+def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
+    return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
+
+
+def _contention(observed: float, predicted: Prediction) -> str:
+    if observed >= CONTENTION * predicted.images_per_s:
+        return ""
+    return (
+        f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they make {observed:,.0f}: "
+        "they are in each other's way for cores, memory or the interpreter lock"
+    )
+
+
+def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]) -> str:
+    share = f"{min(1.0, observed / compute):.0%} of what the device could take"
+    if limit == "compute" and observed >= COMPUTE_BOUND * compute:
+        start = f"The device is the limit: {observed:,.0f} images/s, {share}; its input keeps up."
+    else:
+        start = f"You are waiting for {WAITED_FOR[limit]}: {observed:,.0f} images/s, {share}."
+    if not fixes:
+        return f"{start} No single change here brings 5 %."
+    best = fixes[0]
+    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {best.gain - 1:+.0%}."
+
+
+def _settings(setup: Setup) -> dict[str, Any]:
+    config = loader_settings(setup.config) | {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
+    transform = config["transform"]
+    return config | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}
+
+
+def machine(background: float) -> dict[str, Any]:
+    """On what something was measured."""
+    return {
+        "cores": available_cores(),
+        "busy_cores_before": round(background, 2),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+        "dataprep": version("dataprep"),
+        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
