@@ -1,0 +1,374 @@
+"""`dataprep plan-input`: whether the hosts of a TPU can feed it, and what would change that."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dataprep.accelerators import Accelerator, parse_accelerator
+from dataprep.commands.options import Bytes, human_bytes, json_option
+from dataprep.errors import UndecidedError, UsageError
+from dataprep.sources import DATASETS
+
+if TYPE_CHECKING:
+    from loaders.capacity import CapacityPlan, ImageCost, Pod, StoredImages
+
+EPILOG = """\b
+Examples:
+  dataprep plan-input --accelerator v4-32 --model resnet50 --images-per-s 32000
+  dataprep plan-input --accelerator v3-256 --model mae_vit_large_patch16_dec512d16h8b \\
+    --step-ms 1000 --global-batch 4096 --dataset coco-dup5
+  dataprep plan-input --accelerator v3-128 --model resnet50 --images-per-s 44800 \\
+    --loader torchvision --workers 4
+  dataprep plan-input --accelerator tpu7x-2x2x4 --model vit_large --images-per-s 60000 \\
+    --measured bench.json --json | jq .plan.verdict
+
+Exit codes: 0 fed, 1 input-bound, 2 usage or input, 3 cannot tell.
+"""
+SCHEMA_VERSION = 1
+_EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
+_LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
+_STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
+"""Shorter side, pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
+_BLOCK_BYTES = 2 * 2**20
+"""What our loader asks a bucket for at once."""
+_FIRST_REQUESTS_PER_S = 5_000
+"""What a bucket serves before it has grown; Cloud Storage's page on quotas, read 2026-11-21."""
+_INTERPRETER_CORES = 16
+"""That one interpreter hands out work for; docs/loaders.md."""
+_PIPED_COLUMNS = 80
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Options:
+    """As they were given; what is None was not."""
+
+    accelerator: str
+    model: str | None
+    images_per_s: float | None
+    step_ms: float | None
+    global_batch: int | None
+    image_size: int | None
+    dataset: str
+    dataset_bytes: int | None
+    bytes_per_image: int | None
+    stored_side: int | None
+    resize: int | None
+    loader: str
+    workers: int | None
+    measured: Path | None
+    cpu_ms_per_image: float | None
+    serial_ms_per_image: float
+    vcpus: int | None
+    vcpu_speed: float | None
+    usable_share: float | None
+    host_gbps: float | None
+    bucket_gbps: float | None
+
+
+_ABOVE_0 = click.FloatRange(min=0, min_open=True)
+_AT_LEAST_1 = click.IntRange(min=1)
+_SHARE = click.FloatRange(min=0, min_open=True, max=1)
+
+
+@click.command("plan-input", epilog=EPILOG)
+@click.option("--accelerator", required=True, metavar="TYPE", help="v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4, …")
+@click.option("--model", metavar="NAME", help="Gives the image size of the model's recipe.")
+@click.option("--images-per-s", type=_ABOVE_0, help="What the accelerator takes, all hosts together.")
+@click.option("--step-ms", type=_ABOVE_0, help="Time of a step with data at hand, instead of --images-per-s.")
+@click.option("--global-batch", type=_AT_LEAST_1, help="Images of a step over all hosts, with --step-ms.")
+@click.option("--image-size", type=_AT_LEAST_1, help="Pixels of a side, instead of the model's.")
+@click.option("--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True)
+@click.option("--dataset-bytes", type=Bytes(), help="Stored images of another dataset.")
+@click.option("--bytes-per-image", type=_AT_LEAST_1, help="Stored, mean.")
+@click.option("--stored-side", type=_AT_LEAST_1, help="Shorter side of the stored images, pixels, mean.")
+@click.option(
+    "--resize", type=_AT_LEAST_1, metavar="PIXELS", help="What if: this shorter side. [default: 8/7 of a side]"
+)
+@click.option("--loader", type=click.Choice(_LOADERS), default="dataprep", show_default=True)
+@click.option("--workers", type=_AT_LEAST_1, help="Processes of the loader on a host. [default: all cores]")
+@click.option(
+    "--measured",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON of dataprep bench or diagnose: CPU time and bytes of an image from there.",
+)
+@click.option("--cpu-ms-per-image", type=_ABOVE_0, help="On one core, instead of the measured figures.")
+@click.option("--serial-ms-per-image", type=click.FloatRange(min=0), default=0.0, help="In a stage of a single thread.")
+@click.option("--vcpus", type=_AT_LEAST_1, help="Of a host, instead of the table's.")
+@click.option("--vcpu-speed", type=_ABOVE_0, help="Of a vCPU beside a core where CPU ms were measured. [default: 0.6]")
+@click.option("--usable-share", type=_SHARE, help="Of vCPUs and promised network, for input. [default: 0.8]")
+@click.option("--host-gbps", type=_ABOVE_0, help="Gbit/s that a host was seen to read; counts in full.")
+@click.option("--bucket-gbps", type=_ABOVE_0, help="Gbit/s that the bucket gives to all hosts together.")
+@json_option
+@click.pass_context
+def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
+    """Compare what an accelerator asks of its hosts with what they have: cores, network, bucket.
+
+    Costs of an image are our own measurements unless yours are given. How many images/s the accelerator takes is what
+    `dataprep diagnose` measures on one host: multiply by the number of hosts.
+    """
+    options = _Options(**given)
+    found = _plan(options)
+    if as_json:
+        click.echo(json.dumps(found.document()))
+    else:
+        _print(found, options)
+    context.exit(_EXIT_CODES[found.plan.verdict])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """A plan and what it was made of."""
+
+    accelerator: Accelerator
+    pod: Pod
+    cost: ImageCost
+    cost_source: str
+    image_size: int
+    stored: StoredImages
+    epoch_images: int | None
+    plan: CapacityPlan
+
+    @property
+    def sentence(self) -> str:
+        from loaders.capacity import verdict_sentence
+
+        return verdict_sentence(self.plan, self.accelerator.name)
+
+    def document(self) -> dict[str, Any]:
+        """JSON values; docs/capacity.md describes them."""
+        accelerator = self.accelerator
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "sentence": self.sentence,
+            "accelerator": {
+                **{key: getattr(accelerator, key) for key in ("name", "hosts", "chips", "cores", "hbm_gib")},
+                "machine": asdict(accelerator.machine),
+            },
+            "pod": asdict(self.pod),
+            "cost": {**asdict(self.cost), "source": self.cost_source, "image_size": self.image_size},
+            "stored": asdict(self.stored),
+            "plan": asdict(self.plan)
+            | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
+        }
+
+
+def _plan(options: _Options) -> _Found:
+    from loaders.capacity import StoredImages, plan_capacity
+
+    accelerator = parse_accelerator(options.accelerator)
+    images_per_s = _images_per_s(options)
+    image_size = _image_size(options)
+    facts = DATASETS[options.dataset].facts["train"]
+    samples = facts.samples or 0
+    published_bytes = sum(archive.num_bytes or 0 for archive in facts.archives)
+    cost, others, source = _costs(options, image_size, published_bytes / samples)
+    stored = StoredImages(
+        num_bytes=options.dataset_bytes or samples * cost.num_bytes,
+        short_side=options.stored_side or _STORED_SIDES[options.dataset],
+    )
+    if options.resize and options.resize >= stored.short_side:
+        raise UsageError(
+            f"got --resize {options.resize}, expected less than the {stored.short_side} pixels that the shorter side "
+            "of the stored images has; see --stored-side"
+        )
+    pod = _pod(options, accelerator)
+    return _Found(
+        accelerator=accelerator,
+        pod=pod,
+        cost=cost,
+        cost_source=source,
+        image_size=image_size,
+        stored=stored,
+        epoch_images=None if options.dataset_bytes else samples * facts.repeats,
+        plan=plan_capacity(
+            images_per_s,
+            pod,
+            cost,
+            stored=stored,
+            short_side=options.resize or -(-image_size * 8 // 7),
+            other_loaders=others,
+        ),
+    )
+
+
+def _images_per_s(options: _Options) -> float:
+    if options.images_per_s is not None:
+        if options.step_ms is not None or options.global_batch is not None:
+            raise UsageError("got --images-per-s and a step; give --images-per-s, or --step-ms and --global-batch")
+        return options.images_per_s
+    if options.step_ms is None or options.global_batch is None:
+        raise UsageError(
+            "how many images/s the accelerator takes is missing: give --images-per-s, or --step-ms and --global-batch; "
+            "`dataprep diagnose URL --model NAME` measures it on one host"
+        )
+    return options.global_batch / (options.step_ms * 1e-3)
+
+
+def _image_size(options: _Options) -> int:
+    """Models with a decoder in their name are those for long sequences, at 448 pixels."""
+    if options.image_size is not None:
+        return options.image_size
+    model = (options.model or "").lower()
+    if re.match(r"mae_vit_.*_dec\d+d", model):
+        return 448
+    if re.match(r"_?(mae_vit|vit|deit|resnet)", model):
+        return 224
+    raise UsageError(f"the image size of {options.model or 'the model'} is not known; give --image-size")
+
+
+def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[ImageCost, dict[str, ImageCost], str]:
+    """Of the chosen loader; of the others, as far as they are known; and where the figures are from."""
+    from loaders.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
+
+    bytes_per_image = options.bytes_per_image or bytes_per_image
+    if options.measured is not None:
+        measured = costs_from_document(_document(options.measured), options.measured.name)
+        if measured.image_size not in (None, image_size):
+            raise UsageError(
+                f"{options.measured.name} was measured at {measured.image_size} pixels, the model takes {image_size}; "
+                f"measure with --image-size {image_size}"
+            )
+        costs, source = dict(measured.costs), options.measured.name
+        if options.bytes_per_image:
+            costs = {name: replace(cost, num_bytes=options.bytes_per_image) for name, cost in costs.items()}
+    else:
+        costs, source = {}, f"measured {measured_here()['dataprep'][0].date} on a Xeon of 2023"
+        for name in _LOADERS:
+            try:
+                costs[name] = cost_from_table(name, image_size, bytes_per_image)
+            except UndecidedError:
+                if name == options.loader and options.cpu_ms_per_image is None:
+                    raise
+    if options.cpu_ms_per_image is not None:
+        num_bytes = costs[options.loader].num_bytes if options.loader in costs else bytes_per_image
+        costs[options.loader], source = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes), "given"
+    if options.loader not in costs:
+        raise UsageError(f"{source} has no {options.loader}; it has {', '.join(costs)}")
+    chosen = replace(costs.pop(options.loader), serial_ms=options.serial_ms_per_image)
+    return chosen, costs, source
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--measured {path}: cannot be read as JSON: {error}") from error
+
+
+def _pod(options: _Options, accelerator: Accelerator) -> Pod:
+    from loaders.capacity import USABLE_SHARE, VCPU_SPEED, Pod
+
+    machine = accelerator.machine
+    return Pod(
+        hosts=accelerator.hosts,
+        vcpus=options.vcpus or machine.vcpus,
+        ram_bytes=machine.ram_gb * 1e9,
+        nic_gbps=machine.nic_gbps,
+        measured_gbps=options.host_gbps,
+        workers=options.workers,
+        bucket_gbps=options.bucket_gbps,
+        usable_share=options.usable_share or USABLE_SHARE,
+        vcpu_speed=options.vcpu_speed or VCPU_SPEED,
+    )
+
+
+def _print(found: _Found, options: _Options) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    console.print(Text(found.sentence, style="bold"))
+    console.print()
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(found, options).items():
+        facts.add_row(Text(f"  {name}", style="dim"), Text(value))
+    console.print(facts)
+    console.print()
+    console.print(_resources(found.plan))
+    console.print()
+    console.print(_what_ifs(found.plan))
+
+
+def _facts(found: _Found, options: _Options) -> dict[str, str]:
+    plan, cost, pod = found.plan, found.cost, found.pod
+    facts = _hosts(found) | {
+        "asked": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
+        + (f" by {options.model}" if options.model else ""),
+        "image": f"{cost.cpu_ms:.2f} ms of a core with {cost.loader} ({found.cost_source}), "
+        f"{human_bytes(cost.num_bytes)} from the bucket",
+        "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
+        f"{pod.vcpu_speed:g} of a core",
+        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod),
+    }
+    if found.epoch_images:
+        minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
+        facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {options.dataset}"
+    cores = next(resource.needed for resource in plan.resources if resource.unit == "cores")
+    if cost.loader == "dataprep" and cores > _INTERPRETER_CORES:
+        processes = ceil(cores / pod.vcpu_speed / 8)
+        facts["loader"] = f"set processes={processes}: one interpreter hands out work for {_INTERPRETER_CORES} cores"
+    return facts
+
+
+def _hosts(found: _Found) -> dict[str, str]:
+    accelerator, pod = found.accelerator, found.pod
+    machine = accelerator.machine
+    kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
+    nic = f"{machine.nic_gbps:g} Gbit/s" if machine.nic_gbps else "network not published"
+    return {
+        "TPU": f"{accelerator.name}: {accelerator.chips:,} chips, {accelerator.cores:,} cores, "
+        f"{accelerator.hbm_gib:,} GiB of HBM",
+        "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
+        "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
+    }
+
+
+def _bucket(bytes_per_s: float, pod: Pod) -> str:
+    requests_per_s = bytes_per_s / _BLOCK_BYTES
+    grows = f", beyond the {_FIRST_REQUESTS_PER_S:,} of a bucket that has not grown yet"
+    quota = "" if pod.bucket_gbps else "; its bandwidth is your project's quota: --bucket-gbps"
+    return (
+        f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
+        f"{grows if requests_per_s > _FIRST_REQUESTS_PER_S else ''}{quota}"
+    )
+
+
+def _resources(plan: CapacityPlan) -> Table:
+    table = Table(title="Of one host; the bucket's is of all hosts", title_justify="left", box=None, padding=(0, 2))
+    table.add_column("")
+    for name in ("needed", "there", "headroom"):
+        table.add_column(name, justify="right")
+    for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
+        sign = "≥ " if resource.at_least else ""
+        short = resource.headroom < 1
+        table.add_row(
+            resource.name,
+            f"{resource.needed:,.2f} {resource.unit}",
+            f"{sign}{resource.available:,.1f} {resource.unit}",
+            Text(f"{sign}{resource.headroom:,.2f} x", style="red" if short else "green"),
+        )
+    return table
+
+
+def _what_ifs(plan: CapacityPlan) -> Table:
+    title = "What if (each change alone): images/s that the hosts could deliver"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    table.add_column("change", overflow="fold")
+    for name in ("images/s", "of asked", "then short"):
+        table.add_column(name, justify="right", no_wrap=True)
+    tightest = min(plan.resources, key=lambda resource: resource.headroom)
+    sign = "≥ " if tightest.at_least else ""
+    table.add_row("as it is", f"{sign}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold")
+    for change in plan.what_ifs:
+        sign = "" if change.certain else "≥ "
+        table.add_row(change.change, f"{sign}{change.images_per_s:,.0f}", f"{change.utilisation:.0%}", change.limit)
+    return table

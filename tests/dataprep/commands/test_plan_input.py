@@ -1,0 +1,159 @@
+"""`dataprep plan-input` as it is called: output, exit codes, refusals."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dataprep.commands.plan_input import command
+from dataprep.errors import UndecidedError, UsageError
+from loaders.peers import PEERS
+
+MAE = ("--accelerator", "v3-256", "--model", "mae_vit_large_patch16_dec512d16h8b")
+MAE_STEP = ("--step-ms", "1000", "--global-batch", "4096")
+RESNET = ("--accelerator", "v4-32", "--model", "resnet50")
+
+
+@pytest.fixture
+def plan_input(capsys, monkeypatch):
+    """Run the command: its exit code and what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = command.main([str(argument) for argument in arguments], standalone_mode=False)
+        return code, capsys.readouterr().out
+
+    return run
+
+
+def test_fed(plan_input):
+    code, out = plan_input(*MAE, *MAE_STEP)
+    assert code == 0
+    assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s a host are asked;")
+    for fact in ("128 chips, 256 cores", "32, each 96 vCPUs, 334 GB RAM, network not published", "at 448 pixels"):
+        assert fact in out
+    assert "1,281,167 images of imagenet" in out
+    assert "/tmp" not in out
+
+
+def test_input_bound(plan_input):
+    code, out = plan_input(
+        "--accelerator", "v3-128", "--model", "resnet50", "--images-per-s", 44800,
+        "--loader", "torchvision", "--workers", 4, "--bytes-per-image", 113000,
+    )  # fmt: skip
+    assert code == 1
+    assert out.startswith("v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that it takes;")
+    order = [
+        out.index(change) for change in ("let the loader use all cores", "load with dataprep", "load with tf.data")
+    ]
+    assert order == sorted(order)
+
+
+def test_cannot_tell(plan_input):
+    code, out = plan_input(*RESNET, "--images-per-s", 60000)
+    assert code == 3
+    assert out.startswith("Cannot tell whether v4-32 is fed: 13.9 Gbit/s are needed a host,")
+    code, out = plan_input(*RESNET, "--images-per-s", 60000, "--host-gbps", 30)
+    assert code == 0
+
+
+@pytest.mark.parametrize("asked", [4096, 400_000, 40_000_000])
+@pytest.mark.parametrize("accelerator", ["v3-256", "v5litepod-1", "ct6e-standard-8t", "tpu7x-16x16x16"])
+def test_it_is_readable_at_80_columns(plan_input, accelerator, asked):
+    _, out = plan_input("--accelerator", accelerator, "--model", MAE[3], "--images-per-s", asked, "--workers", 4)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out.replace("/dev/shm/…", "")
+
+
+def test_json_says_the_same(plan_input):
+    code, out = plan_input(*MAE, *MAE_STEP, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["schema_version"] == 1
+    assert document["sentence"].startswith("v3-256 is fed")
+    assert document["accelerator"]["hosts"] == 32
+    assert document["accelerator"]["machine"]["vcpus"] == 96
+    assert document["plan"]["verdict"] == "fed"
+    assert document["plan"]["host_images_per_s"] == 128
+    assert document["cost"]["image_size"] == 448
+    assert {found["name"] for found in document["plan"]["resources"]} == {"cores", "network"}
+    assert all(found["headroom"] > 1 for found in document["plan"]["resources"])
+    assert [found["images_per_s"] for found in document["plan"]["what_ifs"]] == sorted(
+        (found["images_per_s"] for found in document["plan"]["what_ifs"]), reverse=True
+    )
+
+
+def test_what_the_user_says_counts(plan_input):
+    _, out = plan_input(
+        *RESNET, "--images-per-s", 8000, "--cpu-ms-per-image", 3, "--bytes-per-image", 50000, "--vcpus", 100,
+        "--vcpu-speed", 1, "--usable-share", 0.5, "--host-gbps", 2, "--bucket-gbps", 3, "--json",
+    )  # fmt: skip
+    resources = {found["name"]: (found["needed"], found["available"]) for found in json.loads(out)["plan"]["resources"]}
+    assert resources["cores"] == (pytest.approx(6.0), 50.0)  # 2,000 images/s a host of 3 ms; 100 vCPUs x 0.5 x 1
+    assert resources["network"] == (pytest.approx(0.8), 2.0)  # 2,000 x 50,000 x 8
+    assert resources["bucket"] == (pytest.approx(3.2), 3.0)  # of 4 hosts
+
+
+def test_figures_of_a_file(plan_input, tmp_path):
+    path = tmp_path / "bench.json"
+    row = {"loader": "dataprep", "cpu_ms_per_image": 2.0}
+    section = {"bytes_per_image": 100_000.0, "rows": [row, {"loader": "grain", "cpu_ms_per_image": 4.0}]}
+    path.write_text(json.dumps({"schema_version": 1, "sections": [section], "settings": {"image_size": 224}}))
+    _, out = plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--json")
+    document = json.loads(out)
+    assert (document["cost"]["cpu_ms"], document["cost"]["num_bytes"]) == (2.0, 100_000.0)
+    assert document["cost"]["source"] == "bench.json"
+    assert [found["name"] for found in document["plan"]["what_ifs"] if "loader" in found["name"]] == ["loader grain"]
+    with pytest.raises(UsageError, match="was measured at 224 pixels, the model takes 448"):
+        plan_input(*MAE, *MAE_STEP, "--measured", path)
+    with pytest.raises(UsageError, match=r"bench\.json has no torchvision; it has dataprep, grain"):
+        plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--loader", "torchvision")
+    path.write_text("{")
+    with pytest.raises(UsageError, match="cannot be read as JSON"):
+        plan_input(*RESNET, "--images-per-s", 8000, "--measured", path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            RESNET,
+            "how many images/s the accelerator takes is missing: .*`dataprep diagnose URL --model NAME` measures it",
+        ),
+        ((*RESNET, "--step-ms", 100), "give --images-per-s, or --step-ms and --global-batch"),
+        ((*RESNET, "--images-per-s", 1, *MAE_STEP), "got --images-per-s and a step"),
+        (("--accelerator", "v3-16", "--images-per-s", 1, "--image-size", 224), "nearest: v3-8, v3-32"),
+        (
+            ("--accelerator", "v3-8", "--model", "yolo", "--images-per-s", 1),
+            "size of yolo is not known; give --image-size",
+        ),
+        ((*RESNET, "--images-per-s", 1, "--resize", 400), "got --resize 400, expected less than the 387 pixels"),
+        (("--accelerator", "v3-8", "--images-per-s", 1), "image size of the model is not known"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(plan_input, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        plan_input(*arguments)
+
+
+def test_a_loader_that_was_not_measured_at_this_size_is_undecided(plan_input):
+    with pytest.raises(UndecidedError, match="webdataset at 448 pixels was not measured"):
+        plan_input(*MAE, *MAE_STEP, "--loader", "webdataset")
+    code, _ = plan_input(*MAE, *MAE_STEP, "--loader", "webdataset", "--cpu-ms-per-image", 8)
+    assert code == 0
+
+
+def test_unknown_models_go_with_a_size_and_coco_with_its_bytes(plan_input):
+    _, out = plan_input(
+        "--accelerator", "v3-8", "--model", "yolo", "--image-size", 320, "--images-per-s", 100, "--json"
+    )
+    assert json.loads(out)["cost"]["image_size"] == 320
+    _, out = plan_input(*MAE, *MAE_STEP, "--dataset", "coco-dup5")
+    assert "163.3 kB" in out
+    assert "1,208,450 images of coco-dup5" in out
+
+
+def test_it_knows_the_loaders_of_the_benchmark():
+    loader = next(option for option in command.params if option.name == "loader")
+    assert set(loader.type.choices) == {"dataprep", *PEERS}
