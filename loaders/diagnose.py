@@ -10,12 +10,11 @@ as they would be. `fixes.py` has the changes, `rates.py` the arithmetic.
 
 from __future__ import annotations
 
-import itertools
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,13 @@ from typing import Any
 from dataprep.plan import codec_versions
 from loaders.cpu import available_cores, background_cores
 from loaders.devices import Device
-from loaders.feed import FedStep, endless, feed
 from loaders.findings import Applied, Diagnosis, Fix, Limit, StepTimes
-from loaders.fixes import Bench, Setup, find_fixes
-from loaders.loader import Batch, Loader, open_loader
+from loaders.fixes import Bench, find_fixes
+from loaders.loader import Batch, Loader
 from loaders.rates import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
-from loaders.stage_rates import loader_settings
+from loaders.trial import Observed, Setup, loader_settings, observe
 
 TIMELINE_STEPS = 200
-MAX_LONGER = 4.0
-"""A run is measured for up to so many times the seconds, where batches are slow."""
-MIN_STEPS = 8
 WAITED_FOR: dict[Limit, str] = {
     "fetch": "bytes to arrive",
     "prepare": "images to be decoded",
@@ -41,36 +36,6 @@ WAITED_FOR: dict[Limit, str] = {
     "compute": "the device",
     "cores": "processor cores, which decoding and the other stages share",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """A run as it is."""
-
-    images_per_s: float
-    steps: list[FedStep]
-
-
-def observe(setup: Setup, device: Device, seconds: float) -> Observed:
-    """Train for some seconds; the first steps, in which queues fill, do not count."""
-    with open_loader(setup.url, setup.split, **loader_settings(setup.config)) as loader:
-        steps = feed(endless(loader), device, setup.transfer_ahead)
-        try:
-            return _observe(steps, setup, seconds)
-        finally:
-            steps.close()
-
-
-def _observe(steps: Iterator[FedStep], setup: Setup, seconds: float) -> Observed:
-    warm_up = setup.config.prefetch_batches + setup.transfer_ahead + 1
-    first = next(itertools.islice(steps, warm_up, None))
-    found: list[FedStep] = []
-    for step in steps:
-        found.append(step)
-        elapsed_s = step.ended_s - first.ended_s
-        if elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds):
-            break
-    return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)
 
 
 def diagnose(
@@ -87,7 +52,7 @@ def diagnose(
     Raises:
         DataprepError: The data cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, _open(setup) as loader:
+    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, setup.open() as loader:
         background = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
@@ -127,13 +92,9 @@ def apply_best(setup: Setup, device: Device, found: Diagnosis, *, seconds: float
 
 def _fill_cache(setup: Setup) -> None:
     """An epoch, so that everything is in the cache."""
-    with _open(setup) as loader:
+    with setup.open() as loader:
         for _ in loader:
             pass
-
-
-def _open(setup: Setup) -> Loader:
-    return open_loader(setup.url, setup.split, **loader_settings(setup.config))
 
 
 def _first_batch(loader: Loader) -> Batch:

@@ -21,7 +21,7 @@ from loaders.decode import extension_available
 from loaders.devices import Device
 from loaders.findings import Fix, Limit, Stage, StageRate
 from loaders.loader import Batch, Loader
-from loaders.rates import Prediction, Rates, predict
+from loaders.rates import CONTENTION, Prediction, Rates, predict
 from loaders.stage_rates import (
     SAMPLE_IMAGES,
     Fetched,
@@ -34,6 +34,7 @@ from loaders.stage_rates import (
     transfer_rate,
     write_sample,
 )
+from loaders.trial import Setup, observe
 
 MIN_GAIN = 1.05
 """Below it a change is not worth a restart, nor a difference worth believing."""
@@ -50,22 +51,6 @@ BESIDE_S = 0.005
 """A small read from a bucket in the same region."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """A run that is diagnosed."""
-
-    url: str
-    split: str
-    config: LoaderConfig
-    transfer_ahead: int = 2
-
-    def changed(self, settings: Mapping[str, Any]) -> Setup:
-        """With other settings: fields of the config, or `transfer_ahead`."""
-        config = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
-        ahead = settings.get("transfer_ahead", self.transfer_ahead)
-        return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
-
-
 @dataclass(frozen=True, slots=True)
 class _Change:
     """A change with the stages that it changes."""
@@ -75,7 +60,8 @@ class _Change:
     needs: Any
     advice: str
     stages: dict[Stage, StageRate]
-    transfer_ahead: bool | None = None
+    images_per_s: float | None = None
+    """Of a whole run, where the stages alone do not say enough."""
 
 
 class Bench:
@@ -105,7 +91,13 @@ class Bench:
     ) -> None:
         self.setup, self.device, self.loader, self.batch = setup, device, loader, batch
         self.background, self._seconds, self._folder, self.progress = background, seconds, folder, progress
+        self.observed_images_per_s = 0.0
         self.stages: dict[Stage, StageRate] = {"compute": compute_rate(device, batch, seconds, background)}
+
+    @property
+    def has_contention(self) -> bool:
+        """The run is much slower than its stages promise; known once it was observed."""
+        return self.observed_images_per_s < CONTENTION * predict(self.rates(self.setup)).images_per_s
 
     @property
     def is_local(self) -> bool:
@@ -151,6 +143,7 @@ class Bench:
 
     def measure_stages(self, observed_images_per_s: float) -> None:
         """All of them, as they are set up."""
+        self.observed_images_per_s = observed_images_per_s
         transfer = transfer_rate(self.device, self.batch, self._seconds / 2, self.background)
         prepare = self.prepared(self.setup.config)
         compute = self.stages.pop("compute")
@@ -173,6 +166,11 @@ class Bench:
             transfer_rate(self.device, batch, self._seconds / 2, self.background),
             compute_rate(self.device, batch, self._seconds / 2, self.background),
         )
+
+    def tried(self, setup: Setup) -> float:
+        """Images/s of a whole run with other settings."""
+        self.progress("the run, with other workers")
+        return observe(setup, self.device, self._seconds).images_per_s
 
     def shrunk(self, short_side: int) -> tuple[str, float]:
         """A sample as a build would shrink it, and the bytes of an image in it."""
@@ -246,9 +244,7 @@ class _Calibration:
     def fix(self, change: _Change) -> Fix:
         setup = self.bench.setup.changed(change.settings)
         found = predict(self.bench.rates(setup, change.stages))
-        rate = found.images_per_s
-        if found.limit == self.predicted.limit or {found.limit, self.predicted.limit} == {"prepare", "cores"}:
-            rate *= self.ratio
+        rate = change.images_per_s or found.images_per_s * self._correction(found.limit)
         return Fix(
             name=change.name,
             settings=change.settings,
@@ -258,6 +254,11 @@ class _Calibration:
             limit=found.limit,
             advice=change.advice,
         )
+
+    def _correction(self, limit: Limit) -> float:
+        """The run's own, where the same thing holds it back."""
+        is_same = limit == self.predicted.limit or {limit, self.predicted.limit} == {"prepare", "cores"}
+        return self.ratio if is_same else 1.0
 
 
 def _ranked(fixes: list[Fix]) -> list[Fix]:
@@ -279,17 +280,24 @@ def _more_workers(bench: Bench) -> Iterator[_Change]:
     candidates = [{"threads": cores, "processes": 0}]
     if config.transform is not None and cores > 1:
         candidates.append({"threads": 1, "processes": cores})
+    if bench.has_contention:
+        candidates += [{"threads": threads, "processes": 0} for threads in {1, cores // 2} - {0, cores}]
     for settings in candidates:
         if settings == {"threads": config.num_threads, "processes": config.processes}:
             continue
-        stage = bench.prepared(bench.setup.changed(settings).config)
-        if settings["processes"]:
-            advice = (
-                f"decode in {cores} processes: --processes {cores} --threads 1 (a transform holds the interpreter lock)"
-            )
-        else:
-            advice = f"decode with {cores} threads, one a core: --threads {cores} --processes 0"
-        yield _Change("workers", settings, "restart", _capital(advice), {"prepare": stage})
+        changed = bench.setup.changed(settings)
+        stage = bench.prepared(changed.config)
+        whole = bench.tried(changed) if bench.has_contention else None
+        yield _Change("workers", settings, "restart", _workers_advice(settings), {"prepare": stage}, whole)
+
+
+def _workers_advice(settings: Mapping[str, int]) -> str:
+    threads, processes = settings["threads"], settings["processes"]
+    if processes:
+        reason = "a transform holds the interpreter lock"
+        return f"Decode in {processes} processes, because {reason}: --processes {processes} --threads {threads}"
+    count = f"{threads} thread{'s' if threads > 1 else ''}"
+    return f"Decode with {count}: --threads {threads} --processes 0"
 
 
 def _faster_decoder(bench: Bench) -> Iterator[_Change]:
@@ -397,10 +405,6 @@ def _transfer_ahead(bench: Bench) -> Iterator[_Change]:
     if bench.setup.transfer_ahead == 0:
         advice = "Send the next batch while the device computes: --transfer-ahead 2"
         yield _Change("transfer-ahead", {"transfer_ahead": 2}, "restart", advice, {})
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 _CHANGES: tuple[tuple[Callable[[Bench], Iterator[_Change]], frozenset[str]], ...] = (

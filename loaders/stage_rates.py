@@ -25,6 +25,7 @@ from loaders.loader import Batch, Loader, open_loader
 from loaders.order import Pick
 from loaders.pipeline import fetch_settings
 from loaders.plan import Planned
+from loaders.trial import loader_settings
 
 if TYPE_CHECKING:
     from dataprep.storage.base import Storage
@@ -102,8 +103,8 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
         _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
     with open_fetcher(storage, dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
         arrivals = _arrivals(fetcher, _batches(loader, config), config)
-        images, taken = list(itertools.islice(_warmed_up(arrivals, config, keep), keep)), 0
-        num_bytes = 0
+        images = _warm_up(arrivals, config, keep, seconds)
+        taken = num_bytes = 0
         with cpu_time() as used:
             until_s = time.perf_counter() + seconds
             for batch in arrivals:
@@ -118,14 +119,16 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
     return Fetched(found, num_bytes / max(1, taken), in_flight, images)
 
 
-def _warmed_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int) -> Iterator[bytes]:
+def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:
     """Images of the first batches: by then as many requests are under way as ever."""
-    kept = 0
+    images: list[bytes] = []
+    until_s = time.perf_counter() + seconds
     for number, batch in enumerate(arrivals, 1):
-        yield from batch
-        kept += len(batch)
-        if number >= config.prefetch_batches and kept >= keep:
-            return
+        images += batch[: keep - len(images)]
+        is_late = time.perf_counter() > until_s
+        if number >= config.prefetch_batches and (len(images) >= keep or is_late):
+            break
+    return images
 
 
 def _batches(loader: Loader, config: LoaderConfig) -> Iterable[list[tuple[int, Pick]]]:
@@ -244,11 +247,6 @@ def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, backgrou
                 taken += len(next(batches).images)
     rate = taken / used.elapsed_s
     return StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
-
-
-def loader_settings(config: LoaderConfig, **changed: Any) -> dict[str, Any]:
-    """What `open_loader` takes, of a config."""
-    return {name: getattr(config, name) for name in LoaderConfig.__dataclass_fields__} | changed
 
 
 def request_latency_s(loader: Loader, tries: int = 3) -> float:

@@ -16,7 +16,7 @@ from dataprep.errors import UsageError
 
 if TYPE_CHECKING:
     from loaders.devices import Device
-    from loaders.fixes import Setup
+    from loaders.trial import Setup
 
 EPILOG = """\b
 Examples:
@@ -80,7 +80,7 @@ def command(
     fetching, decoding, the transfer and the model are each measured alone, and with the changes that could help.
     """
     if html is not None:
-        from dataprep.commands.inspect_html import require_report_packages
+        from dataprep.page import require_report_packages
 
         require_report_packages()
     device = open_device(device_name, model, options["batch_size"], options["image_size"])
@@ -95,13 +95,16 @@ def command(
             progress.step("the best fix, tried")
             found = apply_best(setup, device, found, seconds=seconds)
     if html is not None:
-        _write_page(found, html)
+        from dataprep.page import write_page
+        from loaders.report import diagnosis_page
+
+        write_page(diagnosis_page(found), html)
     if as_json:
         click.echo(json.dumps(to_document(found)))
     else:
         from rich.console import Console
 
-        from loaders.report import diagnosis_text
+        from loaders.report_text import diagnosis_text
 
         Console(highlight=False).print(diagnosis_text(found))
         if html is not None:
@@ -131,7 +134,7 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
 
 def _setup(url: str, options: dict[str, Any]) -> Setup:
     from loaders.config import LoaderConfig
-    from loaders.fixes import Setup
+    from loaders.trial import Setup
 
     transform = options.pop("transform")
     ahead, split = options.pop("transfer_ahead"), options.pop("split")
@@ -150,12 +153,3 @@ def _function(text: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--transform {text}: expected MODULE:NAME of a Python function ({error})") from error
-
-
-def _write_page(found: Any, path: Path) -> None:
-    from loaders.report import diagnosis_page
-
-    try:
-        path.write_text(diagnosis_page(found), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error

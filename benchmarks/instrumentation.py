@@ -1,0 +1,174 @@
+"""What timing the stages costs, and how busy a device is kept that asks almost all: two tables.
+
+python benchmarks/instrumentation.py --corpus DIR --json instrumentation.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is another file
+
+from originals import DATAPREP, corpus_images, image_folder  # noqa: E402
+
+from loaders import pipeline, producer  # noqa: E402
+from loaders.config import LoaderConfig  # noqa: E402
+from loaders.devices import parse_simulated  # noqa: E402
+from loaders.loader import open_loader  # noqa: E402
+from loaders.stage_rates import fetch_rate_alone, prepare_rate, write_sample  # noqa: E402
+from loaders.stats import Stats  # noqa: E402
+from loaders.trial import Setup, loader_settings, observe  # noqa: E402
+
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+WARM_UP_BATCHES = 4
+MOST_OVERHEAD = 0.02
+ASKED = 0.85
+"""Of the smaller one of fetching and preparing alone."""
+BUSY = 0.9
+SAMPLE_IMAGES = 512
+
+
+def build(source: Path, target: Path, format_name: str) -> str:
+    """The images in one of our formats."""
+    command = [DATAPREP, "build", "imagenet", "--source", source, "--output", target, "--format", format_name]
+    command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", "8", "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return str(target)
+
+
+def images_per_s(url: str, seconds: float, batch_size: int) -> float:
+    """Of our loader, taken as fast as it gives."""
+    with open_loader(url, batch_size=batch_size) as loader:
+        batches = chain.from_iterable(repeat(loader))
+        for _ in range(WARM_UP_BATCHES):
+            next(batches)
+        taken, started_s = 0, time.perf_counter()
+        while time.perf_counter() < started_s + seconds:
+            taken += len(next(batches).images)
+        return taken / (time.perf_counter() - started_s)
+
+
+class _NoClock:
+    """Stands for the module `time`."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return 0.0
+
+
+def _count_nothing(*_: object, **counts: float) -> None:
+    """A mock would keep a list of its calls."""
+
+
+@contextmanager
+def not_timed() -> Iterator[None]:
+    """Meanwhile no stage reads the clock, and nothing is counted."""
+    with (
+        mock.patch.object(Stats, "add", _count_nothing),
+        mock.patch.object(pipeline, "time", _NoClock),
+        mock.patch.object(producer, "time", _NoClock),
+    ):
+        yield
+
+
+def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Images/s with and without the instrumentation, in turn."""
+    rates: dict[str, list[float]] = {"with": [], "without": []}
+    for number in range(options.rounds):
+        # Each is first in every other round.
+        for which in ("with", "without") if number % 2 else ("without", "with"):
+            if which == "with":
+                rates[which].append(images_per_s(url, options.seconds, options.batch_size))
+            else:
+                with not_timed():
+                    rates[which].append(images_per_s(url, options.seconds, options.batch_size))
+    medians = {which: statistics.median(each) for which, each in rates.items()}
+    return {"rates": rates, **medians, "overhead": 1 - medians["with"] / medians["without"]}
+
+
+def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Of a simulated device that asks a share of what fetching and preparing can do."""
+    config = LoaderConfig(batch_size=options.batch_size)
+    found = []
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder, open_loader(url, **loader_settings(config)) as loader:
+            fetched = fetch_rate_alone(loader, config, options.seconds, 0.0, SAMPLE_IMAGES)
+            prepared = prepare_rate(write_sample(fetched.images, Path(folder)), config, options.seconds, 0.0)
+        asked = ASKED * min(fetched.rate.images_per_s, prepared.images_per_s)
+        device = parse_simulated(f"simulated:{asked:.1f}")
+        run = observe(Setup(url=url, split="train", config=config), device, options.seconds)
+        found.append((fetched.rate.images_per_s, prepared.images_per_s, asked, run.images_per_s / asked))
+    fetch, prepare, asked, busy = (statistics.median(column) for column in zip(*found, strict=True))
+    slowest = min(each[3] for each in found)
+    return {"fetch": fetch, "prepare": prepare, "asked": asked, "utilisation": busy, "slowest": slowest}
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    work = options.work.resolve() / f"instrumentation-{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        images = corpus_images(options.corpus, work, options.images)
+        source = image_folder(images, work / "originals")
+        urls = {name: build(source, work / name, name) for name in FORMATS}
+        found = {
+            "overhead": overhead(urls["webdataset"], options),
+            "utilisation": {name: utilisation(url, options) for name, url in urls.items()},
+        }
+    finally:
+        shutil.rmtree(work)
+    print_tables(found, options)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
+    """Both."""
+    cost = found["overhead"]
+    verdict = "PASS" if cost["overhead"] <= MOST_OVERHEAD else "short"
+    print(f"medians of {options.rounds} rounds of {options.seconds:g} s, batches of {options.batch_size}, 224 pixels\n")
+    print(f"{'':14}{'timed':>10}{'not timed':>11}{'overhead':>10}{'target':>9}")
+    target = f"<= {MOST_OVERHEAD:.0%}"
+    print(
+        f"{'webdataset':14}{cost['with']:10,.0f}{cost['without']:11,.0f}{cost['overhead']:10.1%}{target:>9}  {verdict}"
+    )
+    print(f"\n{'':14}{'fetch':>10}{'prepare':>11}{'asked':>10}{'utilisation':>13}{'slowest':>9}{'target':>9}")
+    for name, row in found["utilisation"].items():
+        verdict = "PASS" if row["utilisation"] >= BUSY else "short"
+        print(
+            f"{name:14}{row['fetch']:10,.0f}{row['prepare']:11,.0f}{row['asked']:10,.0f}{row['utilisation']:13.1%}"
+            f"{row['slowest']:9.1%}{'>= ' + format(BUSY, '.0%'):>9}  {verdict}"
+        )
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="where the layouts are written")
+    parser.add_argument("--json", type=Path, help="write the tables there, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A run as a user sets it up, and how fast it goes when it is tried for some seconds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loaders.config import LoaderConfig
+from loaders.devices import Device
+from loaders.feed import FedStep, endless, feed
+from loaders.loader import Loader, open_loader
+
+MAX_LONGER = 4.0
+"""A run is measured for up to so many times the seconds, where batches are slow."""
+MIN_STEPS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """A run that can be tried."""
+
+    url: str
+    split: str
+    config: LoaderConfig
+    transfer_ahead: int = 2
+    """Batches sent to the device while it computes."""
+
+    def changed(self, settings: Mapping[str, Any]) -> Setup:
+        """With other settings: fields of the config, or `transfer_ahead`."""
+        config = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
+        ahead = settings.get("transfer_ahead", self.transfer_ahead)
+        return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
+
+    def open(self) -> Loader:
+        """The run's loader."""
+        return open_loader(self.url, self.split, **loader_settings(self.config))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A run as it is."""
+
+    images_per_s: float
+    steps: list[FedStep]
+
+
+def loader_settings(config: LoaderConfig, **changed: Any) -> dict[str, Any]:
+    """What `open_loader` takes, of a config."""
+    return {name: getattr(config, name) for name in LoaderConfig.__dataclass_fields__} | changed
+
+
+def observe(setup: Setup, device: Device, seconds: float) -> Observed:
+    """Train for some seconds; the first steps, in which queues fill, do not count."""
+    with setup.open() as loader:
+        steps = feed(endless(loader), device, setup.transfer_ahead)
+        try:
+            return _observe(steps, setup, seconds)
+        finally:
+            steps.close()
+
+
+def _observe(steps: Iterator[FedStep], setup: Setup, seconds: float) -> Observed:
+    warm_up = setup.config.prefetch_batches + setup.transfer_ahead + 1
+    first = next(itertools.islice(steps, warm_up, None))
+    found: list[FedStep] = []
+    for step in steps:
+        found.append(step)
+        elapsed_s = step.ended_s - first.ended_s
+        if elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds):
+            break
+    return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)

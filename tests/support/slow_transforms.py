@@ -1,0 +1,19 @@
+"""Transforms that take time: under a lock, as Python code under the interpreter's does, or beside each other."""
+
+import threading
+import time
+
+_LOCK = threading.Lock()
+
+
+def one_at_a_time(image_HWC, rng):
+    """Eight milliseconds, in one thread of a process at a time."""
+    with _LOCK:
+        time.sleep(0.008)
+    return image_HWC
+
+
+def side_by_side(image_HWC, rng):
+    """Ten milliseconds, in as many threads as there are."""
+    time.sleep(0.01)
+    return image_HWC
