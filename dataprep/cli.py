@@ -13,9 +13,13 @@ from dataprep.errors import DataprepError
 
 COMMANDS = {
     "adopt": "Let the loaders read data that other tools wrote, as they are.",
+    "bench": "Images/s of our loader and of others on the same data.",
     "build": "Original files to verified shards, on disk or in a bucket.",
+    "check-region": "Where a bucket and this machine are, and what reading across costs.",
     "demo-data": "Write small originals, packed as the real ones are, to try everything with.",
+    "diagnose": "What a training run waits for, what to change, and what that brings.",
     "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
+    "plan-input": "Whether the hosts of a TPU can feed it, and what would change that.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }
 """Name to one line of help; the module is dataprep.commands.<name with underscores>, its command `command`."""

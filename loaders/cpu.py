@@ -57,13 +57,18 @@ def own_cpu_s() -> float:
 
 
 def machine_cpu_s() -> float:
-    """Of all processes since the machine started; 0 where the system does not say."""
+    """Of all processes, on the cores that this one may use, since the machine started; 0 where the system is silent."""
     try:
-        line = Path("/proc/stat").read_text().partition("\n")[0]
-    except OSError:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    except (OSError, AttributeError):
         return 0.0
-    user, nice, system, _idle, _iowait, irq, softirq = map(int, line.split()[1:8])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    ticks = 0
+    for words in lines:
+        if words[0] in ours:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            ticks += user + nice + system + irq + softirq
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def available_cores() -> int:

@@ -15,10 +15,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dataprep import __version__
 from dataprep.plan import codec_versions
 from loaders.cpu import available_cores, background_cores
 from loaders.devices import Device
@@ -186,6 +186,6 @@ def machine(background: float) -> dict[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "codecs": codec_versions(),
-        "dataprep": version("dataprep"),
+        "dataprep": __version__,
         "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

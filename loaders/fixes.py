@@ -43,6 +43,8 @@ TIE = 0.97
 NEAR = 1.15
 """Stages within this factor of the slowest may be the limit as well."""
 EFFORTS = ("restart", "rebuild", "copy")
+IDLE_SHARE = 0.5
+"""Of their cores that busy workers use at least."""
 MORE = 4
 """Times the batches ahead, the requests under way, or the batch."""
 MEMORY_BYTES = 4 * 2**30
@@ -276,19 +278,26 @@ def _ranked(fixes: list[Fix]) -> list[Fix]:
 
 
 def _more_workers(bench: Bench) -> Iterator[_Change]:
-    config, cores = bench.setup.config, available_cores()
-    candidates = [{"threads": cores, "processes": 0}]
-    if config.transform is not None and cores > 1:
-        candidates.append({"threads": 1, "processes": cores})
-    if bench.has_contention:
-        candidates += [{"threads": threads, "processes": 0} for threads in {1, cores // 2} - {0, cores}]
-    for settings in candidates:
-        if settings == {"threads": config.num_threads, "processes": config.processes}:
-            continue
+    for settings in _other_workers(bench):
         changed = bench.setup.changed(settings)
         stage = bench.prepared(changed.config)
         whole = bench.tried(changed) if bench.has_contention else None
         yield _Change("workers", settings, "restart", _workers_advice(settings), {"prepare": stage}, whole)
+
+
+def _other_workers(bench: Bench) -> list[dict[str, int]]:
+    """Threads and processes that are worth a try."""
+    config, cores = bench.setup.config, available_cores()
+    found = [{"threads": cores, "processes": 0}]
+    if config.transform is not None and cores > 1:
+        found.append({"threads": 1, "processes": cores})
+    if bench.has_contention:
+        found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
+    prepare = bench.stages["prepare"]
+    workers = min(cores, config.num_threads * max(1, config.processes))
+    if config.transform is not None and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
+        found.append({"threads": MORE * cores, "processes": 0})  # it waits for something else than cores
+    return [each for each in found if each != {"threads": config.num_threads, "processes": config.processes}]
 
 
 def _workers_advice(settings: Mapping[str, int]) -> str:

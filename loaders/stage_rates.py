@@ -17,7 +17,7 @@ from dataprep.errors import DataprepError, StorageError
 from dataprep.images import CheckedImage, ImagePolicy, check_image
 from loaders.cache import DiskCache
 from loaders.config import LoaderConfig
-from loaders.cpu import cpu_time, memory_bytes
+from loaders.cpu import available_cores, cpu_time, memory_bytes
 from loaders.devices import Device
 from loaders.fetch import Fetcher, Record, Ticket, open_fetcher
 from loaders.findings import StageRate
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 SAMPLE_IMAGES = 512
 """Kept of what was fetched, to prepare them from a local folder: their mean cost is within some percent of all."""
 SAMPLE_QUALITY = 90
+MIN_SHRUNK, MAX_SHRUNK = 64, 256
+SHRINKING_S = 3.0
+"""For a sample of smaller images, unless there are too few by then."""
 WARM_UP_STEPS = 3
 """Of a device: compilation is in the first two."""
 COLD_MEMORY_SHARE = 0.5
@@ -197,30 +200,37 @@ def cached_rate(images: Sequence[bytes], folder: Path, threads: int, seconds: fl
     return StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
 
 
-def write_sample(images: Iterable[bytes], folder: Path, short_side: int | None = None) -> str:
+def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None = None) -> str:
     """A local dataset of some images, shrunk as a build would if a short side is given; what to give a loader.
 
     Raises:
         StorageError: None of the images can be shrunk.
     """
-    policy = ImagePolicy(short_side=short_side, quality=SAMPLE_QUALITY)
     classes = folder / "images" / SPLIT / "sample"
     classes.mkdir(parents=True)
     written = 0
-    for number, image in enumerate(images):
-        data = image
-        if short_side is not None:
-            checked = check_image(str(number), image, policy)
-            if not isinstance(checked, CheckedImage):
-                continue
-            data = checked.image
-        (classes / f"{number:06d}{_suffix(data)}").write_bytes(data)
+    for data in images if short_side is None else _shrunk(images, short_side):
+        (classes / f"{written:06d}{_suffix(data)}").write_bytes(data)
         written += 1
     if not written:
         raise StorageError(f"{folder}: none of the images could be kept as a sample; run `dataprep verify --deep`")
     index = folder / "index"
     adopt(AdoptRequest(url=str(folder / "images"), index_url=str(index)), _Quiet())
     return str(index)
+
+
+def _shrunk(images: Sequence[bytes], short_side: int) -> Iterator[bytes]:
+    """As many as there is time for; those that cannot be decoded are left out."""
+    policy = ImagePolicy(short_side=short_side, quality=SAMPLE_QUALITY)
+    until_s = time.perf_counter() + SHRINKING_S
+    threads = available_cores()
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, min(len(images), MAX_SHRUNK), threads):
+            if first >= MIN_SHRUNK and time.perf_counter() > until_s:
+                return
+            for found in pool.map(lambda image: check_image("", image, policy), images[first : first + threads]):
+                if isinstance(found, CheckedImage):
+                    yield found.image
 
 
 def _suffix(data: bytes) -> str:
