@@ -161,7 +161,7 @@ def _contention(observed: float, predicted: Prediction) -> str:
 
 
 def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]) -> str:
-    share = f"{min(1.0, observed / compute):.0%} of what the device could take"
+    share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
     if limit == "compute" and observed >= COMPUTE_BOUND * compute:
         start = f"The device is the limit: {observed:,.0f} images/s, {share}; its input keeps up."
     else:
@@ -169,7 +169,7 @@ def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]
     if not fixes:
         return f"{start} No single change here brings 5 %."
     best = fixes[0]
-    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {best.gain - 1:+.0%}."
+    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
 
 
 def _settings(setup: Setup) -> dict[str, Any]:

@@ -90,13 +90,13 @@ class Diagnosis:
     """Of the accelerator: observed over compute alone, 0..1. MLPerf Storage passes at 0.9."""
     stages: tuple[StageRate, ...]
     wait_share: float
-    """Medians over the steps; the three add up to 1."""
+    """Of the time of all steps; the three add up to 1."""
     transfer_share: float
     compute_share: float
     timeline: tuple[StepTimes, ...]
     """At most 200 steps."""
     fixes: tuple[Fix, ...]
-    """The best first; only those that gain at least 2 %."""
+    """The best first; only those that gain at least 5 %."""
     applied: Applied | None
     bytes_per_image: float
     settings: dict[str, Any]

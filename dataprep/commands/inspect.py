@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.commands.inspect_html import class_caption, render_html, require_report_packages
+from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import human_bytes, json_option
 from dataprep.commands.text import one_line
 from dataprep.contact_sheet import contact_sheet
-from dataprep.errors import UsageError
 from dataprep.histograms import Histogram
 from dataprep.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset, readable_manifest
+from dataprep.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
 EPILOG = """\b
@@ -58,10 +58,7 @@ def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
     storage = open_storage(inspection.url)
     manifest = readable_manifest(storage)
     sheets = {found.name: contact_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
-    try:
-        path.write_text(render_html(inspection, sheets), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error
+    write_page(render_html(inspection, sheets), path)
 
 
 def _print(inspection: Inspection) -> None:

@@ -8,24 +8,11 @@ from typing import Any
 
 from dataprep.commands.options import human_bytes
 from dataprep.contact_sheet import Picture
-from dataprep.errors import UsageError
 from dataprep.inspect import Inspection, SplitInspection
+from dataprep.page import render_page
 from dataprep.plots import bar_plot, class_plot
 
 TEMPLATE = "inspect.html.j2"
-
-
-def require_report_packages() -> None:
-    """Raise UsageError unless what a report is made with is installed."""
-    try:
-        import jinja2
-        import matplotlib
-
-        del jinja2, matplotlib
-    except ImportError as error:
-        raise UsageError(
-            f"--html needs {error.name}, which is not installed: pip install 'dataprep[report]'"
-        ) from error
 
 
 def render_html(inspection: Inspection, sheets: Mapping[str, Sequence[Picture]]) -> str:
@@ -35,13 +22,8 @@ def render_html(inspection: Inspection, sheets: Mapping[str, Sequence[Picture]])
         inspection: The numbers.
         sheets: Pictures by split.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("dataprep", "data"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     splits = [_split(split, sheets[split.name]) for split in inspection.splits]
-    return environment.get_template(TEMPLATE).render(dataset=inspection, tags=_tags(inspection), splits=splits)
+    return render_page(TEMPLATE, dataset=inspection, tags=_tags(inspection), splits=splits)
 
 
 def _tags(inspection: Inspection) -> list[tuple[str, str]]:

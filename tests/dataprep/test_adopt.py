@@ -28,13 +28,13 @@ from dataprep.adopt.example import features_of
 from dataprep.adopt.rows import key_from
 from dataprep.checksums import crc32c_of
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.inspect_html import require_report_packages
 from dataprep.contact_sheet import contact_sheet
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.checked import is_key
 from dataprep.index import open_index
 from dataprep.inspect import inspect_dataset
 from dataprep.manifest import read_manifest
+from dataprep.page import require_report_packages
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
 from tests.support.interop import read_with_torchvision

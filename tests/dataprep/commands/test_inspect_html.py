@@ -4,40 +4,19 @@ import json
 import re
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
 
-from dataprep.commands.inspect_html import render_html, require_report_packages
+from dataprep.commands.inspect_html import render_html
 from dataprep.contact_sheet import Picture
 from dataprep.errors import UsageError
 from dataprep.histograms import Spread
 from dataprep.inspect import ClassSpread, Trouble, inspect_dataset
+from dataprep.page import require_report_packages
 from dataprep.records import Event
 from tests.support.builds import dataprep
-
-HOSTILE = "<script>alert(1)</script><img src=http://evil/ onerror=x>\"'&{{7*7}}$x$"
-OUTSIDE = re.compile(r"https?:|//|javascript:|file:", re.IGNORECASE)
-
-
-class Page(HTMLParser):
-    """Tags, attributes and texts of a page."""
-
-    def __init__(self, html):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.texts, self.styles = [], [], [], []
-        self._inside = ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        self._inside = tag
-
-    def handle_data(self, data):
-        (self.styles if self._inside == "style" else self.texts).append(data)
+from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
 @pytest.fixture

@@ -1,0 +1,165 @@
+"""A diagnosis and a table of loaders as a user may see them, for whoever shows such values."""
+
+from __future__ import annotations
+
+import math
+
+from loaders.bench_table import OURS, BenchRow, BenchSection, BenchTable, LeftOut, StageShare
+from loaders.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
+
+BATCH_SIZE = 256
+OBSERVED_IMAGES_PER_S = 790.0
+COMPUTE_IMAGES_PER_S = 1840.0
+SETTINGS = {"batch_size": BATCH_SIZE, "image_size": 224, "threads": 3, "processes": 0, "prefetch_batches": 3}
+MACHINE = {
+    "cores": 8,
+    "memory_bytes": 33_566_113_792,
+    "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
+    "python": "3.11.9",
+    "codecs": {"pillow": "12.3.0", "simplejpeg": "1.9.0"},
+    "dataprep": "0.1.0",
+}
+
+
+def diagnosis() -> Diagnosis:
+    """Three decoding threads feed an accelerator that could take more than twice as much; it was tried with eight."""
+    timeline = _timeline(steps=120)
+    return Diagnosis(
+        url="gs://imagenet-europe-west4/imagenet-webdataset",
+        device="xla (mae_vit_base_patch16)",
+        verdict="You are waiting for images to be decoded: 790 images/s, 43% of what the device could take. "
+        "Decode with 8 threads (--threads 8): 1,790 images/s, +127%.",
+        limit="prepare",
+        observed_images_per_s=OBSERVED_IMAGES_PER_S,
+        predicted_images_per_s=812.0,
+        contention="",
+        utilisation=OBSERVED_IMAGES_PER_S / COMPUTE_IMAGES_PER_S,
+        stages=(
+            StageRate(name="fetch", images_per_s=2450.0, cpu_s_per_image=0.00031),
+            StageRate(name="prepare", images_per_s=812.0, cpu_s_per_image=0.00362),
+            StageRate(name="transfer", images_per_s=9600.0, cpu_s_per_image=0.00004),
+            StageRate(name="compute", images_per_s=COMPUTE_IMAGES_PER_S, cpu_s_per_image=0.00012),
+        ),
+        wait_share=0.55,
+        transfer_share=0.02,
+        compute_share=0.43,
+        timeline=timeline,
+        fixes=_FIXES,
+        applied=Applied(
+            name="workers", settings={"threads": 8}, predicted_images_per_s=1790.0, measured_images_per_s=1738.0
+        ),
+        bytes_per_image=112_903.4,
+        settings=dict(SETTINGS),
+        machine=dict(MACHINE),
+        attainable_images_per_s=1840.0,
+        allocation={"fetch": 0.6, "prepare": 6.7, "transfer": 0.1, "compute": 0.2},
+    )
+
+
+def bench_table() -> BenchTable:
+    """Two layouts of ours and five peers on one dataset; one peer is left out."""
+    rows = tuple(_row(*figures) for figures in _FIGURES)
+    section = BenchSection(
+        url="shards/imagenet",
+        split="train",
+        layout="webdataset",
+        samples=4000,
+        bytes_per_image=112_903.4,
+        copied_images=2000,
+        copied_bytes_per_image=112_617.0,
+        rows=rows,
+        left_out=(
+            LeftOut(
+                loader="mosaic", reason="mosaicml-streaming is not installed; run `make bench-setup`, which adds it"
+            ),
+        ),
+    )
+    settings = {"batch_size": 128, "image_size": 224, "workers": 2, "rounds": 5, "seconds": 10.0, "batches": None}
+    return BenchTable(sections=(section,), settings=settings, machine=dict(MACHINE) | {"cores": 2})
+
+
+_FIXES = (
+    Fix(
+        name="workers",
+        settings={"threads": 8},
+        needs="restart",
+        images_per_s=1790.0,
+        gain=2.27,
+        limit="compute",
+        advice="Decode with 8 threads (--threads 8)",
+    ),
+    Fix(
+        name="resize",
+        settings={"short_side": 256},
+        needs="rebuild",
+        images_per_s=1240.0,
+        gain=1.57,
+        limit="prepare",
+        advice="Store the images at a short side of 256 px: dataprep build imagenet --resize 256",
+    ),
+    Fix(
+        name="decoder",
+        settings={"decoder": "extension"},
+        needs="restart",
+        images_per_s=980.0,
+        gain=1.24,
+        limit="prepare",
+        advice="Decode the crop alone: --decoder extension",
+    ),
+)
+
+_FIGURES = (
+    # loader, layout, interpolation, images/s, slowest, fastest, CPU ms, first batch s, largest MB, sum MB
+    (OURS, "webdataset", "bicubic", 1562.0, 1541.0, 1580.0, 1.27, 0.7, 268.0, 268.0),
+    ("tf.data", "tfrecord", "bilinear-no-antialias", 1118.0, 1102.0, 1139.0, 1.78, 6.4, 1015.0, 1015.0),
+    ("webdataset", "webdataset", "bicubic", 618.0, 597.0, 631.0, 3.21, 5.1, 642.0, 1840.0),
+    ("grain", "array_record", "bicubic", 604.0, 588.0, 611.0, 3.25, 2.2, 402.0, 402.0),
+    ("torchvision", "imagefolder", "bicubic", 566.0, 541.0, 577.0, 3.49, 4.8, 598.0, 1701.0),
+)
+
+
+def _row(
+    loader: str,
+    layout: str,
+    interpolation: str,
+    images_per_s: float,
+    slowest: float,
+    fastest: float,
+    cpu_ms: float,
+    first_batch_s: float,
+    largest_mb: float,
+    sum_mb: float,
+) -> BenchRow:
+    stages = (
+        StageShare(name="fetch", busy_share=0.06, get_wait_share=0.0, put_wait_share=0.94, busy_ms_per_image=0.04),
+        StageShare(name="decode", busy_share=0.97, get_wait_share=0.01, put_wait_share=0.02, busy_ms_per_image=1.21),
+    )
+    return BenchRow(
+        loader=loader,
+        layout=layout,
+        data="original" if layout == "webdataset" else "copy",
+        interpolation=interpolation,
+        images_per_s=images_per_s,
+        slowest_images_per_s=slowest,
+        fastest_images_per_s=fastest,
+        mb_per_s=images_per_s * 0.1129,
+        cpu_ms_per_image=cpu_ms,
+        first_batch_s=first_batch_s,
+        largest_mb=largest_mb,
+        sum_mb=sum_mb,
+        rounds_images_per_s=(slowest, images_per_s, fastest),
+        stages=stages if loader == OURS else (),
+    )
+
+
+def _timeline(steps: int) -> tuple[StepTimes, ...]:
+    """Batches come unevenly; every 25th step waits for three times as long."""
+    timeline, started_s = [], 0.0
+    for step in range(steps):
+        wait_s = (
+            0.178 * (1 + 0.25 * math.sin(1.7 * step) + 0.15 * math.sin(0.37 * step)) * (3 if step % 25 == 17 else 1)
+        )
+        compute_s = BATCH_SIZE / COMPUTE_IMAGES_PER_S * (1 + 0.01 * math.sin(2.9 * step))
+        timeline.append(StepTimes(started_s=started_s, wait_s=wait_s, transfer_s=0.006, compute_s=compute_s))
+        started_s += wait_s + 0.006 + compute_s
+    return tuple(timeline)
