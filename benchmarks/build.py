@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import Measurement, measure
 from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
 
+from dataprep.measure import Measurement, measure
 from dataprep.plan import codec_versions
 from dataprep.pool import WORKER_ENVIRONMENT
 

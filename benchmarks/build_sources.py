@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from measure import Measurement, measure
 from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, train_tar
 
 from dataprep.driver import BuildRequest, prepare
+from dataprep.measure import Measurement, measure
 from dataprep.plan import BuildOptions
 from dataprep.pool import WORKER_ENVIRONMENT
 from dataprep.storage.gcs_client import client

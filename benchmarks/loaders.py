@@ -10,30 +10,28 @@ import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from measure import measure
 from originals import DATAPREP, corpus_images, image_folder
 
 from dataprep.plan import codec_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is this file
+from loaders.bench import PEERS_PYTHON  # noqa: E402
+from loaders.bench_run import BenchSettings, Contender, Run, module_command, row_of, run_once, warm_up  # noqa: E402
+from loaders.bench_table import OURS, BenchRow  # noqa: E402
+from loaders.contestant import ROOFLINE  # noqa: E402
 from loaders.peers import PEERS  # noqa: E402
 
-PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
-SCRIPTS = Path(__file__).resolve().parent / "peers_loaders"
 SHARDS = 8
 """Of every layout: each of a few workers has some of its own."""
-WARM_UP_BATCHES = 4
 OUR_FORMATS = ("webdataset", "tfrecord", "imagefolder")
 OUR_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear-no-antialias"}
 """Names of the column `resize` and what our loader calls them: tf.data's bilinear does not antialias."""
@@ -42,11 +40,11 @@ IN_OWN_ENVIRONMENT = ("mosaic", "grain")
 HEADER = """\
 {images:,} images of {kilobytes:.0f} kB in the page cache, {workers} workers (processes or threads) on {cores} cores;
 batches of {batch_size}, uint8; random-resized crop (area 0.2-1, aspect 3/4-4/3), flip, shuffled. Every run is a process
-that takes {taken:,} images after its first batch; medians of {rounds} interleaved rounds{warm_up}.
+that takes {taken:,} images after its first batches; medians of {rounds} interleaved rounds{warm_up}.
 
 (a) full decode  simplejpeg on whole images in as many plain threads: no reading, no crop, no resize
 {recipes}
-images/s:     after the first batch; slowest and fastest: of the rounds. CPU: of all processes, in that time
+images/s:     after the first batches; slowest and fastest: of the rounds. CPU: of all processes, in that time
 of (a):       of the rate of full decoding alone
 first batch:  seconds from exec to the first batch, imports included
 largest MB:   peak of the largest process; sum MB: of all its processes together"""
@@ -59,56 +57,30 @@ FORMATS_TARGET = 0.95
 """Our slowest format to our fastest."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contender:
-    """One row's way to load the images."""
-
-    name: str
-    kind: str
-    """`ours`, `decode` or a peer's name: the argument of contestant.py."""
-    layout: str
-    interpolation: str = ""
-
-    def command(self, roots: dict[str, Path], taken: int, image_size: int, options: argparse.Namespace) -> list[str]:
-        """What to execute; the clock for its first batch starts now."""
-        python = PEERS_PYTHON if self.kind in IN_OWN_ENVIRONMENT else sys.executable
-        root = roots[self.layout]
-        if self.kind != "ours" and (root / "train").is_dir():
-            root /= "train"
-        words: list[object] = [python, SCRIPTS / "contestant.py", self.kind, root, "--images", taken]
-        words += ["--image-size", image_size, "--batch-size", options.batch_size, "--workers", options.workers]
-        if self.kind == "ours":
-            words += ["--interpolation", OUR_INTERPOLATIONS[self.interpolation]]
-        return [*map(str, words), "--started-s", str(time.monotonic())]
-
-
-def _contenders() -> dict[str, Contender]:
-    found = [Contender(name="decode", kind="decode", layout="imagefolder")]
+def _contenders() -> dict[str, tuple[str, str, str]]:
+    """Loader, layout and interpolation by the names of the rows."""
+    found = {"decode": (ROOFLINE, "imagefolder", "")}
     for interpolation, suffix in (("bicubic", ""), ("bilinear", "-bilinear")):
-        found += [
-            Contender(name=f"ours-{each}{suffix}", kind="ours", layout=each, interpolation=interpolation)
-            for each in OUR_FORMATS
-        ]
-    found += [
-        Contender(name=name, kind=name, layout=peer.layout, interpolation=peer.interpolation)
-        for name, peer in PEERS.items()
-    ]
-    return {each.name: each for each in found}
+        found |= {f"ours-{layout}{suffix}": (OURS, layout, interpolation) for layout in OUR_FORMATS}
+    return found | {name: (name, peer.layout, peer.interpolation) for name, peer in PEERS.items()}
 
 
 CONTENDERS = _contenders()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """Medians of one contender's rounds at one image size."""
-
-    images_per_s: float
-    cpu_ms_per_image: float
-    first_batch_s: float
-    largest_mb: float
-    sum_mb: float
-    rounds_images_per_s: list[float]
+def contender(name: str, roots: dict[str, Path]) -> Contender:
+    """What to run for a row."""
+    loader, layout, interpolation = CONTENDERS[name]
+    root = roots[layout]
+    if loader != OURS and (root / "train").is_dir():
+        root /= "train"
+    return Contender(
+        loader=loader,
+        layout=layout,
+        root=str(root),
+        interpolation=OUR_INTERPOLATIONS.get(interpolation, ""),
+        python=PEERS_PYTHON if loader in IN_OWN_ENVIRONMENT else sys.executable,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +90,7 @@ class Row:
     image_size: int
     name: str
     interpolation: str
-    result: Result
+    result: BenchRow
     of_decode: float | None
 
 
@@ -145,52 +117,49 @@ class Bench:
         self.num_images = len(images)
         self.num_bytes = sum(image.stat().st_size for image in images)
         self.taken = -(-round(options.epochs * self.num_images) // options.batch_size) * options.batch_size
-        self._contenders = [CONTENDERS[name] for name in options.contenders]
-        self._roots = write_layouts(images, {each.layout for each in self._contenders}, work, options.workers)
-        self._rounds: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
+        layouts = {CONTENDERS[name][1] for name in options.contenders}
+        roots = write_layouts(images, layouts, work, options.workers)
+        self._contenders = {name: contender(name, roots) for name in options.contenders}
+        self._runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
 
     def warm_up(self) -> None:
         """Everything once for a few batches."""
-        for contender in self._contenders:
-            self._once(contender, self._options.image_sizes[0], WARM_UP_BATCHES * self._options.batch_size)
+        for each in self._contenders.values():
+            warm_up(each, self._settings(self._options.image_sizes[0]))
 
     def round(self) -> None:
         """Every contender at every size, one after the other."""
         for image_size in self._options.image_sizes:
-            for contender in self._contenders:
-                found = self._once(contender, image_size, self.taken)
-                self._rounds[contender.name, image_size].append(found)
+            for name, each in self._contenders.items():
+                self._runs[name, image_size].append(run_once(each, self._settings(image_size)))
 
-    def _once(self, contender: Contender, image_size: int, taken: int) -> dict[str, float]:
-        measured = measure(contender.command(self._roots, taken, image_size, self._options), _environment())
-        said = json.loads(measured.stdout.strip().splitlines()[-1])
-        return {
-            "images_per_s": said["images"] / said["elapsed_s"],
-            "cpu_ms_per_image": 1e3 * said["cpu_s"] / said["images"],
-            "first_batch_s": said["first_batch_s"],
-            "largest_mb": measured.largest_bytes / 1e6,
-            "sum_mb": measured.sum_bytes / 1e6,
-        }
+    def _settings(self, image_size: int) -> BenchSettings:
+        options = self._options
+        return BenchSettings(
+            batch_size=options.batch_size,
+            image_size=image_size,
+            workers=options.workers,
+            seconds=0,
+            images=self.taken,
+        )
 
     def rows(self, image_size: int) -> list[Row]:
         """One section of the table."""
-        results = {each.name: _medians(self._rounds[each.name, image_size]) for each in self._contenders}
+        bytes_per_image = self.num_bytes / self.num_images
+        results = {
+            name: row_of(each, self._runs[name, image_size], bytes_per_image) for name, each in self._contenders.items()
+        }
         decode = results.get("decode")
         return [
             Row(
                 image_size=image_size,
-                name="(a) full decode" if each.name == "decode" else each.name,
-                interpolation=each.interpolation,
-                result=results[each.name],
-                of_decode=results[each.name].images_per_s / decode.images_per_s if decode else None,
+                name="(a) full decode" if name == "decode" else name,
+                interpolation=CONTENDERS[name][2],
+                result=result,
+                of_decode=result.images_per_s / decode.images_per_s if decode else None,
             )
-            for each in self._contenders
+            for name, result in results.items()
         ]
-
-
-def _medians(rounds: list[dict[str, float]]) -> Result:
-    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-    return Result(**medians, rounds_images_per_s=[round(each["images_per_s"], 1) for each in rounds])
 
 
 def write_layouts(images: list[Path], layouts: set[str], work: Path, workers: int) -> dict[str, Path]:
@@ -202,20 +171,15 @@ def write_layouts(images: list[Path], layouts: set[str], work: Path, workers: in
         command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
         _run([*command, "--workers", str(workers), "--json"])
     for layout in sorted(layouts.difference(OUR_FORMATS)):
-        command = [PEERS_PYTHON, SCRIPTS / "layouts.py", layout, "--images", roots["imagefolder"] / "train"]
-        _run([*command, "--out", roots[layout], "--shards", str(SHARDS)])
+        words = [layout, "--images", roots["imagefolder"] / "train", "--out", roots[layout], "--shards", SHARDS]
+        _run(module_command(PEERS_PYTHON, "loaders.peers_layouts", *words))
     return roots
 
 
 def _run(command: list[Any]) -> None:
-    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), str(SCRIPTS.parent)])  # in this order: `loaders` is the package
-    return dict(os.environ) | {"PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
 
 
 def compare(rows: list[Row]) -> list[Comparison]:
@@ -270,8 +234,7 @@ def print_section(rows: list[Row], comparisons: list[Comparison]) -> None:
 def main() -> None:
     """Measure and print."""
     options = parse_options()
-    cores = sorted(os.sched_getaffinity(0))[: options.workers]
-    os.sched_setaffinity(0, cores)  # of all contenders: threads that nobody asked for win nothing
+    os.environ["NO_GCE_CHECK"] = "true"
     work = options.work.resolve() / f"loaders-{os.getpid()}"
     work.mkdir(parents=True)
     try:
@@ -283,7 +246,7 @@ def main() -> None:
             bench.round()
     finally:
         shutil.rmtree(work)
-    print_header(bench, options, len(cores))
+    print_header(bench, options)
     sections = [bench.rows(image_size) for image_size in options.image_sizes]
     for rows in sections:
         print_section(rows, compare(rows))
@@ -291,7 +254,7 @@ def main() -> None:
         options.json.write_text(json.dumps(document(bench, sections, options), indent=1) + "\n")
 
 
-def print_header(bench: Bench, options: argparse.Namespace, cores: int) -> None:
+def print_header(bench: Bench, options: argparse.Namespace) -> None:
     """What was measured, and how to read it."""
     recipes = [f"{name:16} {PEERS[name].recipe}\n" for name in options.contenders if name in PEERS]
     print(
@@ -299,7 +262,7 @@ def print_header(bench: Bench, options: argparse.Namespace, cores: int) -> None:
             images=bench.num_images,
             kilobytes=bench.num_bytes / bench.num_images / 1e3,
             workers=options.workers,
-            cores=cores,
+            cores=_cores(options),
             batch_size=options.batch_size,
             taken=bench.taken,
             rounds=options.rounds,
@@ -307,6 +270,11 @@ def print_header(bench: Bench, options: argparse.Namespace, cores: int) -> None:
             recipes="".join(recipes),
         )
     )
+
+
+def _cores(options: argparse.Namespace) -> int:
+    """To which every run is held."""
+    return min(options.workers, len(os.sched_getaffinity(0)))
 
 
 def document(bench: Bench, sections: Iterable[list[Row]], options: argparse.Namespace) -> dict[str, Any]:
@@ -318,7 +286,7 @@ def document(bench: Bench, sections: Iterable[list[Row]], options: argparse.Name
         "rounds": options.rounds,
         "batch_size": options.batch_size,
         "workers": options.workers,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(options),
         "python": platform.python_version(),
         "codecs": codec_versions(),
         "rows": [asdict(row) for rows in sections for row in rows],

@@ -35,11 +35,17 @@ class PeerConfig:
 
     root: Path
     """Of the split's files in the peer's layout."""
+    files: tuple[str, ...] = ()
+    """The shards of the split, where others lie beside them; by default all below `root`."""
     image_size: int = 224
     """Pixels of a side of what is delivered."""
     batch_size: int = 128
     workers: int = 2
     """Processes, or threads where the peer works with threads."""
+
+    def shards(self, pattern: str) -> list[str]:
+        """Paths of the split's shards, sorted."""
+        return sorted(self.files) or sorted(map(str, self.root.rglob(pattern)))
 
 
 class Peer(Protocol):
@@ -51,6 +57,8 @@ class Peer(Protocol):
     """Of its resize."""
     recipe: ClassVar[str]
     """One line: whose documents are followed, and how."""
+    packages: ClassVar[dict[str, str]]
+    """What it imports, and what that is called in a package registry; the peer's own comes first."""
 
     def __init__(self, config: PeerConfig) -> None: ...
 
@@ -66,6 +74,7 @@ class Torchvision:
     layout: ClassVar[str] = "imagefolder"
     interpolation: ClassVar[str] = "bicubic"
     recipe: ClassVar[str] = "torchvision's reference: ImageFolder, RandomResizedCrop on PIL images, DataLoader workers"
+    packages: ClassVar[dict[str, str]] = {"torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
         """Batches without end."""
@@ -85,25 +94,25 @@ class WebDataset:
     recipe: ClassVar[str] = (
         "webdataset's README: shuffled shards, a shuffle buffer, decode pil, batches made by workers"
     )
+    packages: ClassVar[dict[str, str]] = {"webdataset": "webdataset", "torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
         """Batches without end."""
         import webdataset
 
-        shards = sorted(map(str, self.config.root.glob("*.tar")))
+        shards = self.config.shards("*.tar")
         dataset = (
             webdataset.WebDataset(shards, shardshuffle=len(shards))
             .shuffle(SHUFFLE_SAMPLES)
             .decode("pil")
-            .to_tuple("jpg", "cls")
+            .to_tuple("jpg;jpeg;png;webp", "cls")
             .map_tuple(_tensor_augmentation(self.config.image_size), int)
             .batched(self.config.batch_size, partial=False)
         )
-        workers = self.config.workers
-        loader = webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True)
-        while True:
-            for images_NCHW, labels_N in loader:
-                yield images_NCHW.permute(0, 2, 3, 1).numpy(), labels_N.numpy()
+        workers = min(self.config.workers, len(shards))  # one without a shard is an error to webdataset
+        return _endless(
+            webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True), self.config
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +123,13 @@ class TFData:
     layout: ClassVar[str] = "tfrecord"
     interpolation: ClassVar[str] = "bilinear"
     recipe: ClassVar[str] = "tf.data as big_vision and CLIPA have it: decode_and_crop_jpeg, bilinear, a thread pool"
+    packages: ClassVar[dict[str, str]] = {"tensorflow": "tensorflow-cpu"}
 
     def iterate(self) -> Iterator[Batch]:
         """Batches without end."""
         import tensorflow as tf
 
-        files = sorted(map(str, self.config.root.glob("*.tfrecord-*")))
+        files = self.config.shards("*.tfrecord-*")
         options = tf.data.Options()
         options.deterministic = False
         options.threading.private_threadpool_size = self.config.workers
@@ -168,6 +178,7 @@ class MosaicStreaming:
     layout: ClassVar[str] = "mds"
     interpolation: ClassVar[str] = "bicubic"
     recipe: ClassVar[str] = "MosaicML streaming's StreamingImageNet, shuffled, in a DataLoader"
+    packages: ClassVar[dict[str, str]] = {"streaming": "mosaicml-streaming", "torchvision": "torchvision"}
 
     def iterate(self) -> Iterator[Batch]:
         """Batches without end."""
@@ -192,12 +203,17 @@ class Grain:
     recipe: ClassVar[str] = (
         "Grain's guide: ArrayRecordDataSource, MapDataset, to_iter_dataset with its threads; PIL as decoder"
     )
+    packages: ClassVar[dict[str, str]] = {
+        "grain": "grain",
+        "array_record": "array_record",
+        "torchvision": "torchvision",
+    }
 
     def iterate(self) -> Iterator[Batch]:
         """Batches without end."""
         import grain
 
-        source = grain.sources.ArrayRecordDataSource(sorted(map(str, self.config.root.glob("*.array_record"))))
+        source = grain.sources.ArrayRecordDataSource(self.config.shards("*.array_record"))
         batches = (
             grain.MapDataset.source(source)
             .seed(0)
@@ -263,6 +279,14 @@ def _torch_batches(dataset: Any, config: PeerConfig, *, shuffle: bool | None = N
         persistent_workers=True,
         drop_last=True,
     )
+    return _endless(loader, config)
+
+
+def _endless(loader: Any, config: PeerConfig) -> Iterator[Batch]:
+    """Epoch after epoch of torch's batches. Raises ValueError where an epoch has no full batch: it would never end."""
     while True:
+        images_NCHW = None
         for images_NCHW, labels_N in loader:
             yield images_NCHW.permute(0, 2, 3, 1).numpy(), labels_N.numpy()
+        if images_NCHW is None:
+            raise ValueError(f"too few images for a batch of {config.batch_size} by each of {config.workers} workers")

@@ -80,9 +80,35 @@ class GCSEmulator:
         assert self._process is not None
         return self._process.pid
 
-    def create_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
-        self._request("POST", bucket_path(""), {"name": name})
+    def create_bucket(
+        self,
+        name: str,
+        *,
+        location: str = "",
+        data_locations: Sequence[str] = (),
+        storage_class: str = "STANDARD",
+        autoclass: bool = False,
+        deny: Sequence[str] = (),
+    ) -> None:
+        """Make an empty bucket.
+
+        Args:
+            location: a region, or the code of a dual-region or multi-region; by default the binary's own.
+            data_locations: the two regions of a configurable dual-region, or the zone of a zonal bucket.
+            deny: permissions that nobody has on it: `storage.buckets.get`, `storage.objects.list`.
+        """
+        document: dict[str, Any] = {"name": name}
+        if location:
+            document |= {"location": location, "storageClass": storage_class, "autoclass": {"enabled": autoclass}}
+        if data_locations:
+            document["customPlacementConfig"] = {"dataLocations": list(data_locations)}
+        self._request("POST", bucket_path(""), document)
+        if deny:
+            self._request("POST", CONTROL_PATH, {"deny": {name: list(deny)}})
+
+    def set_storage_class(self, name: str, storage_class: str) -> None:
+        """Of one object, named `bucket/name`, of a bucket that was created with a location."""
+        self._request("POST", CONTROL_PATH, {"storage_class": {name: storage_class}})
 
     def set_faults(self, rate: float, *, seed: int = 0, kinds: Sequence[str] = FAULTS) -> None:
         """From now on let a share `rate` of the requests fail; 0 ends it.
@@ -104,8 +130,13 @@ class GCSEmulator:
         """From now on wait so long before each request is served."""
         self._request("POST", CONTROL_PATH, {"latency_ms": latency_ms})
 
+    def set_bandwidth(self, bytes_per_s: float | None) -> None:
+        """From now on let so many bytes a second through, of all responses together; None: as many as there are."""
+        self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s})
+
     def stats(self) -> dict[str, Any]:
-        """`requests`, `most_in_flight`, and `faults` injected by kind, since the start."""
+        """`requests`, `most_in_flight`, `faults` by kind, `operations` as they are billed (`A`, `B`, `free`), and
+        `bytes_served` of objects, since the start."""
         return self._request("GET", CONTROL_PATH, {})
 
     def _request(self, method: str, path: str, document: dict[str, Any]) -> dict[str, Any]:

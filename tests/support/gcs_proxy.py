@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import random
+import time
 import uuid
 import weakref
 from collections import Counter
@@ -22,6 +24,7 @@ from urllib.parse import quote, urlencode
 
 import google_crc32c
 
+from tests.support.gcs_buckets import Buckets
 from tests.support.http_wire import (
     COPY_BYTES,
     STREAM_LIMIT_BYTES,
@@ -33,6 +36,7 @@ from tests.support.http_wire import (
     parse_request,
     path_segments,
     read_body,
+    read_exactly,
     read_head,
     reset,
     response_status,
@@ -74,14 +78,39 @@ class Faults:
 
 @dataclass
 class Session:
-    """One resumable upload."""
+    """One upload: resumable ones come in chunks."""
 
     bucket: str
     metadata: dict[str, Any]
     query: Mapping[str, str]
-    data: bytearray = field(default_factory=bytearray)
+    chunks: list[bytes] = field(default_factory=list)
+    num_bytes: int = 0
+    checksum: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
     answer: Answer | None = None
     """Of the finished upload: a client that lost it asks again."""
+
+    def add(self, data: bytes) -> None:
+        """What was received is what will be stored."""
+        self.chunks.append(data)
+        self.num_bytes += len(data)
+        self.checksum.update(data)
+
+
+class Bandwidth:
+    """Of all responses together: whoever sends waits for its turn, first come, first served."""
+
+    def __init__(self, bytes_per_s: float = math.inf) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._free_s = 0.0
+        """When the last byte that was promised will be through."""
+
+    async def take(self, num_bytes: int) -> None:
+        """Return when so many bytes are through."""
+        if self.bytes_per_s == math.inf:
+            return
+        now_s = time.monotonic()
+        self._free_s = max(self._free_s, now_s) + num_bytes / self.bytes_per_s
+        await asyncio.sleep(self._free_s - now_s)
 
 
 class Proxy:
@@ -94,8 +123,10 @@ class Proxy:
     def __init__(self, latency_ms: float) -> None:
         self.upstream_port = 0
         self.latency_s = latency_ms / 1000
+        self.bandwidth = Bandwidth()
         self.url = ""
         self.faults = Faults()
+        self.buckets = Buckets()
         self.sessions: dict[str, Session] = {}
         self.locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.requests = 0
@@ -143,7 +174,7 @@ class Proxy:
                 await asyncio.sleep(self.latency_s)
             if fault == RESET_BEFORE:
                 return False
-            body = await reader.readexactly(request.head.body_bytes)
+            body = await read_exactly(reader, request.head.body_bytes)
             if fault == HALF_CHUNK and "upload_id" in request.query:
                 body = body[: len(body) // 2]
             if fault.isdigit():
@@ -152,7 +183,8 @@ class Proxy:
                 answer = await self._answer(request, body, upstream)
             if answer is None:
                 return await self._stream(request, body, upstream, writer, fault)
-            return await _write(writer, answer.encoded(), fault)
+            self.buckets.count(request, answer.status)
+            return await self._write(writer, answer.encoded(), fault)
         finally:
             self.in_flight -= 1
 
@@ -162,19 +194,41 @@ class Proxy:
         """Pass a request on and its response back, without holding the body."""
         reader = await upstream.send(request.head.raw, body)
         head = await upstream.response_head(reader)
+        self.buckets.count(request, response_status(head), 0 if request.method == "HEAD" else head.body_bytes)
         if response_status(head) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             upstream.close()  # as the binary itself does, without saying so in the response
         if request.method == "HEAD":
-            return await _write(writer, head.raw, fault)
+            return await self._write(writer, head.raw, fault)
         if response_status(head) == HTTPStatus.NOT_FOUND or "content-length" not in head.headers:
             answer = Answer(response_status(head), await read_body(reader, head), {})
             if answer.status == HTTPStatus.NOT_FOUND:
                 answer = await self._not_found(request, upstream)
-            return await _write(writer, answer.encoded(), fault)
+            return await self._write(writer, answer.encoded(), fault)
         if fault == RESET_AFTER:
             await read_body(reader, head)
             return False
-        return await _copy(reader, writer, head, fault)
+        return await self._copy(reader, writer, head, fault)
+
+    async def _write(self, writer: asyncio.StreamWriter, response: bytes, fault: str) -> bool:
+        if fault == RESET_AFTER:
+            return False
+        await self.bandwidth.take(len(response))
+        writer.write(response[: len(response) // 2] if fault == RESET_BODY else response)
+        await writer.drain()
+        return fault != RESET_BODY
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head, fault: str) -> bool:
+        writer.write(head.raw)
+        left = head.body_bytes // 2 if fault == RESET_BODY else head.body_bytes
+        while left:
+            block = await reader.read(min(left, COPY_BYTES))
+            if not block:
+                return False
+            left -= len(block)
+            await self.bandwidth.take(len(block))
+            writer.write(block)
+            await writer.drain()
+        return fault != RESET_BODY
 
     async def _not_found(self, request: Request, upstream: Upstream) -> Answer:
         """The binary says "Not Found" of everything; Cloud Storage tells buckets from objects."""
@@ -186,6 +240,9 @@ class Proxy:
 
     async def _answer(self, request: Request, body: bytes, upstream: Upstream) -> Answer | None:
         """What is answered here because the binary gets it wrong; None for everything else."""
+        described = await self.buckets.answer(request, body, upstream)
+        if described is not None:
+            return described
         segments = path_segments(request.path)
         if request.method == "DELETE" and len(segments) == 6:
             return await self._delete(request, segments[3], segments[5], upstream)
@@ -198,7 +255,9 @@ class Proxy:
             return await self._start_upload(request, bucket, json.loads(body), upstream)
         if request.query.get("uploadType") == "multipart":
             metadata, data = split_multipart(request.head.headers["content-type"], body)
-            return await self._commit(bucket, metadata, data, request.query, upstream)
+            session = Session(bucket, metadata, request.query)
+            session.add(data)
+            return await self._commit(session, upstream)
         return None
 
     async def _delete(self, request: Request, bucket: str, name: str, upstream: Upstream) -> Answer:
@@ -233,35 +292,32 @@ class Proxy:
         if session.answer is not None:
             return session.answer
         span, _, total = request.head.headers["content-range"].removeprefix("bytes ").partition("/")
-        start = len(session.data) if span == "*" else int(span.partition("-")[0])
-        if start > len(session.data):
+        start = session.num_bytes if span == "*" else int(span.partition("-")[0])
+        if start > session.num_bytes:
             return error_answer(503, "The chunk starts after the bytes that were received.")
-        session.data += body[len(session.data) - start :]
-        if total == "*" or len(session.data) < int(total):
-            received = {"Range": f"bytes=0-{len(session.data) - 1}"} if session.data else {}
+        session.add(body[session.num_bytes - start :])
+        if total == "*" or session.num_bytes < int(total):
+            received = {"Range": f"bytes=0-{session.num_bytes - 1}"} if session.num_bytes else {}
             return Answer(HTTPStatus.PERMANENT_REDIRECT, b"", received)
-        session.answer = await self._commit(
-            session.bucket, session.metadata, bytes(session.data), session.query, upstream
-        )
-        session.data.clear()
+        session.answer = await self._commit(session, upstream)
+        session.chunks.clear()
         return session.answer
 
-    async def _commit(
-        self, bucket: str, metadata: dict[str, Any], data: bytes, query: Mapping[str, str], upstream: Upstream
-    ) -> Answer:
+    async def _commit(self, upload: Session, upstream: Upstream) -> Answer:
         """Store a whole object if its precondition and its checksum hold, and nothing otherwise."""
-        checksum = base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+        bucket, metadata = upload.bucket, upload.metadata
+        checksum = base64.b64encode(upload.checksum.digest()).decode()
         if metadata.get("crc32c", checksum) != checksum:
             return error_answer(400, CHECKSUM_WRONG)
         async with self._lock(bucket, metadata["name"]):
-            if not await self._generation_matches(bucket, metadata["name"], query, upstream):
+            if not await self._generation_matches(bucket, metadata["name"], upload.query, upstream):
                 return error_answer(412, PRECONDITION_FAILED)
             boundary, kind = uuid.uuid4().hex, f"Content-Type: {metadata['contentType']}"
             answer = await upstream.fetch(
                 "POST",
                 f"/upload{bucket_path(bucket)}/o?uploadType=multipart",
                 f"--{boundary}\r\n\r\n{json.dumps(metadata)}\r\n--{boundary}\r\n{kind}\r\n\r\n".encode(),
-                data,
+                *upload.chunks,
                 f"\r\n--{boundary}--".encode(),
                 content_type=f"multipart/related; boundary={boundary}",
             )
@@ -283,7 +339,11 @@ class Proxy:
             self.faults = Faults(**settings["faults"])
         if "latency_ms" in settings:
             self.latency_s = settings["latency_ms"] / 1000
+        if "bandwidth_bytes_per_s" in settings:
+            self.bandwidth = Bandwidth(settings["bandwidth_bytes_per_s"] or math.inf)
+        self.buckets.set(settings)
         stats = {"requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
+        stats |= self.buckets.stats()
         return Answer(HTTPStatus.OK, json.dumps(stats).encode(), {})
 
 
@@ -307,24 +367,3 @@ def split_multipart(content_type: str, body: bytes) -> tuple[dict[str, Any], byt
     kind, _, data = media.partition(b"\r\n\r\n")
     document = json.loads(metadata.partition(b"\r\n\r\n")[2])
     return {"contentType": kind.rpartition(b" ")[2].decode(), **document}, data
-
-
-async def _write(writer: asyncio.StreamWriter, response: bytes, fault: str) -> bool:
-    if fault == RESET_AFTER:
-        return False
-    writer.write(response[: len(response) // 2] if fault == RESET_BODY else response)
-    await writer.drain()
-    return fault != RESET_BODY
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head, fault: str) -> bool:
-    writer.write(head.raw)
-    left = head.body_bytes // 2 if fault == RESET_BODY else head.body_bytes
-    while left:
-        block = await reader.read(min(left, COPY_BYTES))
-        if not block:
-            return False
-        left -= len(block)
-        writer.write(block)
-        await writer.drain()
-    return fault != RESET_BODY

@@ -82,6 +82,7 @@ def client(emulator: GCSEmulator) -> Iterator[Client]:
         yield client
     emulator.set_faults(0)
     emulator.set_latency(0)
+    emulator.set_bandwidth(None)
 
 
 def crc32c(data: bytes) -> str:
@@ -259,6 +260,26 @@ def test_requests_are_delayed_side_by_side(emulator: GCSEmulator, client: Client
     assert min(waits_s) >= 0.2
     assert time.monotonic() - started_s < 64 * 0.2 / 4
     assert emulator.stats()["most_in_flight"] >= 32
+
+
+def test_responses_share_the_bandwidth(emulator: GCSEmulator, client: Client) -> None:
+    data = bytes(100_000)
+    client.insert("wide", data)
+    emulator.set_bandwidth(1e6)
+
+    def read(_: int) -> bytes:
+        with Client(emulator.url) as own:
+            return own.read("wide")
+
+    def elapsed_s() -> float:
+        started_s = time.monotonic()
+        with ThreadPoolExecutor(8) as threads:
+            assert list(threads.map(read, range(8))) == [data] * 8
+        return time.monotonic() - started_s
+
+    assert 0.75 <= elapsed_s() < 2  # 0.8 s for 800 kB
+    emulator.set_bandwidth(None)
+    assert elapsed_s() < 0.7
 
 
 # Its processes

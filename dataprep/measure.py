@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dataprep.errors import DataprepError, UsageError
+
 SAMPLES_PER_S = 5
-PR_SET_CHILD_SUBREAPER = 36
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # of prctl(2)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,17 +42,37 @@ class Measurement:
     stdout: str
 
 
-def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Measurement:
-    """Run a command to its end.
+class CommandError(DataprepError):
+    """The command failed."""
+
+    def __init__(self, words: Sequence[str], exit_code: int, stderr: str) -> None:
+        super().__init__(f"{' '.join(words)}: exit code {exit_code}\n{stderr[-2000:]}")
+        self.stderr = stderr
+
+
+def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin: str = "") -> Measurement:
+    """Run a command to its end. Whatever ends this call, no process of the command is left.
 
     Raises:
-        SystemExit: It failed; the end of its stderr says how.
+        CommandError: It failed; the end of its stderr says how.
+        UsageError: This is no Linux.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-    others = set(_children(os.getpid()))
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+    if sys.platform != "linux":
+        raise UsageError(f"{sys.platform}: processes are measured by /proc and prctl; run it on Linux")
+    words = [str(word) for word in command]
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as stdout,
+        tempfile.TemporaryFile("w+") as stderr,
+        _adopted_orphans() as orphans_cpu_s,
+    ):
+        given.write(stdin)
+        given.seek(0)
         started_s = time.monotonic()
-        process = subprocess.Popen([str(word) for word in command], env=environment, stdout=stdout, stderr=stderr)
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the others.
+        process = subprocess.Popen(
+            words, env=environment, stdin=given, stdout=stdout, stderr=stderr, start_new_session=True
+        )
         with _Watch(process.pid) as watch:
             _, status, usage = os.wait4(process.pid, 0)
             wall_s = time.monotonic() - started_s
@@ -55,23 +80,55 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str]) -> Me
         stdout.seek(0)
         stderr.seek(0)
         if process.returncode != 0:
-            raise SystemExit(f"{' '.join(map(str, command))}: exit code {process.returncode}\n{stderr.read()[-2000:]}")
+            raise CommandError(words, process.returncode, stderr.read())
         return Measurement(
             wall_s=wall_s,
-            cpu_s=usage.ru_utime + usage.ru_stime + _orphans_cpu_s(others),
+            cpu_s=usage.ru_utime + usage.ru_stime + orphans_cpu_s(),
             largest_bytes=max(watch.peaks.values(), default=0),
             sum_bytes=sum(watch.peaks.values()),
             stdout=stdout.read(),
         )
 
 
-def _orphans_cpu_s(others: set[int]) -> float:
-    """CPU time of the processes that the command left behind, all of which end with it."""
-    total_s = 0.0
-    for pid in set(_children(os.getpid())) - others:
-        _, _, usage = os.wait4(pid, 0)
-        total_s += usage.ru_utime + usage.ru_stime
-    return total_s
+@contextmanager
+def _adopted_orphans() -> Iterator[_Orphans]:
+    """Descendants that lose their parent become this process's children; none is left afterwards."""
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    prctl(_SET_CHILD_SUBREAPER, 1)
+    orphans = _Orphans()
+    try:
+        yield orphans
+    finally:
+        orphans.kill()
+        prctl(_SET_CHILD_SUBREAPER, before.value)
+
+
+class _Orphans:
+    """The children that this process gets from now on."""
+
+    def __init__(self) -> None:
+        self._others = set(_children(os.getpid()))
+
+    def __call__(self) -> float:
+        """CPU time of those that the command left behind, all of which end with it."""
+        total_s = 0.0
+        for pid in self._pids():
+            _, _, usage = os.wait4(pid, 0)
+            total_s += usage.ru_utime + usage.ru_stime
+        return total_s
+
+    def kill(self) -> None:
+        """End them, and those that they leave behind in turn."""
+        while pids := self._pids():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def _pids(self) -> set[int]:
+        return set(_children(os.getpid())) - self._others
 
 
 class _Watch:

@@ -1,0 +1,55 @@
+"""Draws of a generator of situations: the same for one key, on every machine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from benchmarks.situations.situation import Situation
+
+T = TypeVar("T")
+MIN_RATIO, MAX_RATIO = 1.15, 4.0
+"""How far the second stage is from the limiting one."""
+
+
+class Draw:
+    """Args: key: what is drawn for, e.g. the seed, the cause and a number."""
+
+    def __init__(self, key: str) -> None:
+        self._rng = random.Random(key)  # strings are hashed by SHA-512: the same in every process
+
+    def one_of(self, choices: Sequence[T]) -> T:
+        """One of them."""
+        return choices[int(self._rng.random() * len(choices))]
+
+    def log_uniform(self, low: float, high: float) -> float:
+        """Between two bounds, every factor as likely as another."""
+        return low * math.exp(self._rng.random() * math.log(high / low))
+
+    def ratio(self) -> float:
+        """Of the second stage's rate to that of the limiting one."""
+        return self.log_uniform(MIN_RATIO, MAX_RATIO)
+
+
+class KnownRates(Protocol):
+    """What the machine does alone, images/s."""
+
+    def loader(self, situation: Situation) -> float:
+        """For a device that takes no time."""
+
+    def device(self, situation: Situation) -> float:
+        """Of its device."""
+
+    def image_bytes(self, situation: Situation) -> float:
+        """Mean size of the stored images."""
+
+
+def simulated(images_per_s: float, *, transfer: float = 0.0, step_ms: float = 0.0, transfer_ms: float = 0.0) -> str:
+    """The name of a simulated device; 0 leaves a limit out."""
+    parts = [f"simulated:{images_per_s:.0f}"]
+    parts += [f"transfer={transfer:.0f}"] if transfer else []
+    parts += [f"step-ms={step_ms:.3f}"] if step_ms else []
+    parts += [f"transfer-ms={transfer_ms:.3f}"] if transfer_ms else []
+    return ",".join(parts)

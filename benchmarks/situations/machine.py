@@ -1,0 +1,173 @@
+"""Puts this machine into a situation: the bucket's delays, the competing processes; and measures in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.situations.datasets import BUCKET, Datasets
+from benchmarks.situations.situation import Situation, diagnose_arguments
+from benchmarks.situations.training_loop import Measured, train, train_alone
+from loaders import open_loader
+from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
+
+EMULATOR = "STORAGE_EMULATOR_HOST"
+DIAGNOSE_TIMEOUT_S = 180
+BUSY_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+"""Ends with whoever started it."""
+
+
+class DiagnoseError(Exception):
+    """The command that is judged gave no answer."""
+
+
+class Machine:
+    """This machine, its datasets, and an emulated bucket.
+
+    Args:
+        work: Folder for all that is kept.
+        corpus: Class folders of photographs; None: demo data.
+    """
+
+    def __init__(self, work: Path, corpus: Path | None) -> None:
+        self.corpus = corpus
+        self._datasets = Datasets(work, corpus)
+        self._emulator = GCSEmulator()
+        self._warm: set[Path] = set()
+
+    def __enter__(self) -> Machine:
+        self._emulator.start()
+        self._others = os.environ.get(EMULATOR)
+        os.environ[EMULATOR] = self._emulator.url
+        self._emulator.create_bucket(BUCKET)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._emulator.stop()
+        del os.environ[EMULATOR]
+        if self._others is not None:
+            os.environ[EMULATOR] = self._others
+
+    def rate(self, situation: Situation, seconds: float) -> Measured:
+        """Train in a situation."""
+        with self.into(situation) as url:
+            return train(situation, url, seconds=seconds, cache_dir=self._warm_cache(situation, url))
+
+    def device_rate(self, situation: Situation, seconds: float) -> Measured:
+        """The situation's device alone, fed from one batch that is there."""
+        return train_alone(situation, seconds=seconds)
+
+    def image_bytes(self, situation: Situation) -> float:
+        """Mean size of the stored images."""
+        with self.into(situation) as url, open_loader(url, batch_size=1) as loader:
+            return loader.dataset.rows(loader.config.deadline_s).mean_image_bytes()
+
+    def diagnose(self, situation: Situation) -> dict[str, Any]:
+        """What `dataprep diagnose --json` says, run as a user would.
+
+        Raises:
+            DiagnoseError: It failed, or said nothing in time; with the end of its stderr.
+        """
+        with self.into(situation) as url:
+            command = [sys.executable, "-m", "dataprep", *diagnose_arguments(situation, url)]
+            try:
+                done = subprocess.run(
+                    command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DIAGNOSE_TIMEOUT_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise DiagnoseError(f"no answer in {DIAGNOSE_TIMEOUT_S} s") from None
+        try:
+            document: dict[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            raise DiagnoseError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}") from None
+        return document
+
+    @contextmanager
+    def into(self, situation: Situation) -> Iterator[str]:
+        """The URL of the situation's dataset, while the machine is as the situation says."""
+        url = self._datasets.url(situation)
+        with ExitStack() as stack:
+            if situation.is_in_bucket:
+                stack.callback(self._set_bucket, 0.0, None)
+                self._set_bucket(situation.latency_ms or 0.0, situation.bandwidth_bytes_per_s)
+            for _ in range(situation.competitors):
+                process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY_LOOP]))
+                stack.callback(process.kill)
+            yield url
+
+    def _set_bucket(self, latency_ms: float, bandwidth_bytes_per_s: float | None) -> None:
+        self._emulator.set_latency(latency_ms)
+        self._emulator.set_bandwidth(bandwidth_bytes_per_s)
+
+    def _warm_cache(self, situation: Situation, url: str) -> str | None:
+        """A folder that holds all of the dataset; None where the situation has no cache."""
+        if not situation.is_cached:
+            return None
+        folder = self._datasets.cache_dir(situation)
+        if folder not in self._warm:
+            self._set_bucket(0.0, None)  # what the cache holds does not depend on how it came
+            with open_loader(url, batch_size=8, image_size=32, cache_dir=str(folder)) as loader:
+                for _ in islice(chain(loader, loader), len(loader) + 1):
+                    pass
+            self._warm.add(folder)
+            self._set_bucket(situation.latency_ms or 0.0, situation.bandwidth_bytes_per_s)
+        return str(folder)
+
+
+class Rates:
+    """What this machine does alone, measured once and kept in a file: severities are set by it.
+
+    Args:
+        kept: JSON, written after each measurement.
+    """
+
+    def __init__(self, machine: Machine, kept: Path, *, seconds: float = 1.5) -> None:
+        self._machine, self._kept, self._seconds = machine, kept, seconds
+        self._known: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
+
+    def loader(self, situation: Situation) -> float:
+        """Images/s of the situation's loader, for a device that takes no time."""
+        bare = replace(situation, id="", cause="", device="simulated:1e12", model="", transfer_ahead=0)
+        return self._measured("loader", bare, lambda: self._machine.rate(bare, self._seconds).images_per_s)
+
+    def device(self, situation: Situation) -> float:
+        """Images/s of the situation's device alone."""
+        named = {name: getattr(situation, name) for name in ("device", "model", "batch_size", "image_size")}
+        bare = Situation(id="", cause="", is_real=True, **named)
+        return self._measured("device", bare, lambda: self._machine.device_rate(bare, self._seconds).images_per_s)
+
+    def image_bytes(self, situation: Situation) -> float:
+        """Mean size of the stored images."""
+        named = {name: getattr(situation, name) for name in ("dataset", "format", "short_side")}
+        bare = Situation(id="", cause="", is_real=True, device="", **named)
+        return self._measured("bytes", bare, lambda: self._machine.image_bytes(bare))
+
+    def _measured(self, kind: str, situation: Situation, measure: Any) -> float:
+        key = f"{kind} {_differences(situation)}"
+        if key not in self._known:
+            print(f"calibrating: {key}", file=sys.stderr)
+            self._known[key] = measure()
+            self._kept.parent.mkdir(parents=True, exist_ok=True)
+            self._kept.write_text(json.dumps(self._known, indent=1) + "\n")
+        return self._known[key]
+
+
+_PLAIN = Situation(id="", cause="", is_real=True, device="")
+
+
+def _differences(situation: Situation) -> str:
+    """A situation's fields that are not the usual ones."""
+    fields = Situation.__dataclass_fields__.keys() - {"id", "cause", "is_real"}
+    found = {name: getattr(situation, name) for name in sorted(fields)}
+    return " ".join(f"{name}={value}" for name, value in found.items() if value != getattr(_PLAIN, name))

@@ -1,0 +1,140 @@
+"""The judge's own training loop: images/s of a situation, once its queues are steady."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from benchmarks.situations.situation import Situation, loader_settings
+from loaders import Batch, Loader, open_loader
+from loaders.devices import SIMULATED, Device, parse_simulated
+
+MIN_STEPS = 3
+"""Measured, however long they take."""
+MAX_WARM_UP_S = 4.0
+"""By then a queue that is still emptying is one whose ends are nearly as fast as each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Some steps of one situation."""
+
+    images: int = 0
+    elapsed_s: float = 0.0
+
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(self.images + other.images, self.elapsed_s + other.elapsed_s)
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images / self.elapsed_s
+
+
+def train(situation: Situation, url: str, *, seconds: float, cache_dir: str | None = None) -> Measured:
+    """Train for at least so long, after the queues are as full or as empty as they stay.
+
+    Args:
+        url: Where the situation's dataset lies.
+        cache_dir: Of the loader.
+    """
+    device = open_device(situation)
+    transform = load_transform(situation.transform)
+    settings = loader_settings(situation) | {"cache_dir": cache_dir, "transform": transform}
+    with open_loader(url, **settings) as loader, _residents(loader, device, situation.transfer_ahead) as residents:
+        return _steps(situation, device, residents, seconds)
+
+
+def train_alone(situation: Situation, *, seconds: float) -> Measured:
+    """The device alone: one batch that is there, again and again."""
+    import numpy as np
+
+    device, size = open_device(situation), situation.image_size
+    images_NHWC = np.random.default_rng(0).integers(0, 256, (situation.batch_size, size, size, 3), np.uint8)
+    resident = device.put(images_NHWC, np.zeros(situation.batch_size, np.int64))
+    return _steps(situation, device, iter(lambda: resident, None), seconds)
+
+
+def open_device(situation: Situation) -> Device:
+    """The device that a situation names."""
+    if situation.device.startswith(f"{SIMULATED}:"):
+        return parse_simulated(situation.device)
+    return _real_device(situation.device, situation.model, situation.batch_size, situation.image_size)
+
+
+@lru_cache(maxsize=4)
+def _real_device(device: str, model: str, batch_size: int, image_size: int) -> Device:
+    from train.workload import training_workload
+
+    return training_workload(model, device=device, batch_size=batch_size, image_size=image_size)
+
+
+def load_transform(name: str) -> Any:
+    """The transform of `MODULE:NAME`; None for no name."""
+    if not name:
+        return None
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _steps(situation: Situation, device: Device, residents: Iterator[Any], seconds: float) -> Measured:
+    """Steps that are skipped, then steps that count."""
+    started_s = time.perf_counter()
+    for step in range(situation.prefetch_batches + situation.transfer_ahead + 2):
+        device.step(next(residents))
+        if step and time.perf_counter() - started_s > MAX_WARM_UP_S:
+            break
+    started_s, steps, elapsed_s = time.perf_counter(), 0, 0.0
+    while elapsed_s < seconds or steps < MIN_STEPS:
+        device.step(next(residents))
+        steps += 1
+        elapsed_s = time.perf_counter() - started_s
+    return Measured(steps * situation.batch_size, elapsed_s)
+
+
+def _endless(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+@contextmanager
+def _residents(loader: Loader, device: Device, transfer_ahead: int) -> Iterator[Iterator[Any]]:
+    """Batches on the device: sent when they are asked for, or by a thread that is so many ahead."""
+    batches = _endless(loader)
+    if not transfer_ahead:
+        yield (device.put(batch.images, batch.labels) for batch in batches)
+        return
+    ready: queue.Queue[Any] = queue.Queue(transfer_ahead)
+    is_over = threading.Event()
+
+    def transfer() -> None:
+        try:
+            while not is_over.is_set():
+                batch = next(batches)
+                ready.put(device.put(batch.images, batch.labels))
+        except Exception as error:  # noqa: BLE001  raised where the next batch is taken
+            ready.put(error)
+
+    thread = threading.Thread(target=transfer, name="transfer", daemon=True)
+    thread.start()
+    try:
+        yield _raising(ready)
+    finally:
+        is_over.set()
+        while thread.is_alive():
+            with suppress(queue.Empty):
+                ready.get(timeout=0.01)
+
+
+def _raising(ready: queue.Queue[Any]) -> Iterator[Any]:
+    while True:
+        resident = ready.get()
+        if isinstance(resident, Exception):
+            raise resident
+        yield resident

@@ -1,0 +1,83 @@
+"""Slow transforms, by names that hold their cost: `python_pixels_5000`, `in_turn_800` (microseconds).
+
+A loader and `dataprep diagnose --transform benchmarks.situations.transforms:NAME` find them by `getattr`.
+
+Shapes: image_HWC, uint8, 0..255.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPixels:
+    """Posterises so many values one by one in Python: all the while it holds the interpreter lock."""
+
+    values: int
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        import numpy as np
+
+        values = bytearray(image_HWC)
+        for index in range(self.values):
+            values[index % len(values)] &= 0xF0
+        return np.frombuffer(values, np.uint8).reshape(image_HWC.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """A stage that takes one image at a time in each process, and no core."""
+
+    seconds: float
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        with _ONE_AT_A_TIME:
+            time.sleep(self.seconds)
+        return image_HWC
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """A stage that waits for something else, in each thread for itself."""
+
+    seconds: float
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        time.sleep(self.seconds)
+        return image_HWC
+
+
+def python_pixels(values: int) -> str:
+    """The name of a transform for `--transform`."""
+    return f"{__name__}:python_pixels_{values}"
+
+
+def in_turn(microseconds: int) -> str:
+    """The name of a transform for `--transform`."""
+    return f"{__name__}:in_turn_{microseconds}"
+
+
+def side_by_side(microseconds: int) -> str:
+    """The name of a transform for `--transform`."""
+    return f"{__name__}:side_by_side_{microseconds}"
+
+
+def __getattr__(name: str) -> Any:
+    kind, _, cost = name.rpartition("_")
+    if cost.isdigit() and kind == "python_pixels":
+        return PythonPixels(int(cost))
+    if cost.isdigit() and kind == "in_turn":
+        return InTurn(int(cost) / 1e6)
+    if cost.isdigit() and kind == "side_by_side":
+        return SideBySide(int(cost) / 1e6)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,232 @@
+"""`dataprep bench`: our loader and those of other people on the same data, side by side."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dataprep.commands.adopt import AdoptProgress
+from dataprep.commands.options import available_cores, human_bytes, json_option
+from dataprep.commands.text import one_line
+from dataprep.errors import UsageError
+from dataprep.page import require_report_packages, write_page
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from loaders.bench_run import BenchSettings
+    from loaders.bench_table import BenchRow, BenchSection, BenchTable
+
+EPILOG = """\b
+Examples:
+  dataprep bench shards/imagenet
+  dataprep bench shards/imagenet --loader dataprep --loader torchvision --seconds 10 --html bench.html
+  dataprep bench ~/data/imagenet ~/tensorflow_datasets/oxford_flowers102/2.1.1
+  dataprep bench '/data/imagenet-train-{000000..000146}.tar' --json > bench.json
+  dataprep bench gs://bucket/imagenet --convert /mnt/disk/copies
+
+\b
+Exit codes: 0 measured; 1 our loader failed; 2 usage, or no such data; 3 no loader could be measured.
+"""
+_PIPED_COLUMNS = 80
+_DEFAULT_SECONDS = 5.0
+
+
+class BenchProgress(AdoptProgress):
+    """What `loaders.bench` tells of a benchmark."""
+
+    def running(self, what: str, done: int, total: int) -> None:
+        """One more run is under way."""
+        self._show(what, done, total, "")
+
+
+@click.command("bench", epilog=EPILOG)
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
+@click.option("--split", default="train", show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
+@click.option("--image-size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels of a side.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=available_cores,
+    show_default="cores of this machine",
+    help="Processes or threads of a loader, and cores for all of them.",
+)
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Of a run.  [default: 5]")
+@click.option("--batches", type=click.IntRange(min=1), help="Of a run, instead of --seconds.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of every loader.")
+@click.option(
+    "--images",
+    type=click.IntRange(min=1),
+    default=2000,
+    show_default=True,
+    help="Most that are copied for loaders which read another layout.",
+)
+@click.option("--convert", type=click.Path(file_okay=False, path_type=Path), help="Keep these copies there.")
+@click.option(
+    "--peer-python",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Of an environment with more loaders, such as ENV/bin/python.  [default: that of make bench-setup]",
+)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
+@json_option
+def command(
+    urls: tuple[str, ...],
+    loaders: tuple[str, ...],
+    split: str,
+    batch_size: int,
+    image_size: int,
+    workers: int,
+    seconds: float | None,
+    batches: int | None,
+    rounds: int,
+    images: int,
+    convert: Path | None,
+    peer_python: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how fast loaders deliver the images of each URL: ours, torchvision, webdataset, tf.data, mosaic, grain.
+
+    A URL is a dataset of this toolkit, an image folder, tars (all of them together are one dataset), or a TFDS
+    directory. Every run is a process of its own; the loaders take turns, and medians are shown. Those that read
+    another layout get a copy of some images.
+    """
+    from loaders.bench import LOADERS, BenchRequest, run_bench
+    from loaders.bench_run import BenchSettings
+    from loaders.bench_table import to_document
+
+    if seconds is not None and batches is not None:
+        raise UsageError("--seconds and --batches both say how long a run is; expected one of them")
+    settings = BenchSettings(
+        batch_size=batch_size,
+        image_size=image_size,
+        workers=workers,
+        seconds=0.0 if batches else seconds or _DEFAULT_SECONDS,
+        images=(batches or 0) * batch_size,
+    )
+    request = BenchRequest(
+        urls=urls,
+        split=split,
+        loaders=tuple(dict.fromkeys(loaders)) or LOADERS,
+        settings=settings,
+        rounds=rounds,
+        copied_images=images,
+        copies=convert,
+        peer_python=peer_python,
+    )
+    if html is not None:  # now, not after minutes of measuring
+        require_report_packages()
+        if not html.absolute().parent.is_dir():
+            raise UsageError(f"--html {html}: {html.parent} is no folder; make it, or choose another file")
+    with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
+        table = run_bench(request, Path(work), progress)
+    if html is not None:  # first: whoever reads what is printed may leave early
+        from loaders.report import bench_page
+
+        write_page(bench_page(table), html)
+    if as_json:
+        click.echo(json.dumps(to_document(table)))
+        return
+    _print(table, settings)
+    if html is not None:
+        click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+
+
+def _print(table: BenchTable, settings: BenchSettings) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    for section in table.sections:
+        _print_section(console, section)
+    batches, rounds = table.settings["batches"], table.settings["rounds"]
+    length = f"{batches:,} batches" if batches else f"{settings.seconds:g} s"
+    _say(
+        console,
+        f"Medians of {rounds} round{'s' if rounds > 1 else ''}, each of {length} after the first ones; batches of "
+        f"{settings.batch_size:,}, {settings.image_size} px, random-resized crop and flip; {settings.workers} workers, "
+        f"held to as many of {table.machine['cores']} cores. Memory: peaks of the largest process, and of all.",
+        style="dim",
+    )
+
+
+def _print_section(console: Console, section: BenchSection) -> None:
+    about = f"{section.split}, {section.samples:,} images of {human_bytes(section.bytes_per_image)}, {section.layout}"
+    _say(console, f"{section.url}: {about}", style="bold")
+    console.print()
+    console.print(_rates(section.rows))
+    console.print()
+    for row in section.rows:
+        if row.stages:
+            console.print(_stages(row))
+            console.print()
+    if section.copied_images:
+        _say(console, f"* reads a copy of {section.copied_images:,} images on this machine, in the layout it wants")
+    others = [f"{row.loader} resizes {row.interpolation}" for row in section.rows if row.interpolation != "bicubic"]
+    for other in dict.fromkeys(others):
+        _say(console, f"{other} without antialiasing, which costs less than the bicubic of the others")
+    for left_out in section.left_out:
+        _say(console, f"left out: {left_out.loader}: {left_out.reason}", style="yellow")
+    console.print()
+
+
+def _rates(rows: Sequence[BenchRow]) -> Table:
+    from loaders.bench_table import OURS
+
+    table = _table(
+        "loader",
+        "images/s",
+        "slowest",
+        "fastest",
+        "MB/s",
+        "CPU ms\nan image",
+        "first\nbatch s",
+        "largest\nMB",
+        "sum MB",
+    )
+    for row in rows:
+        rates = (row.images_per_s, row.slowest_images_per_s, row.fastest_images_per_s)
+        numbers = [*(f"{rate:,.0f}" for rate in rates), f"{row.mb_per_s:,.0f}", f"{row.cpu_ms_per_image:.2f}"]
+        numbers += [f"{row.first_batch_s:.1f}", f"{row.largest_mb:,.0f}", f"{row.sum_mb:,.0f}"]
+        table.add_row(_name(row), *numbers, style="bold" if row.loader == OURS else None)
+    return table
+
+
+def _stages(row: BenchRow) -> Table:
+    """Where the threads of our loader spent their time."""
+    table = _table(f"stages of {_name(row)}", "busy", "waits for work", "waits for room", "busy ms an image")
+    for stage in row.stages:
+        shares = (stage.busy_share, stage.get_wait_share, stage.put_wait_share)
+        table.add_row(stage.name, *(f"{share:.0%}" for share in shares), f"{stage.busy_ms_per_image:.2f}")
+    return table
+
+
+def _table(first: str, *headings: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    table.add_column(first, no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _name(row: BenchRow) -> str:
+    return row.loader + (" *" if row.data == "copy" else "")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    from rich.text import Text
+
+    console.print(Text(one_line(text), style=style))

@@ -1,0 +1,269 @@
+"""The judge of `dataprep diagnose`: its own training loop, the changes it tries, its verdicts; and the generator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.originals import corpus_images
+from benchmarks.situations.generate import IDS, plant, spread
+from benchmarks.situations.judge import RIGHT, TIED, WRONG, Truth, find_truth, named_by, what_if
+from benchmarks.situations.machine import Machine
+from benchmarks.situations.situation import (
+    CACHE,
+    LOCATION,
+    NONE,
+    Change,
+    Situation,
+    change_of,
+    diagnose_arguments,
+    possible_changes,
+)
+from benchmarks.situations.small import small_set
+from benchmarks.situations.training_loop import Measured
+from dataprep.errors import DataprepError
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks/diagnose.py"
+SECONDS = 0.3
+KNOWN = {known.situation.id: known for known in small_set()}
+PLAIN = Situation(id="plain", cause="", is_real=True, device="simulated:100", image_size=32, threads=2)
+IN_BUCKET = replace(PLAIN, latency_ms=50.0, reads_in_flight=2, prefetch_batches=2, batch_size=8)
+
+
+class Formula:
+    """A machine of which the rates are known: the generator's arithmetic is tested, not a machine."""
+
+    def loader(self, situation: Situation) -> float:
+        return 1000.0 * situation.threads / (1 + situation.competitors + 5 * bool(situation.transform))
+
+    def device(self, situation: Situation) -> float:
+        return {"tiny_cnn": 300.0, "mobilenet_v3_small": 60.0, "resnet18": 20.0}[situation.model]
+
+    def image_bytes(self, situation: Situation) -> float:
+        return 113e3
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Of 120 photographs."""
+    work = tmp_path_factory.mktemp("situations")
+    corpus_images(None, work, 120)
+    with Machine(work, work / "corpus") as machine:
+        yield machine
+
+
+# The judge
+
+
+@pytest.mark.parametrize("name", ["device", "transfer", "step-overhead", "serial"])
+def test_the_judge_finds_what_follows_from_the_numbers(name: str, machine: Machine) -> None:
+    known = KNOWN[name]
+    changes = possible_changes(known.situation, cores=2, has_extension=True)
+
+    truth = find_truth(known.situation, changes, machine.rate, SECONDS, tries=1)
+
+    # A busy machine wakes up late, never early: then small differences are no evidence, gains of twice still are.
+    assert known.images_per_s / 2 < truth.base < 1.05 * known.images_per_s
+    assert max(rate for _, rate in truth.changes) < 1.05 * known.best_images_per_s
+    if known.best != NONE:
+        assert truth.verdict(known.best) == RIGHT
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_error_of_the_loader_ends_the_loop(ahead: int, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    situation = replace(PLAIN, transform="test_situations:cut_off", transfer_ahead=ahead)
+    with pytest.raises(DataprepError, match="transform gave"):
+        machine.rate(situation, SECONDS)
+
+
+def cut_off(image_HWC, rng):
+    return image_HWC[:1]
+
+
+def test_a_bucket_is_as_slow_as_the_situation_says(machine: Machine) -> None:
+    def rate(situation: Situation) -> float:
+        return machine.rate(situation, SECONDS).images_per_s
+
+    slow = replace(IN_BUCKET, device="simulated:1e6")
+    assert 20 < rate(slow) < 44  # 2 requests of 50 ms at a time
+    assert rate(CACHE.applied(slow)) > 60
+    assert rate(LOCATION.applied(slow)) > 60
+    narrow = replace(slow, latency_ms=1.0, reads_in_flight=None)
+    narrow = replace(narrow, bandwidth_bytes_per_s=40 * machine.image_bytes(narrow))
+    assert 20 < rate(narrow) < 48  # images differ in size
+
+
+def test_competitors_are_there_in_their_situation_and_no_longer(machine: Machine) -> None:
+    before = len(psutil.Process().children())
+    with machine.into(replace(PLAIN, competitors=3)):
+        assert len(psutil.Process().children()) == before + 3
+    assert len(psutil.Process().children()) == before
+
+
+# Verdicts
+
+
+def truth(base: float, **rates: float) -> Truth:
+    return Truth(base, tuple((Change(name=name, settings={}), rate) for name, rate in rates.items()))
+
+
+def test_ties_with_the_best_are_right_and_less_than_five_percent_is_nothing() -> None:
+    found = truth(100, cache=200, resize=193, batch=191)
+    assert found.best == "cache"
+    assert [found.verdict(name) for name in ("cache", "resize", "batch", NONE)] == [RIGHT, TIED, WRONG, WRONG]
+    found = truth(100, cache=104.9, resize=104.8)
+    assert found.best == NONE
+    assert [found.verdict(name) for name in ("cache", "resize", NONE)] == [WRONG, WRONG, RIGHT]
+    found = truth(100, cache=106, resize=104)
+    assert [found.verdict(name) for name in ("cache", "resize", NONE)] == [RIGHT, WRONG, WRONG]
+
+
+@given(st.floats(1, 1e4), st.dictionaries(st.sampled_from("abcdef"), st.floats(1, 1e4), min_size=1))
+def test_exactly_one_answer_is_right(base: float, rates: dict[str, float]) -> None:
+    found = truth(base, **rates)
+    verdicts = [found.verdict(name) for name in (*rates, NONE)]
+    assert verdicts.count(RIGHT) == 1
+    assert TIED not in verdicts or found.best != NONE
+
+
+def test_the_best_are_measured_again() -> None:
+    changes = possible_changes(IN_BUCKET, cores=2, has_extension=True)
+    asked: Counter[Situation] = Counter()
+
+    def rate(situation: Situation, seconds: float) -> Measured:
+        asked[situation] += 1
+        return Measured(round(1e4 * seconds * (1 + situation.is_cached)), seconds)
+
+    assert find_truth(IN_BUCKET, changes, rate, 1.0).best == "cache"  # steady: tried once
+    assert (asked[IN_BUCKET], asked[CACHE.applied(IN_BUCKET)]) == (2, 2)
+    assert sum(asked.values()) == len(changes) + 1 + 3
+
+
+def test_all_is_tried_again_where_the_machine_was_not_steady() -> None:
+    rates = iter([100, 200, 200, 150, *(100, 200, 200, 104)])
+    change = Change(name="batch", settings={"batch_size": 128})
+
+    found = find_truth(PLAIN, [change], lambda *_: Measured(next(rates), 1.0), 1.0)
+
+    assert (found.base, found.drift) == (102, pytest.approx(0.04))
+    assert next(rates, None) is None
+
+
+def test_a_diagnosis_is_read_and_tried_with_its_own_settings() -> None:
+    fix = {"name": "workers", "settings": {"threads": 3, "processes": 0}, "gain": 1.8, "images_per_s": 180.0}
+    diagnosis = {"fixes": [fix, fix | {"name": "cache"}], "observed_images_per_s": 98.0}
+
+    def rate(situation: Situation, seconds: float) -> Measured:
+        return Measured(situation.threads * 50, 1.0)
+
+    found = what_if(PLAIN, diagnosis, truth(100, workers=100), rate, 1.0)
+    assert (named_by(diagnosis), found.predicted, found.measured) == ("workers", 180.0, 150.0)
+    assert found.error == pytest.approx(0.2)
+    for fixes in ([], [fix | {"gain": 1.04}]):
+        diagnosis = {"fixes": fixes, "observed_images_per_s": 98.0}
+        found = what_if(PLAIN, diagnosis, truth(100, workers=101), rate, 1.0)
+        assert (named_by(diagnosis), found.predicted, found.measured) == (NONE, 98.0, 100.0)
+
+
+def test_a_fix_is_the_change_that_it_names() -> None:
+    assert change_of({"name": "cache", "settings": {"cache_dir": "/tmp/x"}}).applied(IN_BUCKET).is_cached
+    assert change_of({"name": "location", "settings": {}}).applied(IN_BUCKET).latency_ms == 2
+    resized = change_of({"name": "resize", "settings": {"short_side": 37}}).applied(IN_BUCKET)
+    assert resized == replace(IN_BUCKET, short_side=37)
+
+
+# Changes
+
+
+def test_only_what_can_be_done_is_tried() -> None:
+    def names(situation: Situation, **machine: object) -> list[str]:
+        changes = possible_changes(situation, **{"cores": 2, "has_extension": True} | machine)
+        return [change.name for change in changes]
+
+    assert names(PLAIN) == ["prefetch", "batch", "transfer-ahead", "resize"]
+    assert names(replace(PLAIN, threads=1, decoder="library")) == ["workers", *names(PLAIN), "decoder"]
+    assert names(replace(PLAIN, decoder="library"), has_extension=False) == names(PLAIN)
+    assert names(replace(PLAIN, transform="a:b")) == ["workers", *names(PLAIN)]
+    assert names(replace(PLAIN, short_side=37, transfer_ahead=2)) == ["prefetch", "batch"]
+    assert names(IN_BUCKET) == [*names(PLAIN), "cache", "location"]
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 256)))
+def test_prefetching_more_is_four_times_as_much(batch: int, batches: int, reads: int | None) -> None:
+    situation = replace(IN_BUCKET, batch_size=batch, prefetch_batches=batches, reads_in_flight=reads)
+    changes = possible_changes(situation, cores=2, has_extension=True)
+    change = next(change for change in changes if change.name == "prefetch")
+    assert change.applied(situation).images_under_way >= 4 * situation.images_under_way
+
+
+def test_the_command_is_what_a_user_would_type() -> None:
+    words = diagnose_arguments(replace(IN_BUCKET, transform="a:b", device="cpu", model="resnet18"), "gs://b/d")
+    assert " ".join(words) == (
+        "diagnose gs://b/d --device cpu --model resnet18 --transform a:b --batch-size 8 --image-size 32 "
+        "--threads 2 --processes 0 --prefetch-batches 2 --reads-in-flight 2 --decoder extension "
+        "--transfer-ahead 0 --json"
+    )
+    assert "--model" not in diagnose_arguments(PLAIN, "x")
+
+
+# The generator
+
+
+def test_a_hundred_situations_most_of_them_real() -> None:
+    found = [plant(id_, Formula(), seed=0, cores=2) for id_ in IDS]
+    assert len({situation.id for situation in found}) == 100
+    assert sum(situation.is_real for situation in found) >= 60
+    assert sum(situation.device == "cpu" for situation in found) >= 10
+    assert found == [plant(id_, Formula(), seed=0, cores=2) for id_ in IDS]
+    others = [plant(id_, Formula(), seed=1, cores=2) for id_ in IDS]
+    assert sum(situation in others for situation in found) < 10
+    assert all(situation.cause for situation in found)
+    assert max(len(situation.cause) for situation in found) < 48  # the table's column
+
+
+def test_a_few_situations_are_of_many_kinds() -> None:
+    assert spread(100) == list(IDS)
+    assert len({id_.rpartition("-")[0] for id_ in spread(20)}) >= 12
+
+
+@given(st.integers(0, 1000), st.sampled_from(["one-thread-00", "large-03", "competitors-01", "library-00"]))
+def test_the_second_stage_is_as_far_away_as_was_asked_for(seed: int, id_: str) -> None:
+    situation = plant(id_, Formula(), seed=seed, cores=2)
+    device = float(situation.device.removeprefix("simulated:"))
+    assert 1.14 < device / Formula().loader(situation) < 4.01
+
+
+# The command line
+
+
+def test_a_truth_is_kept_and_not_looked_for_again(machine: Machine, tmp_path: Path) -> None:
+    results, work = tmp_path / "results.jsonl", tmp_path / "work"
+    command = [sys.executable, BENCHMARK, "--corpus", machine.corpus, "--work", work, "--results", results]
+    command += ["--judge-only", "--only", "device-00", "--seconds", "0.2"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    (kept,) = map(json.loads, results.read_text().splitlines())
+    assert kept["situation"]["id"] == "device-00"
+    assert kept["truth"] == NONE
+    lines = [line for line in first.stdout.splitlines() if line.startswith("device-00 ")]
+    assert len(lines) == 1
+    second = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert second.stdout == first.stdout
+    assert len(results.read_text().splitlines()) == 1
+
+
+def test_an_unknown_situation_is_refused_with_those_that_there_are() -> None:
+    done = subprocess.run([sys.executable, BENCHMARK, "--only", "nothing"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no situation nothing; there are requests-00" in done.stderr

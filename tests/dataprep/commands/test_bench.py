@@ -1,0 +1,112 @@
+"""`dataprep bench` as a user meets it: the table, the JSON, the page, one line for every mistake, and Ctrl-C."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+
+from tests.support.builds import command, dataprep
+
+TORCH_WORKERS = 2
+SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
+
+
+def test_table_and_page(finished, tmp_path):
+    """Two datasets, each with a section that fits into 80 columns."""
+    urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
+    run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, "--html", tmp_path / "bench.html")
+    assert run.returncode == 0, run.stderr
+    lines = [line.rstrip() for line in run.stdout.splitlines()]
+    assert lines.pop().startswith(f"written: {tmp_path}/bench.html (")
+    assert max(map(len, lines)) <= 80
+    assert [re.search(r"webdataset|tfrecord", line)[0] for line in lines if "train, " in line] == [
+        "webdataset",
+        "tfrecord",
+    ]
+    rows = [line.split() for line in lines if re.match(r"dataprep +\d", line)]
+    assert len(rows) == 2
+    for _, images_per_s, slowest, fastest, *_ in rows:
+        numbers = [int(text.replace(",", "")) for text in (slowest, images_per_s, fastest)]
+        assert numbers == sorted(numbers)
+    assert sum(line.startswith("decode ") for line in lines) == 2
+    assert "Medians of 2 rounds, each of 2 batches" in run.stdout
+    assert (tmp_path / "bench.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_json(finished):
+    url = finished("imagenet-imagefolder")
+    run = dataprep("bench", url, "--loader", "dataprep", *SMALL, "--batch-size", 4, "--split", "val", "--json")
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    document = json.loads(run.stdout)
+    assert document["schema_version"] == 1
+    assert document["settings"] == {
+        "batch_size": 4,
+        "image_size": 32,
+        "workers": 2,
+        "rounds": 2,
+        "seconds": None,
+        "batches": 2,
+    }
+    assert document["machine"]["cores"] >= 1
+    (section,) = document["sections"]
+    assert (section["url"], section["split"], section["layout"]) == (str(url), "val", "imagefolder")
+    (row,) = section["rows"]
+    assert (row["loader"], row["data"], len(row["rounds_images_per_s"])) == ("dataprep", "original", 2)
+    assert {stage["name"] for stage in row["stages"]} >= {"fetch", "decode"}
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "message"),
+    [
+        (["nowhere"], 2, r"nowhere: nothing is there; check the URL"),
+        (["x", "--loader", "torchvison"], 2, r"'torchvison', expected one of dataprep, torchvision, .*did you mean"),
+        (["x", "--workers", 0], 2, r"--workers.*0 is not in the range"),
+        (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both say"),
+        (["x", "--peer-python", "none"], 2, r"--peer-python.*'none' does not exist"),
+        (["x", "--html", "none/x.html"], 2, r"--html none/x.html: none is no folder"),
+        ([], 2, r"Missing argument 'URL"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, words, exit_code, message):
+    monkeypatch.chdir(tmp_path)
+    run = dataprep("bench", *words)
+    assert run.returncode == exit_code
+    assert re.search(message, run.stderr), run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind(finished, number):
+    """Stopped while torchvision's workers run: with Ctrl-C they are gone at once, with kill -9 seconds later."""
+    url = finished("imagenet-imagefolder")
+    words = command("bench", url, "--loader", "torchvision", "--batch-size", 8, "--seconds", 60)
+    words += ["--workers", str(TORCH_WORKERS)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            tree = _tree_of(process.pid, 1 + TORCH_WORKERS)
+            process.send_signal(number)
+            _, stderr = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    is_interrupt = number == signal.SIGINT
+    assert process.returncode == (130 if is_interrupt else -signal.SIGKILL)
+    assert ("dataprep: interrupted" in stderr) == is_interrupt
+    assert "Traceback" not in stderr
+    _, alive = psutil.wait_procs(tree, timeout=0 if is_interrupt else 20)
+    assert not alive
+
+
+def _tree_of(pid, count):
+    """The processes below one, as soon as there are so many."""
+    until_s = time.monotonic() + 40
+    while time.monotonic() < until_s:
+        tree = psutil.Process(pid).children(recursive=True)
+        if len(tree) >= count:
+            return tree
+        time.sleep(0.05)
+    raise AssertionError(f"{len(tree)} processes, expected {count}")
