@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
+from dataprep.placement import POLICIES
 from dataprep.randomness import ORDER_VERSION
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 
@@ -82,6 +83,8 @@ class LoaderConfig:
     cache_dir: str | None = None
     """Folder on a local disk that keeps what was read from a bucket."""
     cache_bytes: int = 100 * 2**30
+    region_policy: str = "refuse"
+    """Of a bucket whose reading from here is known to cost money: `refuse`, `warn`, or `off` (nothing is asked)."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "world_size", "image_size", "num_streams", "window", "block_bytes"):
@@ -96,6 +99,10 @@ class LoaderConfig:
         _require(self.deadline_s > 0, f"deadline_s must be more than 0, got {self.deadline_s}")
         _require(self.processes >= 0, f"processes must be 0 or more, got {self.processes}")
         _require(self.on_error in ON_ERROR, f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
+        _require(
+            self.region_policy in POLICIES,
+            f"region_policy must be one of {', '.join(POLICIES)}, got {self.region_policy!r}",
+        )
         _require(0 <= self.flip <= 1, f"flip must be a probability, got {self.flip}")
         _require(0 < self.scale[0] <= self.scale[1] <= 1, f"scale must be a range within 0 to 1, got {self.scale}")
         _require(0 < self.ratio[0] <= self.ratio[1], f"ratio must be a range above 0, got {self.ratio}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dataprep.adopt.links import open_data
 from dataprep.errors import UsageError
 from dataprep.manifest import MANIFEST, read_manifest
+from dataprep.placement import guard
 from dataprep.records import Manifest, SplitManifest
 from dataprep.storage import open_storage
 from loaders.rows import SplitRows
@@ -38,13 +39,14 @@ class Dataset:
         return self.split.repeats["count"] // self.split.repeats["stored"]
 
 
-def open_dataset(url: str, split: str) -> Dataset:
-    """Read a dataset's manifest. Every bucket that a loader reads is named here first.
+def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset:
+    """Read a dataset's manifest. Every bucket that a loader reads is named here first, and judged before it is read.
 
     Raises:
-        UsageError: There is no such dataset or split.
+        UsageError: There is no such dataset or split, or reading it from here costs money and the policy refuses that.
     """
     storage = open_storage(url)
+    guard(url, region_policy)
     manifest = read_manifest(storage)
     if manifest is None:
         raise UsageError(
@@ -54,4 +56,6 @@ def open_dataset(url: str, split: str) -> Dataset:
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
-    return Dataset(url, manifest, found[split])
+    dataset = Dataset(url, manifest, found[split])
+    guard(dataset.storage().url, region_policy)  # adopted data may lie in another bucket than their index
+    return dataset

@@ -91,7 +91,7 @@ def open_loader(
         augment=shuffle if augment is None else augment,
         **settings,
     )
-    return Loader(open_dataset(url, split), config)
+    return Loader(open_dataset(url, split, config.region_policy), config)
 
 
 class Loader:

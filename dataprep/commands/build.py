@@ -15,13 +15,23 @@ from typing import Any
 
 import click
 
-from dataprep.build import build_shard
+from dataprep.build import begin_shard
 from dataprep.commands.options import Bytes, human_bytes, json_option, workers_option
 from dataprep.commands.progress import BuildProgress
+from dataprep.commands.region_options import (
+    beside_option,
+    named_place,
+    place_of_workers,
+    region_policy_option,
+    runs_here,
+    tpu_option,
+)
+from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.driver import BuildRequest, BuildResult, Engine, prepare, run_build
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.images import ImagePolicy
+from dataprep.placement import guard
 from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions, Plan
 from dataprep.pool import Pool
 from dataprep.sources import DATASETS, Dataset, sized_dataset
@@ -30,7 +40,7 @@ from dataprep.storage import open_originals, open_storage
 
 EPILOG = """\b
 Examples:
-  dataprep build coco-dup5 --source coco --output gs://bucket/coco-dup5 --format tfrecord
+  dataprep build coco-dup5 --source coco --output gs://bucket/coco-dup5 --format tfrecord --beside europe-west4-a
   dataprep build imagenet --source originals --output imagenet --format webdataset --resize 256 --quality 90
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
@@ -41,7 +51,9 @@ Examples:
 Killed, or out of disk? Run the same command again: only what is missing is done, and the result is the same
 to the byte.
 """
+_OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
 _WORKER_MODULES = ("dataprep.cli", "dataprep.build", "numpy", "pyarrow.parquet", "simplejpeg")
+_BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 
 
 @click.command("build", epilog=EPILOG)
@@ -78,6 +90,9 @@ _WORKER_MODULES = ("dataprep.cli", "dataprep.build", "numpy", "pyarrow.parquet",
 @click.option("--check-source", is_flag=True, help="Compare the archives' md5 with the published ones first.")
 @click.option("--runner", default="local", show_default=True, help="local, or a Beam runner by its name.")
 @workers_option
+@beside_option
+@tpu_option
+@region_policy_option
 @click.option("--overwrite", is_flag=True, help="Remove the dataset that stands there first.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
 @json_option
@@ -91,6 +106,9 @@ def command(
     splits: tuple[str, ...],
     runner: str,
     workers: int,
+    beside: str | None,
+    tpu: str | None,
+    region_policy: str,
     overwrite: bool,
     dry_run: bool,
     check_source: bool,
@@ -113,16 +131,22 @@ def command(
         overwrite=overwrite,
     )
     _refuse_unfit(request, runner, beam_options)
+    reader, builder = named_place(beside, tpu), place_of_workers(beam_options)
+    if not dry_run:
+        guard(output, region_policy, where=reader, advice=_OUTPUT_ADVICE)
+        if runs_here(runner) or builder is not None:
+            guard(request.source_url, region_policy, where=builder)
     with BuildProgress(quiet=as_json) as progress:
         if check_source:
             _check_source(request, progress)
         if dry_run:
             plan, _ = prepare(request, progress, keep=False)
             progress.stop()
-            _print_plan(plan, request, as_json)
+            buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=runner, workers=workers)
+            _print_plan(plan, request, buckets, as_json)
             return
         started_s = time.monotonic()
-        with _engine(runner, workers, beam_options, progress) as engine:
+        with _engine(request, runner, workers, beam_options, progress) as engine:
             result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, output, elapsed_s, as_json)
@@ -167,18 +191,19 @@ def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, .
 
 
 def _engine(
-    runner: str, workers: int, beam_options: tuple[str, ...], progress: BuildProgress
+    request: BuildRequest, runner: str, workers: int, beam_options: tuple[str, ...], progress: BuildProgress
 ) -> AbstractContextManager[Engine]:
     if runner == "local":
-        return _local_engine(workers, progress)
+        return _local_engine(request, workers, progress)
     return nullcontext(_beam_engine(runner, workers, beam_options))
 
 
 @contextmanager
-def _local_engine(workers: int, progress: BuildProgress) -> Iterator[Engine]:
+def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) -> Iterator[Engine]:
     """The pool; what its workers need is imported while the originals are enumerated and planned."""
-    with Pool(workers, progress.log, preload=_WORKER_MODULES) as pool:
-        yield lambda job, indexes: pool.run(partial(build_shard, job), indexes)
+    on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
+    with Pool(workers, progress.log, preload=_WORKER_MODULES + (() if on_disk else _BUCKET_MODULES)) as pool:
+        yield lambda job, indexes: pool.run(partial(begin_shard, job), indexes)
 
 
 def _beam_engine(runner: str, workers: int, beam_options: tuple[str, ...]) -> Engine:
@@ -204,9 +229,9 @@ def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
             progress.log(f"{check.file}: md5 {check.found_md5} as published")
 
 
-def _print_plan(plan: Plan, request: BuildRequest, as_json: bool) -> None:
+def _print_plan(plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(plan.document()))
+        click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
         return
     click.echo(f"{plan.options.dataset} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
     for split in plan.splits:
@@ -216,6 +241,8 @@ def _print_plan(plan: Plan, request: BuildRequest, as_json: bool) -> None:
             f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
             f"{split.repeat_stored} stored"
         )
+    for bucket in buckets:
+        click.echo(bucket.line)
     click.echo("Nothing was written (--dry-run).")
 
 

@@ -1,0 +1,155 @@
+"""`dataprep check-region`: does reading a bucket from here cost money, how much, and what to do about it?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from dataprep.commands.options import json_option
+from dataprep.commands.region_options import named_place, tpu_option, usd
+from dataprep.commands.region_report import RegionReport, Training, examine, gib
+from dataprep.commands.text import one_line
+from dataprep.cost import Cost
+from dataprep.machine import this_machine
+from dataprep.prices import published_prices, read_prices
+from dataprep.region import PAID, UNKNOWN, describe
+
+EPILOG = """\b
+Examples:
+  dataprep check-region gs://bucket/imagenet
+  dataprep check-region gs://bucket/imagenet --tpu my-v4-32 --epochs 90
+  dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
+
+\b
+Exit codes: 0 co-located or free, 1 at least one is paid, 2 usage or no such bucket, 3 cannot tell.
+Prices are those of dataprep/data/*_prices.csv with their date; --prices FILE has rows item,of,where,usd that go first.
+"""
+_PAID_CODE, _UNKNOWN_CODE = 1, 3
+
+
+@click.command("check-region", epilog=EPILOG)
+@click.argument("urls", metavar="BUCKET_OR_URL...", nargs=-1, required=True)
+@click.option("--zone", help="Zone or region of the reader; by default this machine's, as its metadata server says.")
+@tpu_option
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Of the whole training.")
+@click.option("--hosts", type=click.IntRange(min=1), help="That share the reading; by default this TPU's, else 1.")
+@click.option("--hosts-read-all", is_flag=True, help="Every host reads all of it, instead of its share.")
+@click.option("--split", help="That is read; by default train.")
+@click.option("--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with other prices.")
+@json_option
+def command(
+    urls: tuple[str, ...],
+    zone: str | None,
+    tpu: str | None,
+    epochs: int,
+    hosts: int | None,
+    hosts_read_all: bool,
+    split: str | None,
+    prices_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare where buckets are with where they are read, and say what that costs.
+
+    Only metadata is read: the bucket's, a list of objects, and of a dataset the manifest and a part of its index.
+    """
+    prices = published_prices() if prices_file is None else read_prices(prices_file)
+    where = named_place(zone, tpu)
+    machine = this_machine() if where is None else None
+    if machine is not None:
+        where, hosts = machine.zone, hosts or len(machine.hosts)
+    training = Training(epochs=epochs, hosts=hosts or 1, hosts_read_all=hosts_read_all, split=split)
+    reports = [examine(url, where, training, prices) for url in urls]
+    if as_json:
+        click.echo(
+            json.dumps({"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]})
+        )
+    else:
+        for report in reports:
+            _print(report, training)
+    verdicts = {report.placement.verdict.kind for report in reports}
+    code = _PAID_CODE if PAID in verdicts else _UNKNOWN_CODE if UNKNOWN in verdicts else 0
+    click.get_current_context().exit(code)
+
+
+def _json(report: RegionReport) -> dict[str, object]:
+    found, reading = report.placement.verdict, report.reading
+    return {
+        "url": report.placement.url,
+        "verdict": found.kind,
+        "usd_per_gib": found.usd_per_gib,
+        "reason": found.reason,
+        "bucket": None if report.placement.bucket is None else asdict(report.placement.bucket),
+        "reading": None
+        if reading is None
+        else {**asdict(reading), "num_bytes": reading.num_bytes, "gets": reading.gets},
+        "one_pass_usd": _cost(report.one_pass),
+        "training_usd": _cost(report.training),
+        "copy": None if report.copy is None else {**asdict(report.copy), "once": _cost(report.copy.once)},
+        "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
+        "commands": report.commands,
+        "notes": report.notes,
+    }
+
+
+def _cost(cost: Cost | None) -> dict[str, float] | None:
+    return None if cost is None else {**asdict(cost), "total": cost.total}
+
+
+def _print(report: RegionReport, training: Training) -> None:
+    placement, found = report.placement, report.placement.verdict
+    price = f" at ${found.usd_per_gib:g} per GiB" if found.usd_per_gib else ""
+    click.echo(placement.url)
+    if placement.bucket is not None:
+        storage_class = f", class {placement.bucket.storage_class}" if placement.bucket.storage_class else ""
+        autoclass = ", autoclass" if placement.bucket.autoclass else ""
+        _line("bucket", f"{describe(placement.bucket)}{storage_class}{autoclass}")
+    _line("reader", placement.where or "not known: no metadata server; give --zone or --tpu")
+    _line("verdict", f"{found.kind}{price}: {found.reason}")
+    _print_costs(report, training)
+    _print_advice(report)
+    for note in report.notes:
+        _line("note", note)
+
+
+def _print_costs(report: RegionReport, training: Training) -> None:
+    reading = report.reading
+    if reading is None:
+        return
+    _line("one pass", f"{gib(reading.num_bytes)} in {reading.gets:,} requests: {_shown(report.one_pass)}")
+    often = f"{training.epochs:,} epoch{'s' if training.epochs > 1 else ''}"
+    often += f" of {reading.passes} passes" if reading.passes > 1 else ""
+    often += f", all of it read by {training.hosts} hosts" if training.hosts_read_all and training.hosts > 1 else ""
+    _line("training", f"{often}: {_shown(report.training)}")
+
+
+def _print_advice(report: RegionReport) -> None:
+    if report.replica is not None:
+        replica, found = report.replica
+        _line("do", f"read the copy at {replica.url}: {found.kind}, {found.reason}")
+    if report.copy is None:
+        return
+    epochs = report.copy.epochs
+    pays = f"has paid after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "never pays"
+    _line(
+        "do",
+        f"copy it beside the reader: {usd(report.copy.once.total)} once, then "
+        f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
+    )
+    for each in report.commands:
+        click.echo(f"              {one_line(each)}")
+
+
+def _shown(cost: Cost | None) -> str:
+    if cost is None:
+        return "a cost that is not known"
+    return (
+        f"{usd(cost.total)} ({usd(cost.transfer)} transfer, {usd(cost.retrieval)} retrieval, "
+        f"{usd(cost.operations)} operations)"
+    )
+
+
+def _line(label: str, text: str) -> None:
+    click.echo(f"  {label:<10}  {one_line(text)}")

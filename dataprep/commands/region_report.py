@@ -1,0 +1,212 @@
+"""What `dataprep check-region` finds out about one URL: verdict, costs, and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dataprep.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
+from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
+from dataprep.manifest import read_manifest
+from dataprep.placement import Placement, is_bucket, placement_of
+from dataprep.prices import Prices
+from dataprep.records import Manifest
+from dataprep.region import PAID, Verdict, region_of
+from dataprep.replicas import Replica, nearest, read_replicas
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.gcs_location import StoredObject, stored_objects
+
+READ_BYTES = 2 * 2**20
+"""Of one request for data that are no dataset of ours; the loaders' own size."""
+_OURS = ("index/", "_build/", "dataset.json", "replicas.json")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """How often the data are read."""
+
+    epochs: int = 1
+    hosts: int = 1
+    hosts_read_all: bool = False
+    """Every host reads all of it, instead of its share."""
+    split: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """One pass over the data."""
+
+    amounts: tuple[Amount, ...]
+    """By storage class, of all that is read."""
+    passes: int
+    """Of an epoch."""
+    is_dataset: bool
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(amount.num_bytes for amount in self.amounts)
+
+    @property
+    def gets(self) -> int:
+        return sum(amount.gets for amount in self.amounts)
+
+
+@dataclass(kw_only=True, slots=True)
+class RegionReport:
+    """All about one URL; costs are None where something needed is not known, and the notes say what."""
+
+    placement: Placement
+    reading: Reading | None = None
+    one_pass: Cost | None = None
+    training: Cost | None = None
+    copy: CopyCost | None = None
+    replica: tuple[Replica, Verdict] | None = None
+    commands: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def examine(url: str, where: str | None, training: Training, prices: Prices) -> RegionReport:
+    """Find out all about one URL.
+
+    Args:
+        url: gs://bucket, gs://bucket/prefix, or a bucket's name alone.
+        where: The reader's zone or region; None where it is not known.
+
+    Raises:
+        UsageError: The URL names no bucket.
+        AccessError: The bucket does not exist, or there are no credentials.
+    """
+    storage = open_storage(url if is_bucket(url) or "/" in url or "://" in url else f"gs://{url}")
+    if storage.is_local:
+        raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
+    report = RegionReport(placement=placement_of(storage.url, where, prices))
+    bucket, found = report.placement.bucket, report.placement.verdict
+    if bucket is None:
+        return report
+    if bucket.missing_permission:
+        report.notes.append(f"permission {bucket.missing_permission} is missing: storage class and autoclass unseen")
+    manifest = _manifest(storage, report.notes)
+    report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
+    if report.reading is None:
+        return report
+    report.one_pass = reading_cost(report.reading.amounts, bucket, found, prices)
+    if report.one_pass is not None:
+        readers = training.hosts if training.hosts_read_all else 1
+        report.training = report.one_pass.times(report.reading.passes * training.epochs * readers)
+    if found.kind == PAID and where is not None:
+        _advise(report, storage, where, training, prices)
+    return report
+
+
+def _advise(report: RegionReport, storage: Storage, where: str, training: Training, prices: Prices) -> None:
+    """The nearest copy that there is, or what a new one costs."""
+    bucket, reading = report.placement.bucket, report.reading
+    if bucket is None or reading is None or report.one_pass is None:
+        return
+    report.replica = _nearer_copy(report.placement, storage, where, prices, report.notes)
+    if report.replica is not None and report.replica[1].is_free:
+        return
+    readers = training.hosts if training.hosts_read_all else 1
+    epoch = report.one_pass.times(reading.passes * readers)
+    report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
+    target, path = "gs://NEW-BUCKET", storage.url.partition("://")[2].partition("/")[2]
+    report.commands.append(f"gcloud storage buckets create {target} --location={region_of(where)}")
+    if reading.is_dataset:
+        report.commands.append(f"dataprep replicate {storage.url} --to {target}/{path}".rstrip("/"))
+    else:
+        report.commands.append(f"gcloud storage cp --recursive {storage.url} {target}/")
+
+
+def _nearer_copy(
+    placement: Placement, storage: Storage, where: str, prices: Prices, notes: list[str]
+) -> tuple[Replica, Verdict] | None:
+    try:
+        found = nearest(read_replicas(storage), where, prices)
+    except DataprepError as error:
+        notes.append(str(error))
+        return None
+    is_nearer = found is not None and (found[1].usd_per_gib or 0.0) < (placement.verdict.usd_per_gib or 0.0)
+    return found if is_nearer else None
+
+
+def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
+    try:
+        return read_manifest(storage)
+    except DataprepError as error:
+        notes.append(str(error))
+        return None
+
+
+def _reading(
+    storage: Storage, manifest: Manifest | None, training: Training, default_class: str | None, notes: list[str]
+) -> Reading | None:
+    """What a pass reads; None where nobody says how much there is."""
+    bucket, _, prefix = storage.url.partition("://")[2].partition("/")
+    if manifest is None and not prefix:
+        notes.append("no cost: name a dataset or a prefix of the bucket")
+        return None
+    try:
+        objects = list(stored_objects(bucket, prefix))
+    except StorageError as error:
+        notes.append(f"storage classes unseen, taken as {default_class or 'STANDARD'}: {error}")
+        objects = []
+    if manifest is not None:
+        objects = objects or [StoredObject("", 1, (default_class or "standard").lower())]
+        return _dataset_reading(storage, manifest, training, objects, notes)
+    if not objects:
+        notes.append("no cost: nothing is listed there")
+        return None
+    gets = Counter[str]()
+    for each in objects:
+        gets[each.storage_class] += -(-each.num_bytes // READ_BYTES)
+    return Reading(amounts=_amounts(objects, gets), passes=1, is_dataset=False)
+
+
+def _dataset_reading(
+    storage: Storage, manifest: Manifest, training: Training, objects: list[StoredObject], notes: list[str]
+) -> Reading:
+    """A loader's pass over one split, shared among the classes as the split's objects are."""
+    from loaders.dataset import open_dataset
+    from loaders.traffic import PassTraffic, pass_traffic
+
+    names = [split.name for split in manifest.splits]
+    dataset = open_dataset(storage.url, training.split or ("train" if "train" in names else names[0]), "off")
+    try:
+        total = pass_traffic(dataset, world_size=1 if training.hosts_read_all else training.hosts)
+    except (FormatError, StorageError) as error:
+        notes.append(f"requests are an estimate: {error}")
+        total = PassTraffic(-(-dataset.split.num_bytes // READ_BYTES), dataset.split.num_bytes)
+    files = {shard["file"] for shard in dataset.split.shards}
+    own = [each for each in objects if each.name in files]
+    own = own or [each for each in objects if not each.name.startswith(_OURS)] or objects
+    listed = max(1, sum(each.num_bytes for each in own))
+    amounts = []
+    for storage_class in sorted({each.storage_class for each in own}):
+        of_class = [each for each in own if each.storage_class == storage_class]
+        share = sum(each.num_bytes for each in of_class) / listed
+        amounts.append(
+            Amount(
+                storage_class=storage_class,
+                num_bytes=round(total.num_bytes * share),
+                objects=len(of_class),
+                gets=round(total.gets * share),
+            )
+        )
+    return Reading(amounts=tuple(amounts), passes=dataset.passes, is_dataset=True)
+
+
+def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amount, ...]:
+    num_bytes, counts = Counter[str](), Counter[str]()
+    for each in objects:
+        num_bytes[each.storage_class] += each.num_bytes
+        counts[each.storage_class] += 1
+    return tuple(
+        Amount(storage_class=name, num_bytes=num_bytes[name], objects=counts[name], gets=gets[name])
+        for name in sorted(counts)
+    )
+
+
+def gib(num_bytes: float) -> str:
+    """As Cloud Storage bills: 2^30 bytes."""
+    return f"{num_bytes / GIB:,.2f} GiB"

@@ -1,0 +1,368 @@
+"""Buckets of every kind in the emulator: what the command says of them, and what the guards let through."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dataprep.commands import build as build_module
+from dataprep.commands.check_region import command
+from dataprep.errors import DataprepError, UsageError
+from dataprep.placement import guard
+from dataprep.region import CO_LOCATED, FREE, PAID, UNKNOWN
+from dataprep.replicas import REPLICAS
+from dataprep.storage import open_storage
+from dataprep.storage.gcs_location import bucket_location
+from loaders import open_loader
+from tests.support.builds import dataprep
+from tests.support.finished import build_here
+from tests.support.gcs_emulator import GCSEmulator
+from tests.support.metadata_server import MetadataServer, metadata_server
+
+BUCKETS = {
+    "region-eu": {"location": "EUROPE-WEST4"},
+    "region-us": {"location": "US-CENTRAL1"},
+    "multi-eu": {"location": "EU"},
+    "dual-nam4": {"location": "NAM4"},
+    "dual-own": {"location": "US", "data_locations": ("US-CENTRAL1", "US-WEST1")},
+    "zonal-us": {"location": "us-central1", "data_locations": ("us-central1-a",), "storage_class": "RAPID"},
+}
+# From us-central1-a, from europe-west4-b.
+VERDICTS = {
+    "region-eu": (PAID, CO_LOCATED),
+    "region-us": (CO_LOCATED, PAID),
+    "multi-eu": (PAID, PAID),
+    "dual-nam4": (FREE, PAID),
+    "dual-own": (FREE, PAID),
+    "zonal-us": (CO_LOCATED, PAID),
+}
+READERS = ("us-central1-a", "europe-west4-b")
+PAIRS = [(bucket, index) for bucket in BUCKETS for index in range(len(READERS))]
+CODES = {CO_LOCATED: 0, FREE: 0, PAID: 1, UNKNOWN: 3}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def buckets(gcs: GCSEmulator) -> None:
+    for name, place in BUCKETS.items():
+        gcs.create_bucket(name, **place)
+    gcs.create_bucket("layout-only", location="US-CENTRAL1", deny=["storage.buckets.get"])
+    gcs.create_bucket("hidden", location="US-CENTRAL1", deny=["storage.buckets.get", "storage.objects.list"])
+    gcs.create_bucket("cold", location="EUROPE-WEST4", storage_class="NEARLINE")
+    gcs.create_bucket("auto", location="EUROPE-WEST4", storage_class="NEARLINE", autoclass=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dataset(buckets, originals, gcs) -> str:
+    """The same dataset in Europe, and with colder objects."""
+    return build_here("imagenet", originals["imagenet"], "gs://region-eu/imagenet", "webdataset")
+
+
+@pytest.fixture(params=READERS)
+def vm(request, monkeypatch) -> Iterator[MetadataServer]:
+    yield from _vm(request.param, monkeypatch)
+
+
+@pytest.fixture
+def american_vm(monkeypatch) -> Iterator[MetadataServer]:
+    yield from _vm(READERS[0], monkeypatch)
+
+
+def _vm(zone: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    with metadata_server({"instance/zone": f"projects/1/zones/{zone}"}) as server:
+        monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        yield server
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def checked(*arguments: object) -> dict:
+    """What --json says of the first URL."""
+    result = check(*arguments, "--json")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)["urls"][0]
+    assert result.exit_code == CODES[found["verdict"]]
+    return found
+
+
+# The command
+
+
+@pytest.mark.parametrize(("bucket", "index"), PAIRS)
+def test_every_kind_of_bucket_from_two_zones(bucket, index):
+    assert checked(f"gs://{bucket}", "--zone", READERS[index])["verdict"] == VERDICTS[bucket][index]
+
+
+def test_this_machine_is_asked_where_it_is(american_vm):
+    assert checked("gs://region-us")["verdict"] == CO_LOCATED
+    assert checked("region-eu")["verdict"] == PAID  # a bucket's name alone
+
+
+def test_without_a_reader_nothing_can_be_told():
+    result = check("gs://region-us")
+    assert result.exit_code == 3
+    assert "not known: no metadata server; give --zone or --tpu" in result.stdout
+
+
+def test_of_several_the_worst_decides():
+    assert check("gs://region-us", "gs://region-eu", "--zone", "us-central1-a").exit_code == 1
+    assert check("gs://region-us", "gs://hidden", "--zone", "us-central1-a").exit_code == 3
+
+
+def test_the_storage_layout_serves_where_the_bucket_may_not_be_seen():
+    found = checked("gs://layout-only", "--zone", "us-central1-a")
+    assert found["verdict"] == CO_LOCATED
+    assert "permission storage.buckets.get is missing" in found["notes"][0]
+
+
+def test_both_missing_permissions_are_named():
+    found = checked("gs://hidden", "--zone", "us-central1-a")
+    assert found["verdict"] == UNKNOWN
+    assert "storage.buckets.get is missing, and so is storage.objects.list" in found["reason"]
+
+
+def test_a_bucket_that_does_not_exist_is_bad_input(gcs):
+    run = dataprep("check-region", "gs://no-such-bucket", "--zone", "us-central1-a")
+    assert run.returncode == 2
+    assert run.stderr == (
+        "dataprep: gs://no-such-bucket: the bucket gs://no-such-bucket does not exist; create it, or check its name\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["/tmp/data"], "is on a disk, and reading it costs nothing"),
+        (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
+        (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(arguments, message):
+    error = check(*arguments).exception
+    assert isinstance(error, DataprepError)
+    assert error.exit_code == 2
+    assert message in str(error)
+
+
+def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):
+    found = checked(dataset, "--zone", "us-central1-a", "--epochs", "90")
+    train = next(split for split in _manifest(dataset)["splits"] if split["name"] == "train")
+    assert found["reading"]["num_bytes"] == train["num_bytes"]
+    transfer = train["num_bytes"] / 2**30 * 0.05
+    assert found["one_pass_usd"]["transfer"] == pytest.approx(transfer)
+    assert found["training_usd"]["transfer"] == pytest.approx(90 * transfer)
+    assert found["one_pass_usd"]["operations"] == pytest.approx(found["reading"]["gets"] * 0.0004 / 1000)
+    assert found["copy"]["once"]["transfer"] == pytest.approx(transfer)
+    assert found["commands"] == [
+        "gcloud storage buckets create gs://NEW-BUCKET --location=us-central1",
+        f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet",
+    ]
+
+
+def test_hosts_that_read_all_pay_each(dataset):
+    shared = checked(dataset, "--zone", "us-central1-a", "--hosts", 8)
+    alone = checked(dataset, "--zone", "us-central1-a", "--hosts", 8, "--hosts-read-all")
+    assert alone["training_usd"]["total"] == pytest.approx(8 * shared["training_usd"]["total"])
+
+
+def test_retrieval_is_of_each_objects_own_class(gcs):
+    storage = open_storage("gs://cold/mixed")
+    for name in ("a.tar", "b.tar", "c.tar"):
+        storage.create(name, bytes(2**20))
+    gcs.set_storage_class("cold/mixed/c.tar", "ARCHIVE")
+    found = checked("gs://cold/mixed", "--zone", "europe-west4-a")
+    assert found["verdict"] == CO_LOCATED
+    assert found["one_pass_usd"]["retrieval"] == pytest.approx((2 * 0.01 + 0.05) / 2**10)
+    assert found["one_pass_usd"]["operations"] == pytest.approx((2 * 0.001 + 0.05) / 1000)
+    assert checked("gs://cold/mixed", "--zone", "us-central1-a")["commands"][1] == (
+        "gcloud storage cp --recursive gs://cold/mixed gs://NEW-BUCKET/"
+    )
+
+
+def test_autoclass_has_no_retrieval():
+    open_storage("gs://auto/x").create("a.tar", bytes(2**20))
+    assert checked("gs://auto/x", "--zone", "europe-west4-a")["one_pass_usd"]["retrieval"] == 0
+
+
+def test_prices_of_a_file_decide(dataset, tmp_path):
+    prices = tmp_path / "prices.csv"
+    prices.write_text("item,of,where,usd\ntransfer_per_gib,europe-west4,us-central1,0\n")
+    assert checked(dataset, "--zone", "us-central1-a", "--prices", prices)["verdict"] == FREE
+
+
+def test_a_copy_beside_the_reader_is_named(originals, gcs):
+    url = build_here("imagenet", originals["imagenet"], "gs://region-eu/copied", "tfrecord")
+    replicas = [
+        {"url": "gs://far/copied", "location": "ASIA-EAST1", "location_type": "region"},
+        {"url": "gs://region-us/copied", "location": "US-CENTRAL1", "location_type": "region"},
+    ]
+    storage = open_storage(url)
+    storage.create(REPLICAS, json.dumps({"version": 1, "replicas": replicas}).encode())
+    found = checked(url, "--zone", "us-central1-a")
+    assert found["replica"]["url"] == "gs://region-us/copied"
+    assert found["commands"] == []
+    storage.delete(REPLICAS)
+    storage.create(REPLICAS, b"{}")
+    assert "no list of replicas" in checked(url, "--zone", "us-central1-a")["notes"][0]
+
+
+def test_people_read_the_price_and_what_to_do(dataset):
+    run = dataprep("check-region", dataset, "--zone", "us-central1-a", "--epochs", "90")
+    assert run.returncode == 1, run.stderr
+    assert "verdict     paid at $0.05 per GiB: us-central1-a reads from europe-west4" in run.stdout
+    assert "copy it beside the reader" in run.stdout
+    assert f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet" in run.stdout
+    assert run.stderr == ""
+
+
+def test_a_bucket_tells_its_class_and_place(buckets):
+    found = bucket_location("cold")
+    assert (found.location, found.location_type, found.storage_class) == ("EUROPE-WEST4", "region", "NEARLINE")
+    assert bucket_location("dual-own").data_locations == ("US-CENTRAL1", "US-WEST1")
+    assert bucket_location("zonal-us").location_type == "zone"
+    assert bucket_location("auto").autoclass is True
+    assert bucket_location("layout-only").storage_class is None
+
+
+# The guard
+
+
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_the_guard_refuses_what_is_paid_and_nothing_else(vm, bucket):
+    zone = vm.values["instance/zone"].rpartition("/")[2]
+    expected = VERDICTS[bucket][READERS.index(zone)]
+    if expected != PAID:
+        assert guard(f"gs://{bucket}/x", "refuse").verdict.kind == expected
+        return
+    with pytest.raises(UsageError, match=rf"is read from {zone}: \$0\.0[25] per GiB; .* --region-policy warn"):
+        guard(f"gs://{bucket}/x", "refuse")
+
+
+def test_the_guard_warns_once_where_it_may_not_refuse(american_vm, caplog):
+    for _ in range(3):
+        assert guard("gs://region-eu/warned", "warn").verdict.kind == PAID
+    assert [record.message for record in caplog.records] == [
+        "dataprep: warning: gs://region-eu/warned lies in europe-west4 and is read from us-central1-a: $0.05 per GiB"
+    ]
+
+
+def test_the_guard_never_refuses_what_it_does_not_know(american_vm, caplog):
+    assert guard("gs://hidden/x", "refuse").verdict.kind == UNKNOWN
+    assert "storage.objects.list" in caplog.text
+    assert guard("gs://no-such-bucket/x", "refuse") is None
+
+
+@pytest.mark.parametrize(("url", "policy"), [("gs://region-eu/x", "off"), ("/data", "refuse"), ("file:///x", "refuse")])
+def test_nothing_is_asked_where_nothing_can_be_refused(american_vm, gcs, url, policy):
+    before = gcs.stats()["requests"]
+    assert guard(url, policy) is None
+    assert american_vm.asked == []
+    assert gcs.stats()["requests"] == before
+
+
+def test_outside_google_cloud_no_bucket_is_asked(gcs):
+    before = gcs.stats()["requests"]
+    assert guard("gs://region-eu/x", "refuse") is None
+    assert gcs.stats()["requests"] == before
+
+
+def test_another_policy_is_refused():
+    with pytest.raises(UsageError, match="must be one of refuse, warn, off, got 'maybe'"):
+        guard("/data", "maybe")
+
+
+# Who calls it
+
+
+def test_a_loader_reads_nothing_from_afar_unless_it_may(american_vm, dataset, gcs, caplog):
+    guard(dataset, "warn")  # where the bucket is, is asked once
+    before = gcs.stats()["requests"]
+    with pytest.raises(UsageError, match=r"\$0.05 per GiB"):
+        open_loader(dataset, batch_size=8)
+    assert gcs.stats()["requests"] == before
+    with open_loader(dataset, batch_size=8, image_size=32, threads=1, region_policy="warn") as loader:
+        assert next(iter(loader)).images.shape == (8, 32, 32, 3)
+    assert "$0.05 per GiB" in caplog.text
+
+
+def test_adopted_data_are_judged_where_they_lie(american_vm, dataset, tmp_path, monkeypatch):
+    index = tmp_path / "index"
+    shutil.rmtree(index, ignore_errors=True)
+    with monkeypatch.context() as patch:
+        patch.setenv("NO_GCE_CHECK", "true")
+        run = dataprep("adopt", f"{dataset}/train", "--index", index)
+    assert run.returncode == 0, run.stderr
+    with pytest.raises(UsageError, match="gs://region-eu/imagenet/train lies in europe-west4"):
+        open_loader(str(index), batch_size=8)
+
+
+def build(*arguments: object) -> Result:
+    return CliRunner().invoke(build_module.command, ["imagenet", *(str(each) for each in arguments)])
+
+
+def test_a_build_is_refused_before_anything_is_written(american_vm, originals, gcs):
+    arguments = ["--source", originals["imagenet"], "--format", "webdataset", "--allow-partial"]
+    for output, beside, expected in (
+        ("gs://region-eu/refused", None, True),
+        ("gs://region-us/refused", "europe-west4-a", True),
+        ("gs://multi-eu/refused", "europe-west4-a", True),
+    ):
+        result = build(*arguments, "--output", output, *(["--beside", beside] if beside else []))
+        assert isinstance(result.exception, UsageError) == expected
+        assert "per GiB" in str(result.exception)
+        assert list(open_storage(output).list()) == []
+
+
+def test_a_build_reads_no_source_from_afar(american_vm, dataset, tmp_path):
+    result = build("--source", dataset, "--output", tmp_path / "out", "--format", "webdataset")
+    assert isinstance(result.exception, UsageError)
+    assert "gs://region-eu/imagenet lies in europe-west4 and is read from us-central1-a" in str(result.exception)
+
+
+def test_dataflow_reads_the_source_where_it_was_told_to_work(american_vm, dataset, tmp_path):
+    arguments = ["--source", "gs://region-us/none", "--output", tmp_path / "out", "--format", "webdataset"]
+    result = build(*arguments, "--runner", "DataflowRunner", "--", "--region=europe-west4")
+    assert "gs://region-us/none lies in us-central1 and is read from europe-west4" in str(result.exception)
+
+
+def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, originals):
+    arguments = ["--source", originals["imagenet"], "--format", "webdataset", "--allow-partial", "--dry-run"]
+    result = build(*arguments, "--output", "gs://region-eu/dry")
+    assert result.exit_code == 0, result.exception
+    assert "output gs://region-eu/dry: paid; us-central1-a reads from europe-west4" in result.stdout
+    assert "requests and costs under $0.01" in result.stdout
+    document = json.loads(build(*arguments, "--output", "gs://region-eu/dry", "--json").stdout)
+    assert document["buckets"][0]["usd_per_gib"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt"), [("imagenet", "webdataset"), ("imagenet", "imagefolder"), ("coco-dup5", "tfrecord")]
+)
+def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):
+    folder, source = originals[name.removesuffix("-dup5")], f"gs://region-us/originals/{name}"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            open_storage(source).create(str(path.relative_to(folder)), path.read_bytes())
+    arguments = ["build", name, "--source", source, "--output", f"gs://region-us/predicted-{name}-{fmt}"]
+    arguments += ["--format", fmt, "--allow-partial", "--num-shards", 4, "--workers", 1, "--max-reject-ratio", 1]
+    planned = dataprep(*arguments, "--dry-run", "--json")
+    assert planned.returncode == 0, planned.stderr
+    predicted = {each["role"]: each["traffic"] for each in json.loads(planned.stdout)["buckets"]}
+    before = gcs.stats()
+    run = dataprep(*arguments)
+    assert run.returncode == 0, run.stderr
+    after = gcs.stats()
+    found = {kind: after["operations"][kind] - before["operations"][kind] for kind in ("A", "B")}
+    assert found["A"] == pytest.approx(sum(each["inserts"] for each in predicted.values()), rel=0.05)
+    assert found["B"] == pytest.approx(sum(each["gets"] for each in predicted.values()), rel=0.05)
+    assert after["bytes_served"] - before["bytes_served"] == pytest.approx(predicted["source"]["num_bytes"], rel=0.05)
+
+
+def _manifest(url: str) -> dict:
+    return json.loads(open_storage(url).read("dataset.json"))
