@@ -23,9 +23,10 @@ from dataprep.plan import codec_versions
 from loaders.cpu import available_cores, background_cores
 from loaders.devices import Device
 from loaders.findings import Applied, Diagnosis, Fix, Limit, StepTimes
-from loaders.fixes import Bench, find_fixes
+from loaders.fixes import find_fixes
 from loaders.loader import Batch, Loader
 from loaders.rates import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
+from loaders.stages import Stages
 from loaders.trial import Observed, Setup, loader_settings, observe
 
 TIMELINE_STEPS = 200
@@ -56,17 +57,17 @@ def diagnose(
         background = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
-        bench = Bench(setup, device, loader, batch, background, seconds / 2, Path(folder), progress)
-        compute = bench.stages["compute"]
+        stages = Stages(setup, device, loader, batch, background, seconds / 2, Path(folder), progress)
+        compute = stages.alone["compute"]
         progress("the run as it is")
         observed = observe(setup, device, seconds)
-        bench.measure_stages(observed.images_per_s)
-        rates = bench.rates(setup)
+        stages.measure_stages(observed.images_per_s)
+        rates = stages.rates(setup)
         predicted = predict(rates)
         is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
         limit: Limit = "compute" if is_compute_bound else predicted.limit
-        fixes = find_fixes(bench, observed.images_per_s, predicted, limit)
-        return _diagnosis(bench, observed, rates, predicted, limit, fixes)
+        fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
+        return _diagnosis(stages, observed, rates, predicted, limit, fixes)
 
 
 def apply_best(setup: Setup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
@@ -105,36 +106,36 @@ def _first_batch(loader: Loader) -> Batch:
 
 
 def _diagnosis(
-    bench: Bench,
+    stages: Stages,
     observed: Observed,
     rates: Rates,
     predicted: Prediction,
     limit: Limit,
     fixes: Sequence[Fix],
 ) -> Diagnosis:
-    compute, cores = bench.stages["compute"].images_per_s, available_cores()
+    compute, cores = stages.alone["compute"].images_per_s, available_cores()
     attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
     times = [step.times for step in observed.steps]
     wait, transfer, share = _shares(times)
     return Diagnosis(
-        url=bench.loader.dataset.url,
-        device=bench.device.name,
+        url=stages.loader.dataset.url,
+        device=stages.device.name,
         verdict=_verdict(observed.images_per_s, compute, limit, fixes),
         limit=limit,
         observed_images_per_s=observed.images_per_s,
         predicted_images_per_s=predicted.images_per_s,
         contention=_contention(observed.images_per_s, predicted),
         utilisation=min(1.0, observed.images_per_s / compute),
-        stages=tuple(bench.stages.values()),
+        stages=tuple(stages.alone.values()),
         wait_share=wait,
         transfer_share=transfer,
         compute_share=share,
         timeline=_timeline(times),
         fixes=tuple(fixes),
         applied=None,
-        bytes_per_image=bench.bytes_per_image,
-        settings=_settings(bench.setup),
-        machine=machine(bench.background),
+        bytes_per_image=stages.bytes_per_image,
+        settings=_settings(stages.setup),
+        machine=machine(stages.background),
         attainable_images_per_s=attainable,
         allocation=allocation,
     )

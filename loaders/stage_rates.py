@@ -52,6 +52,8 @@ class Fetched:
     in_flight: float
     """Images asked for and not there yet, on average."""
     images: list[bytes]
+    is_cold: bool
+    """It was read from where it lies, and not from the page cache."""
 
 
 class _Quiet:
@@ -102,7 +104,8 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
         keep: Images of which the bytes are returned.
     """
     storage, dataset = loader.dataset.storage(), loader.dataset
-    if storage.is_local and dataset.split.num_bytes > COLD_MEMORY_SHARE * memory_bytes():
+    is_cold = not storage.is_local or dataset.split.num_bytes > COLD_MEMORY_SHARE * memory_bytes()
+    if storage.is_local and is_cold:
         _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
     with open_fetcher(storage, dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
         arrivals = _arrivals(fetcher, _batches(loader, config), config)
@@ -119,7 +122,7 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
     rate = taken / used.elapsed_s
     in_flight = min(config.prefetch_batches * config.rows, _reads_in_flight(storage, config))
     found = StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
-    return Fetched(found, num_bytes / max(1, taken), in_flight, images)
+    return Fetched(found, num_bytes / max(1, taken), in_flight, images, is_cold)
 
 
 def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:

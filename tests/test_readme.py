@@ -14,7 +14,7 @@ from dataprep.cli import COMMANDS
 from tests.support.markdown import ROOT, Block, blocks, commands, shows
 
 README = "README.md"
-MAX_LINES = 220
+MAX_LINES = 260
 BETWEEN_PROGRAMS = "\0"
 RUN_EACH = f"""
 import runpy, sys

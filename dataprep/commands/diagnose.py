@@ -60,7 +60,7 @@ A simulated device takes so many images a second and no core: `simulated:RATE`, 
     show_default=True,
     help="Batches sent to the device while it computes; 0: each step waits for its own.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1), default=3.0, show_default=True, help="To watch the run.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=2.0, show_default=True, help="To watch the run.")
 @click.option("--apply", "apply_fix", is_flag=True, help="Try the best fix that needs no rebuild, and compare.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
 @json_option
