@@ -1,0 +1,107 @@
+"""Runs of an entry that are killed and started again, beside one that is not.
+
+python -m tests.support.training DATA FOLDER xla 10       ten kills, 200 steps, on XLA's CPU device
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1", "TPU_SKIP_MDS_QUERY": "1"}
+SMALL = {
+    "model": "mae_vit_micro_patch8",
+    "input_size": 32,
+    "effective_batch_size": 8,
+    "epochs": 3,
+    "warmup_epochs": 1,
+    "blr": 0.05,
+    "log_interval_steps": 1,
+    "num_workers": 2,
+}
+"""Flags of a run that a processor does in seconds."""
+LONG = {**SMALL, "epochs": 30, "max_steps": 200, "ckpt_interval_steps": 10}
+
+
+def start(*arguments: str, **environment: str) -> subprocess.Popen:
+    """Start a Python module in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, **ENVIRONMENT, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def flags_of(**values: Any) -> list[str]:
+    """As a command line says them."""
+    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+
+
+def losses(folder: object) -> dict[int, float]:
+    """Of every step in a run's log, of which each must be there once."""
+    lines = [json.loads(line) for line in log_lines(folder)]
+    found = {line["step"]: line["loss"] for line in lines}
+    assert len(found) == len(lines), "a step was logged twice"
+    return found
+
+
+def log_lines(folder: object) -> list[str]:
+    """Whole ones; none before the run has begun."""
+    path = Path(str(folder)) / "log.txt"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def killed_and_resumed(module: str, folder: Path, expected: dict[int, float], rng: random.Random, **flags: Any) -> int:
+    """Kill a run at a random step and start it again: the losses are those of the uninterrupted one.
+
+    Returns:
+        The number of steps after which it was killed.
+    """
+    arguments = flags_of(output_dir=folder, resume="automatic", **flags)
+    steps = rng.randint(1, len(expected) - 1)
+    with start(module, *arguments, PYTHONUNBUFFERED="1") as process:
+        while process.poll() is None and len(log_lines(folder)) < steps:
+            time.sleep(0.005)
+        process.kill()
+    with start(module, *arguments) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    assert losses(folder) == expected, f"killed after {steps} steps"
+    return steps
+
+
+def two_runs(module: str, folder: Path, **flags: Any) -> dict[int, float]:
+    """Losses of two runs, which must be the same."""
+    found = []
+    for name in ("first", "second"):
+        with start(module, *flags_of(output_dir=folder / name, **flags)) as process:
+            _, errors = process.communicate()
+        assert process.returncode == 0, errors[-3000:]
+        found.append(losses(folder / name))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def main() -> None:
+    data, folder, device, times = sys.argv[1:]
+    flags = {"data_path": data, "device": device, **LONG}
+    expected = two_runs("train.pretrain_mae", Path(folder), **flags)
+    print(f"two runs: {len(expected)} losses are the same", flush=True)
+    rng = random.Random(0)
+    for number in range(int(times)):
+        steps = killed_and_resumed("train.pretrain_mae", Path(folder) / f"killed-{number}", expected, rng, **flags)
+        print(f"killed after {steps} steps and resumed: the same", flush=True)
+
+
+if __name__ == "__main__":
+    main()

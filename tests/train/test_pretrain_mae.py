@@ -1,0 +1,203 @@
+"""The entry: exact, resumable after any end, and what it writes. On XLA and under SPMD in processes of their own."""
+
+import json
+import random
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.errors import DataprepError, UsageError
+from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
+from train.mae_flags import REFUSED, Flags, parse_steps
+from train.pretrain_mae import MAETask, command, open_training
+from train.runtime import open_runtime
+
+STEPS = 22
+
+
+@pytest.fixture(scope="module")
+def expected(dataset, tmp_path_factory):
+    """Losses of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    flags = Flags(data_path=dataset, device="cpu", output_dir=str(folder), **SMALL)
+    assert open_training(flags).run() == 0
+    found = losses(folder)
+    assert list(found) == list(range(1, STEPS + 1))
+    return found
+
+
+def test_two_runs_are_the_same_and_another_seed_is_not(pretrain, expected, tmp_path):
+    assert pretrain(output_dir=str(tmp_path / "same")) == 0
+    assert losses(tmp_path / "same") == expected
+    pretrain(output_dir=str(tmp_path / "other"), seed=1, max_steps=2)
+    assert losses(tmp_path / "other")[1] != expected[1]
+
+
+def test_stopped_in_the_middle_of_an_epoch_and_resumed(pretrain, expected, tmp_path):
+    for stop in (3, 11, 0):  # steps 7 and 15 end epochs
+        assert pretrain(output_dir=str(tmp_path), max_steps=stop, resume="automatic") == 0
+    assert losses(tmp_path) == expected
+
+
+def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
+    killed_and_resumed("train.pretrain_mae", tmp_path, expected, random.Random(), **flags)
+
+
+def test_a_checkpoint_on_sigterm(dataset, pretrain, expected, tmp_path):
+    flags = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
+    with start("train.pretrain_mae", *flags) as process:
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    done = len(losses(tmp_path))
+    assert (process.returncode, done < STEPS) == (143, True), errors
+    assert f"stopped by a signal after step {done}" in errors
+    assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.pth"))) == 1
+    assert pretrain(output_dir=str(tmp_path), resume="automatic") == 0
+    assert losses(tmp_path) == expected
+
+
+def test_a_damaged_checkpoint_is_skipped_and_said(pretrain, expected, tmp_path, capsys):
+    pretrain(output_dir=str(tmp_path), max_steps=5, ckpt_interval_steps=2)
+    newest, *_ = sorted(tmp_path.glob("checkpoint-*.pth"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    capsys.readouterr()
+    pretrain(output_dir=str(tmp_path), resume="automatic")
+    errors = capsys.readouterr().err
+    assert f"{newest}: " in errors
+    assert "damaged; skipped" in errors
+    assert "goes on after step 4" in errors
+    assert losses(tmp_path) == expected
+
+
+def test_a_new_run_does_not_mix_with_an_older_one(pretrain, tmp_path):
+    pretrain(output_dir=str(tmp_path), max_steps=1)
+    with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
+        pretrain(output_dir=str(tmp_path))
+    assert list(losses(tmp_path)) == [1]
+
+
+def test_a_bucket_holds_the_checkpoints(pretrain, expected, tmp_path, bucket_url):
+    for stop in (9, 0):
+        pretrain(output_dir=bucket_url, log_dir=str(tmp_path), max_steps=stop, resume="automatic", keep_checkpoints=1)
+    assert losses(tmp_path) == expected
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole(pretrain, expected, tmp_path):
+    pretrain(output_dir=str(tmp_path), accum_iter=4, max_steps=6)
+    assert losses(tmp_path) == pytest.approx({step: expected[step] for step in range(1, 7)}, rel=1e-4)
+
+
+def test_plain_folders_are_indexed_first(dataset, pretrain, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    from PIL import Image
+
+    for number in range(12):
+        folder = tmp_path / "photos" / "train" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    listing = sorted((tmp_path / "photos").rglob("*"))
+    pretrain(data_path=str(tmp_path / "photos"), output_dir=str(tmp_path / "out"), max_steps=2)
+    assert list(losses(tmp_path / "out")) == [1, 2]
+    assert sorted((tmp_path / "photos").rglob("*")) == listing
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path, monkeypatch):
+    parts = MAETask.parts
+
+    def poisoned(self, batch, positions):
+        for loss in parts(self, batch, positions):
+            yield loss * float("inf") if positions.start >= 24 else loss
+
+    monkeypatch.setattr(MAETask, "parts", poisoned)
+    with pytest.raises(DataprepError, match=r"step 4: the loss is inf.* of 8 samples the first are \w+"):
+        pretrain(output_dir=str(tmp_path), log_interval_steps=2, ckpt_interval_steps=1)
+    report = json.loads((tmp_path / "not-finite-000000004.json").read_text())
+    assert len(set(report["keys"])) == 8
+    assert not list(tmp_path.glob("checkpoint-000000004-*"))
+
+
+def test_it_learns(pretrain, expected, tmp_path):
+    pretrain(output_dir=str(tmp_path), epochs=20, blr=0.1)
+    found = list(losses(tmp_path).values())
+    assert np.mean(found[-10:]) < 0.7 * np.mean(found[:3])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"effective_batch_size": 9, "accum_iter": 2},
+            "cannot be shared by 1 devices x 2 parts; choose a multiple of 2",
+        ),
+        ({"batch_size": 5}, "makes 5, --effective_batch_size is 8; give one of them"),
+        ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
+        ({"use_xla": True}, "--use_xla and --device cpu"),
+        ({"pin_mem": True}, "for CUDA"),
+        ({"use_byol_crop": True}, "no such crop"),
+        ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
+        ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
+        ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
+        ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 or more"),
+        ({"warmup_epochs": 40}, "warmup_epochs 40 of 3 epochs"),
+        ({"device": "cuda"}, "no CUDA device here"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(pretrain, tmp_path, flags, message):
+    with pytest.raises(UsageError, match=message):
+        pretrain(**{"output_dir": str(tmp_path), **flags})
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_flags_of_launchers_are_refused_with_the_reason(name):
+    with pytest.raises(UsageError, match=f"--{name}: there is no launcher"):
+        command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
+
+
+def test_batch_sizes():
+    runtime = open_runtime("cpu")
+    both = {"data_path": "x", "accum_iter": 2}
+    assert Flags(**both).effective_batch(runtime) == 128
+    assert Flags(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
+    assert Flags(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
+    assert parse_steps("20:25") == (20, 25)
+
+
+def test_on_xla_two_runs_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):
+    with start("tests.train.test_pretrain_mae", dataset, str(tmp_path)) as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+    first = losses(tmp_path / "0")
+    assert len(first) == 10
+    assert losses(tmp_path / "1") == first
+    assert losses(tmp_path / "2") == first
+    assert len(list((tmp_path / "0" / "plugins" / "profile").glob("*/*.xplane.pb"))) == 1
+
+
+def test_under_spmd_four_devices_have_the_losses_of_one(dataset, expected, tmp_path):
+    flags = flags_of(data_path=dataset, device="xla", output_dir=tmp_path, max_steps=4, **SMALL)
+    with start("train.pretrain_mae", *flags, CPU_NUM_DEVICES="4") as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+    assert losses(tmp_path) == pytest.approx({step: expected[step] for step in range(1, 5)}, abs=1e-5)
+
+
+def on_xla(dataset: str, folder: Path) -> None:
+    """Ten steps, ten steps, and four, then six more."""
+    common = {"data_path": dataset, "device": "xla", **SMALL}
+    for name, runs in (("0", [(10, "3:5")]), ("1", [(10, "")]), ("2", [(4, ""), (10, "")])):
+        for max_steps, profile in runs:
+            flags = Flags(**common, output_dir=str(folder / name), max_steps=max_steps, profile_steps=profile)
+            training = open_training(flags)
+            training.resume("automatic")
+            training.run()
+
+
+if __name__ == "__main__":
+    on_xla(sys.argv[1], Path(sys.argv[2]))

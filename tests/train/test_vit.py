@@ -1,0 +1,94 @@
+"""Vision transformers beside timm's with the same weights."""
+
+import pytest
+import timm
+import torch
+
+from dataprep.errors import UsageError
+from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
+
+NAMED = {
+    "vit_base_patch16_224": (
+        ViTConfig(image_size=224, patch_size=16, depth=12, block=BlockConfig(dim=768, num_heads=12)),
+        86.6,
+    ),
+    "vit_large_patch16_224": (
+        ViTConfig(image_size=224, patch_size=16, depth=24, block=BlockConfig(dim=1024, num_heads=16)),
+        304.3,
+    ),
+    "vit_huge_patch14_224": (
+        ViTConfig(image_size=224, patch_size=14, depth=32, block=BlockConfig(dim=1280, num_heads=16)),
+        632.0,
+    ),
+}
+
+
+def small(pool: str) -> tuple[VisionTransformer, torch.nn.Module]:
+    torch.manual_seed(0)
+    block = BlockConfig(dim=48, num_heads=3)
+    config = ViTConfig(
+        image_size=32, patch_size=8, depth=3, block=block, num_classes=7, pool=pool, class_token=pool == "token"
+    )
+    ours = VisionTransformer(config)
+    theirs = timm.models.vision_transformer.VisionTransformer(
+        img_size=32, patch_size=8, depth=3, embed_dim=48, num_heads=3, num_classes=7,
+        global_pool={"token": "token", "average": "avg"}[pool], class_token=pool == "token",
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.normal_(std=0.2)  # no zeros that would hide a bias
+    theirs.load_state_dict(ours.state_dict())
+    return ours, theirs
+
+
+@pytest.mark.parametrize("pool", ["token", "average"])
+def test_logits_and_gradients_are_timms(pool):
+    ours, theirs = small(pool)
+    images = torch.randn(5, 3, 32, 32)
+    logits, expected = ours(images), theirs(images)
+    assert (logits - expected).abs().max() < 2e-5
+    for output in (logits, expected):
+        torch.nn.functional.cross_entropy(output, torch.arange(5)).backward()
+    gradients = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        scale = gradients[name].grad.abs().max()
+        assert (parameter.grad - gradients[name].grad).abs().max() <= 1e-4 * scale, name
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_parameter_counts_are_timms_and_the_published_ones(name):
+    config, millions = NAMED[name]
+    with torch.device("meta"):
+        count = sum(each.numel() for each in VisionTransformer(config).parameters())
+        theirs = timm.create_model(name, num_classes=1000)
+    assert count == sum(each.numel() for each in theirs.parameters())
+    assert round(count / 1e6, 1) == millions
+
+
+def test_a_bias_of_keys_changes_nothing():
+    torch.manual_seed(0)
+    with_bias = VisionTransformer(
+        ViTConfig(image_size=16, patch_size=8, depth=2, block=BlockConfig(dim=16, num_heads=2))
+    )
+    block = BlockConfig(dim=16, num_heads=2, k_bias=False)
+    without = VisionTransformer(ViTConfig(image_size=16, patch_size=8, depth=2, block=block))
+    weights = with_bias.state_dict()
+    for name in [name for name in weights if name.endswith("qkv.bias")]:
+        torch.nn.init.normal_(weights[name])
+        query, _, value = weights[name].chunk(3)
+        prefix = name.removesuffix("qkv.bias")
+        weights |= {f"{prefix}q_bias": query, f"{prefix}v_bias": value}
+    with_bias.load_state_dict({name: weights[name] for name in with_bias.state_dict()})
+    without.load_state_dict({name: weights[name] for name in without.state_dict()})
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.allclose(with_bias(images), without(images), atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused():
+    block = BlockConfig(dim=16, num_heads=2)
+    with pytest.raises(UsageError, match="images of 30 pixels cannot be cut into patches of 8"):
+        ViTConfig(image_size=30, patch_size=8, depth=1, block=block)
+    with pytest.raises(UsageError, match="a width of 16 cannot be cut into 3 heads"):
+        BlockConfig(dim=16, num_heads=3)
+    with pytest.raises(UsageError, match="pool must be token"):
+        ViTConfig(image_size=32, patch_size=8, depth=1, block=block, class_token=False)

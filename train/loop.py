@@ -1,0 +1,330 @@
+"""The training loop that the entries share: batches in, log lines and checkpoints out, exactly resumable.
+
+A batch of the loader is one update of the weights, however many parts its gradient is accumulated over. So the state
+after any update is: weights, optimiser, generators, and the loader's position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from dataprep.errors import DataprepError, UsageError
+from loaders.loader import Loader
+from loaders.monitor import StepMonitor
+from loaders.torch import TorchBatch
+from train.checkpoint import CheckpointFolder, load_any
+from train.logs import Logs
+from train.runtime import Runtime, on_host
+from train.schedule import HalfCosine
+
+STATE_VERSION = 1
+AUTOMATIC = "automatic"
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+_SHOWN_KEYS = 4
+
+
+class Task(Protocol):
+    """What an entry trains."""
+
+    def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
+        """Losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
+
+        Args:
+            batch: On the device.
+            positions: Of its samples, counted over all epochs.
+        """
+
+    def picture(self, weights: dict[str, Any], step: int, logs: Logs) -> None:
+        """Show what the weights, on the host, do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """When to stop, say something, and save.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+
+    epochs: int
+    accum_iter: int = 1
+    """Parts of a batch over which its gradient is accumulated."""
+    log_interval_steps: int = 20
+    ckpt_interval: int = 20
+    """Epochs; the last one is saved in any case."""
+    ckpt_interval_steps: int = 0
+    """0: none for this reason."""
+    ckpt_interval_minutes: float = 0
+    """0: none for this reason."""
+    profile_steps: tuple[int, int] | None = None
+    """Traced from the first of these steps until before the second."""
+    max_steps: int = 0
+    """0: all; otherwise the run ends after so many, as if it were stopped."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("accum_iter", 1), ("log_interval_steps", 1), ("ckpt_interval", 1)):
+            if getattr(self, name) < least:
+                raise UsageError(f"--{name} must be {least} or more, got {getattr(self, name)}")
+        for name in ("ckpt_interval_steps", "ckpt_interval_minutes", "max_steps"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name} must be 0 or more, got {getattr(self, name)}")
+
+
+@dataclass(kw_only=True)
+class Training:
+    """A run: all that is needed for a step, and what it writes."""
+
+    config: LoopConfig
+    runtime: Runtime
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: HalfCosine
+    loader: Loader
+    task: Task
+    logs: Logs
+    checkpoints: CheckpointFolder | None
+    """None saves nothing."""
+    description: dict[str, Any] = field(default_factory=dict)
+    """Flags, kept in checkpoints."""
+    step: int = 0
+    """Updates that were done."""
+    _unread: list[tuple[int, torch.Tensor, list[str]]] = field(default_factory=list)
+    """Step, loss and keys of the updates whose losses nobody looked at yet."""
+    _loader_state: dict[str, Any] | None = None
+    _saved_step: int = -1
+    _saved_s: float = field(default_factory=time.monotonic)
+
+    def resume(self, where: str) -> None:
+        """Go on from a checkpoint, or see that a new run does not mix with an older one.
+
+        Args:
+            where: `automatic`, for the newest valid one of `checkpoints`, if there is any; a path or URL; or nothing.
+
+        Raises:
+            UsageError: It is of another model or sequence of batches; or nothing was said, and there are some.
+            FormatError: It is damaged.
+        """
+        if not where:
+            if self.checkpoints is not None and self.checkpoints.list():
+                raise UsageError(
+                    f"{self.checkpoints.url}: checkpoints of a run stand there; go on with --resume automatic, or "
+                    "choose another --output_dir"
+                )
+            return
+        if where != AUTOMATIC:
+            state: dict[str, Any] = load_any(where)
+        elif self.checkpoints is None:
+            raise UsageError("--resume automatic looks in --output_dir, which is empty; give both")
+        else:
+            found = self.checkpoints.newest_valid(self.logs.tell)
+            if found is None:
+                self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting anew")
+                return
+            where, state = f"{self.checkpoints.url}/{found[0].name}", found[1]
+        self._take(where, state)
+        self.logs.tell(f"goes on after step {self.step}, from {where}")
+
+    def run(self) -> int:
+        """Train to the end; the exit code, which is another one where a signal ended it before."""
+        total_steps = self.loader.order.first_batch(self.config.epochs)
+        if total_steps < 1:
+            raise UsageError(
+                f"{self.loader.order.num_samples:,} images make no batch of {self.loader.config.batch_size:,} in "
+                f"{self.config.epochs} epochs; choose a smaller batch"
+            )
+        self.logs.open(step=self.step, total_steps=total_steps)
+        try:
+            with _signals() as stop, contextlib.closing(_Profile(self)) as profile:
+                self._run(total_steps, stop, profile)
+        finally:
+            self.logs.close()
+            self.loader.close()
+        return STOPPED_EXIT_CODE if stop.asked else 0
+
+    def _run(self, total_steps: int, stop: _Stop, profile: _Profile) -> None:
+        monitor = StepMonitor(batch_images=self.loader.config.batch_size)
+        last_step = min(total_steps, self.config.max_steps or total_steps)
+        while self.step < last_step:
+            epoch = self.loader.epoch
+            with contextlib.closing(self.runtime.batches(self.loader)) as batches:
+                for batch in monitor.waiting(batches):
+                    profile.before(self.step)
+                    self._update(batch)
+                    monitor.stepped()
+                    done = self.step >= last_step or stop.asked
+                    if done or self.step % self.config.log_interval_steps == 0:
+                        self._log(monitor)
+                    if self._is_save_due(epoch, total_steps) or done:
+                        self._save()
+                    if done:
+                        break
+            if stop.asked:
+                self.logs.tell(f"stopped by a signal after step {self.step}; --resume automatic goes on")
+                return
+
+    def _update(self, batch: TorchBatch) -> None:
+        config = self.loader.config
+        stop = int(batch.state["position"])
+        first = stop - config.batch_size
+        lr = self.schedule.at(first / self._epoch_samples)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        loss = torch.zeros((), device=self.runtime.device)
+        for part in self.task.parts(batch, range(first + config.rank, stop, config.world_size)):
+            share = part / self.config.accum_iter
+            share.backward()  # type: ignore[no-untyped-call]
+            loss = loss + share.detach()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.runtime.end_step()
+        self.step = stop // config.batch_size
+        self._loader_state = batch.state
+        self._unread.append((self.step, loss, batch.keys))
+
+    def _log(self, monitor: StepMonitor) -> None:
+        losses = self._read_losses()
+        samples = self.step * self.loader.config.batch_size
+        line = {
+            "step": self.step,
+            "epoch": samples / self._epoch_samples,
+            "loss": math.fsum(losses) / len(losses),
+            "lr": self.optimizer.param_groups[0]["lr"],
+            **monitor.take(),
+        }
+        memory_bytes = self.runtime.memory_bytes()
+        self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
+
+    def _read_losses(self) -> list[float]:
+        """Losses since the last look, which waits for the device.
+
+        Raises:
+            DataprepError: One is not finite.
+        """
+        unread, self._unread = self._unread, []
+        losses = [float(loss) for _, loss, _ in unread]
+        for value, (step, _, keys) in zip(losses, unread, strict=True):
+            if not math.isfinite(value):
+                self._report(step, value, keys)
+        return losses
+
+    def _report(self, step: int, loss: float, keys: list[str]) -> None:
+        where = ""
+        if self.logs.folder is not None:
+            path = self.logs.folder / f"not-finite-{step:09d}.json"
+            path.write_text(json.dumps({"step": step, "loss": str(loss), "keys": keys}) + "\n")
+            where = f", all of them in {path}"
+        shown = ", ".join(keys[:_SHOWN_KEYS])
+        raise DataprepError(
+            f"step {step}: the loss is {loss}, expected a finite one; of {len(keys):,} samples the first are "
+            f"{shown}{where}; look at them, or resume with a lower --lr"
+        )
+
+    def _is_save_due(self, epoch: int, total_steps: int) -> bool:
+        config, order = self.config, self.loader.order
+        if self.step == order.first_batch(epoch + 1) and (
+            epoch % config.ckpt_interval == 0 or self.step == total_steps
+        ):
+            return True
+        if config.ckpt_interval_steps and self.step % config.ckpt_interval_steps == 0:
+            return True
+        elapsed_s = time.monotonic() - self._saved_s
+        return bool(config.ckpt_interval_minutes) and elapsed_s >= 60 * config.ckpt_interval_minutes
+
+    def _save(self) -> None:
+        if self.checkpoints is None or self.runtime.rank != 0 or self._saved_step == self.step:
+            return
+        pending = self._unread
+        self._read_losses()  # a state that led to no finite loss is not kept
+        self._unread = pending
+        state = {
+            "version": STATE_VERSION,
+            "step": self.step,
+            "model": on_host(self.model.state_dict()),
+            "optimizer": on_host(self.optimizer.state_dict()),
+            "random": on_host(self.runtime.random_state()),
+            "loader": self._loader_state,
+            "description": self.description,
+        }
+        saved = self.checkpoints.save(self.step, state)
+        self._saved_step, self._saved_s = self.step, time.monotonic()
+        self.logs.tell(f"saved {self.checkpoints.url}/{saved.name}")
+        self.task.picture(state["model"], self.step, self.logs)
+
+    def _take(self, where: str, state: dict[str, Any]) -> None:
+        if state.get("version") != STATE_VERSION:
+            raise UsageError(f"{where}: version {state.get('version')}, this program reads {STATE_VERSION}")
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise UsageError(f"{where}: of another model than --model ({reason}); use the same flags") from None
+        self.loader.load_state_dict(state["loader"])
+        self.runtime.set_random_state(state["random"])
+        self.step = self._saved_step = int(state["step"])
+        theirs = state["description"]
+        for name in sorted(theirs.keys() & self.description.keys()):
+            if theirs[name] != self.description[name]:
+                self.logs.tell(f"note: --{name} was {theirs[name]}, goes on with {self.description[name]}")
+
+    @property
+    def _epoch_samples(self) -> int:
+        return self.loader.order.passes * self.loader.order.num_samples
+
+
+class _Stop:
+    """Whether a signal came."""
+
+    asked = False
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Stop]:
+    """The first SIGTERM or SIGINT asks for a stop after this step; the second one acts as it does elsewhere."""
+    stop = _Stop()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def ask(_number: int, _frame: Any) -> None:
+        stop.asked = True
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    for each in before:
+        signal.signal(each, ask)
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+class _Profile:
+    """Traces some steps."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._stack = contextlib.ExitStack()
+
+    def before(self, step: int) -> None:
+        """Start or stop, where this step says so."""
+        steps, folder = self._training.config.profile_steps, self._training.logs.folder
+        if steps is None or folder is None:
+            return
+        if step == steps[0]:
+            self._stack.enter_context(self._training.runtime.profile(folder))
+        elif step == steps[1]:
+            self.close()
+
+    def close(self) -> None:
+        """Write what was traced."""
+        self._stack.close()

@@ -1,0 +1,47 @@
+"""Learning rates: pure functions of how far a run is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dataprep.errors import UsageError
+
+BASE_BATCH = 256
+"""For which base learning rates are given: Goyal et al., "Accurate, large minibatch SGD", 2017."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalfCosine:
+    """A linear rise, then half a period of a cosine down: Loshchilov and Hutter, "SGDR", ICLR 2017.
+
+    Raises:
+        UsageError: The rise takes longer than the run.
+    """
+
+    lr: float
+    """At the peak."""
+    min_lr: float
+    """At the end."""
+    warmup_epochs: float
+    epochs: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise UsageError(
+                f"warmup_epochs {self.warmup_epochs:g} of {self.epochs:g} epochs; choose a part of them, e.g. "
+                f"--warmup_epochs {self.epochs / 10:g}"
+            )
+
+    def at(self, epoch: float) -> float:
+        """The rate after so many epochs, which may be a fraction."""
+        if epoch < self.warmup_epochs:
+            return self.lr * epoch / self.warmup_epochs
+        falling = self.epochs - self.warmup_epochs
+        share = min(1.0, (epoch - self.warmup_epochs) / falling) if falling else 1.0
+        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
+    """The peak rate of a batch of all devices and accumulated steps together."""
+    return base_lr * effective_batch_size / BASE_BATCH
