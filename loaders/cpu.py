@@ -57,7 +57,10 @@ def own_cpu_s() -> float:
 
 
 def machine_cpu_s() -> float:
-    """Of all processes, on the cores that this one may use, since the machine started; 0 where the system is silent."""
+    """Of all processes on the cores that this one may use, since the machine started; 0 where the system is silent.
+
+    Programs that were told to be nice do not count: they give way to a run.
+    """
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
         ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
@@ -66,8 +69,8 @@ def machine_cpu_s() -> float:
     ticks = 0
     for words in lines:
         if words[0] in ours:
-            user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
-            ticks += user + nice + system + irq + softirq
+            user, _nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            ticks += user + system + irq + softirq
     return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -172,6 +172,18 @@ class Training:
                 self.logs.tell(f"stopped by a signal after step {self.step}; --resume automatic goes on")
                 return
 
+    def apply(self, batch: TorchBatch, positions: range) -> torch.Tensor:
+        """One update of the weights with a batch on the device; its loss, which nobody waits for."""
+        loss = torch.zeros((), device=self.runtime.device)
+        for part in self.task.parts(batch, positions):
+            share = part / self.config.accum_iter
+            share.backward()  # type: ignore[no-untyped-call]
+            loss = loss + share.detach()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.runtime.end_step()
+        return loss
+
     def _update(self, batch: TorchBatch) -> None:
         config = self.loader.config
         stop = int(batch.state["position"])
@@ -179,14 +191,7 @@ class Training:
         lr = self.schedule.at(first / self._epoch_samples)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        loss = torch.zeros((), device=self.runtime.device)
-        for part in self.task.parts(batch, range(first + config.rank, stop, config.world_size)):
-            share = part / self.config.accum_iter
-            share.backward()  # type: ignore[no-untyped-call]
-            loss = loss + share.detach()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.runtime.end_step()
+        loss = self.apply(batch, range(first + config.rank, stop, config.world_size))
         self.step = stop // config.batch_size
         self._loader_state = batch.state
         self._unread.append((self.step, loss, batch.keys))

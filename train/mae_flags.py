@@ -77,6 +77,7 @@ class Flags:
     ckpt_interval_minutes: float = flag(0.0, "Minutes between checkpoints; 0: none for this reason.")
     keep_checkpoints: int = flag(3, "Newest checkpoints that stay.")
     log_interval_steps: int = flag(20, "Updates between log lines.")
+    diagnose: bool = flag(False, "Measure for half a minute what the run waits for, say it, and end; nothing is saved.")
     profile_steps: str = flag("", "A:B traces from update A until before B, for TensorBoard.")
 
     def __post_init__(self) -> None:

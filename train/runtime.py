@@ -41,12 +41,17 @@ class Runtime(Protocol):
     """Processes; one a host."""
     num_devices: int
     """Of all processes."""
+    transfer_ahead: int
+    """Batches that `batches` has on their way beside the one that is yielded."""
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """The rest of the loader's epoch, on the device; each with its own state."""
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
         """A tensor of one entry a row of this host's batch, on the device, cut as the batch is."""
+
+    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """As `put`; returns when the tensor is there."""
 
     def end_step(self) -> None:
         """All of a step was said: launch it."""
@@ -116,6 +121,7 @@ class TorchRuntime:
         self.name = name
         self.device = torch.device(name)
         self._pin_memory = pin_memory
+        self.transfer_ahead = 0 if name == "cpu" else 1
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """On CUDA the next batch travels while the one before is trained on."""
@@ -147,6 +153,13 @@ class TorchRuntime:
             moved = rows.pin_memory().to(self.device, non_blocking=True)
         torch.cuda.current_stream().wait_stream(self._copies)
         moved.record_stream(torch.cuda.current_stream())
+        return moved
+
+    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Of the thread's stream all is waited for."""
+        moved = self.put(rows)
+        if self.name == "cuda":
+            torch.cuda.current_stream().synchronize()
         return moved
 
     def end_step(self) -> None:
@@ -191,6 +204,7 @@ class XLARuntime:
     """All XLA devices of this host, together with those of the other hosts."""
 
     name = "xla"
+    transfer_ahead = 2
 
     def __init__(self) -> None:
         from loaders.xla import host_rank
@@ -223,6 +237,12 @@ class XLARuntime:
         (moved,) = xm.send_cpu_data_to_device([rows], self.device, input_sharding=self._row_sharding(rows.dim()))
         tensor: torch.Tensor = moved
         return tensor
+
+    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Known to be there when a number of it is read, which waits for the step that runs, too."""
+        moved = self.put(rows)
+        float(moved.flatten()[0])
+        return moved
 
     def end_step(self) -> None:
         """Cut the graph here, compile it if it is new, and run it."""

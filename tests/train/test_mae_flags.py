@@ -52,7 +52,7 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_workers", "ckpt_interval"} | {
-    "use_byol_crop", "pin_mem", "device", "use_xla",
+    "use_byol_crop", "pin_mem", "device", "use_xla", "diagnose",
 }  # fmt: skip
 """Other tests show these."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from dataprep.errors import DataprepError, UsageError
 from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
+from train.diagnosis import diagnose_training
 from train.mae_flags import REFUSED, Flags, parse_steps
 from train.pretrain_mae import MAETask, command, open_training
 from train.runtime import open_runtime
@@ -201,3 +202,16 @@ def on_xla(dataset: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     on_xla(sys.argv[1], Path(sys.argv[2]))
+
+
+def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys):
+    flags = Flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **SMALL)
+    training = open_training(flags)
+
+    found = diagnose_training(training, name="cpu (micro)", seconds=0.3)
+
+    assert json.loads((tmp_path / "diagnosis.json").read_text())["verdict"] == found.verdict
+    assert found.verdict in (tmp_path / "diagnosis.html").read_text()
+    assert " ".join(capsys.readouterr().out.split()).startswith(found.verdict)
+    assert found.device == "cpu (micro)"
+    assert not list(tmp_path.glob("checkpoint-*"))
