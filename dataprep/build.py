@@ -1,19 +1,20 @@
 """Build one shard: read its ranges, check the images, write, publish, and leave a receipt.
 
-`build_shard` is idempotent and picklable: the local pool and every Beam runner call this very function, any number of
-times, on any machine that reaches source and output. The receipt is what makes a shard count as done; before it stands,
-another attempt writes the same bytes to the same place.
+`build_shard` is idempotent and picklable: every engine runs it, any number of times, on any machine that reaches source
+and output. The receipt is what makes a shard count as done; before it stands, another attempt writes the same bytes to
+the same place. The local pool asks for its first part alone, `begin_shard`, so that a worker has the images of the next
+shard read and checked while the last one is put in place.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from dataprep.checksums import HashingWriter, crc32c_of
 from dataprep.columns import table_of
@@ -33,9 +34,13 @@ from dataprep.writeback import WritebackFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 # Of images read ahead of the one being checked. With 64 requests of 110 kB in flight 7 MB are on their way; the rest
 # evens out the sizes and keeps a worker far below its 400 MB.
-READ_AHEAD_BYTES = 64 * 2**20
+READ_AHEAD_BYTES = 32 * 2**20
+# Of checked images of the next shard, while the last one is put in place: three quarters of a second of decoding.
+CHECKED_AHEAD_BYTES = 48 * 2**20
 FOLDER_WRITES_IN_FLIGHT = 32
 
 
@@ -56,33 +61,18 @@ def build_shard(job: BuildJob, index: int) -> ShardReceipt:
         ImageError: An image is bad and `--on-bad fail` was given.
         StorageError: The shard could not be put in place; nothing of it is visible then.
     """
-    storage = open_storage(job.output_url)
-    done = read_receipt(storage, index)
-    if done is not None:
-        return done[0]
-    plan, _ = open_plan(job.output_url, job.plan_hash)
-    shard = read_shard_plan(job.output_url, job.plan_hash, index)
-    rows = _IndexRows(shard.split_index)
-    events: list[Event] = []
-    samples = _samples(plan, shard, open_originals(job.source_url), events)
-    shard_format = FORMATS[plan.options.format]
-    if shard_format is None:
-        written = _write_folder(storage, plan, shard, samples, rows)
-    else:
-        written = _write_file(storage, shard_format, plan, shard, samples, rows)
-    receipt = ShardReceipt(
-        index=index,
-        split=shard.split,
-        split_index=shard.split_index,
-        file=written.file,
-        samples=len(rows),
-        num_bytes=written.num_bytes,
-        sha256=written.sha256,
-        crc32c=written.crc32c,
-        events=tuple(events),
-    )
-    write_receipt(storage, receipt, rows.table())
-    return receipt
+    return _ShardBuilder(job).begin(index).result()
+
+
+def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
+    """As `build_shard`, but returns when all images are read, checked and written, and only the end of the shard is
+    under way. For one thread of a process: the next call reads ahead until the shard before stands, or has failed."""
+    return _builder(job).begin(index)
+
+
+@lru_cache(maxsize=1)
+def _builder(job: BuildJob) -> _ShardBuilder:
+    return _ShardBuilder(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +81,83 @@ class _Written:
     num_bytes: int
     sha256: str
     crc32c: str
+    spool: Path | None
+    """What is to be put in place as `file`; None where it stands there."""
+
+
+class _ShardBuilder:
+    """Builds shards one after the other. While the end of one is under way, the images of the next are read and
+    checked, but nothing of it is written: a worker that is killed has one shard to redo."""
+
+    def __init__(self, job: BuildJob) -> None:
+        self._job = job
+        self._storage = open_storage(job.output_url)
+        self._source = open_originals(job.source_url)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
+        self._last: Future[Any] = _known(None)
+
+    def begin(self, index: int) -> Future[ShardReceipt]:
+        """See `begin_shard`."""
+        found = self._threads.submit(read_receipt, self._storage, index)
+        plan, _ = open_plan(self._job.output_url, self._job.plan_hash)
+        shard = read_shard_plan(self._job.output_url, self._job.plan_hash, index)
+        events: list[Event] = []
+        checked = _samples(plan, shard, self._source, events)
+        ahead = _until_done(checked, (self._last, found))
+        done = found.result()
+        if done is not None:
+            return _known(done[0])
+        rows = _IndexRows(shard.split_index)
+        written = _write(self._storage, plan, shard, _drained(ahead, checked), rows)
+        receipt = ShardReceipt(
+            index=index,
+            split=shard.split,
+            split_index=shard.split_index,
+            file=written.file,
+            samples=len(rows),
+            num_bytes=written.num_bytes,
+            sha256=written.sha256,
+            crc32c=written.crc32c,
+            events=tuple(events),
+        )
+        self._last = self._threads.submit(self._finish, written, receipt, rows)
+        return self._last
+
+    def _finish(self, written: _Written, receipt: ShardReceipt, rows: _IndexRows) -> ShardReceipt:
+        if written.spool is not None:
+            try:
+                self._storage.publish(written.spool, written.file, written.crc32c)
+            except BaseException:
+                _discard(written.spool)
+                raise
+        write_receipt(self._storage, receipt, rows.table())
+        return receipt
+
+
+def _known(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+def _until_done(samples: Iterator[Sample], awaited: tuple[Future[Any], ...]) -> deque[Sample]:
+    """Samples while something is awaited, CHECKED_AHEAD_BYTES of them at most; returns when nothing is any more."""
+    ahead: deque[Sample] = deque()
+    ahead_bytes = 0
+    while ahead_bytes < CHECKED_AHEAD_BYTES and not all(future.done() for future in awaited):
+        sample = next(samples, None)
+        if sample is None:
+            break
+        ahead.append(sample)
+        ahead_bytes += len(sample.image)
+    wait(awaited)
+    return ahead
+
+
+def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample]:
+    while ahead:
+        yield ahead.popleft()
+    yield from samples
 
 
 class _IndexRows:
@@ -191,6 +258,13 @@ def _read(source: Storage, ref: SampleRef) -> bytes:
         ) from error
 
 
+def _write(storage: Storage, plan: Plan, shard: ShardPlan, samples: Iterator[Sample], rows: _IndexRows) -> _Written:
+    shard_format = FORMATS[plan.options.format]
+    if shard_format is None:
+        return _write_folder(storage, plan, shard, samples, rows)
+    return _write_file(storage, shard_format, plan, shard, samples, rows)
+
+
 def _write_file(
     storage: Storage,
     shard_format: ShardFormat,
@@ -199,7 +273,7 @@ def _write_file(
     samples: Iterator[Sample],
     rows: _IndexRows,
 ) -> _Written:
-    """One file holds the shard: spool it on disk, then put it in place at once."""
+    """One file holds the shard: it is spooled on disk, to be put in place at once."""
     name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
     spool = storage.spool_path(name)
     try:
@@ -208,11 +282,10 @@ def _write_file(
             for sample in samples:
                 rows.add(sample, writer.write(sample))
             writer.close()
-        storage.publish(spool, name, file.crc32c)
     except BaseException:
         _discard(spool)
         raise
-    return _Written(name, file.num_bytes, file.sha256, file.crc32c)
+    return _Written(name, file.num_bytes, file.sha256, file.crc32c, spool)
 
 
 def _discard(spool: Path) -> None:
@@ -241,4 +314,4 @@ def _write_folder(
     for future in pending:
         future.result()
     file = f"{shard.split}/#{shard.split_index:05d}-of-{shard.split_shards:05d}"
-    return _Written(file, digest.num_bytes, digest.sha256, digest.crc32c)
+    return _Written(file, digest.num_bytes, digest.sha256, digest.crc32c, None)

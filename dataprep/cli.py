@@ -20,6 +20,7 @@ COMMANDS = {
     "diagnose": "What a training run waits for, what to change, and what that brings.",
     "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
     "plan-input": "Whether the hosts of a TPU can feed it, and what would change that.",
+    "tpu": "Create TPU VMs, set them up, run and end programs on all their workers, delete them.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }
 """Name to one line of help; the module is dataprep.commands.<name with underscores>, its command `command`."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -309,11 +310,13 @@ def _refuse_foreign(storage: Storage, request: BuildRequest) -> None:
     """Never mix a dataset into files that are not its own."""
     if storage.url == open_originals(request.source_url).url:
         raise UsageError(f"{storage.url}: --source and --output are the same; choose another --output")
-    if storage.stat(_OVERWRITING) is not None:
+    with ThreadPoolExecutor(3) as threads:  # over a network side by side
+        overwriting, *ours = threads.map(storage.stat, (_OVERWRITING, MANIFEST, PLAN_JSON))
+    if overwriting is not None:
         if request.overwrite:
             return
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
-    if storage.stat(MANIFEST) is not None or storage.stat(PLAN_JSON) is not None:
+    if any(ours):
         return
     for info in storage.list():
         if not info.name.startswith(f"{BUILD}/"):

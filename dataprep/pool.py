@@ -20,8 +20,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from types import TracebackType
@@ -57,7 +59,10 @@ class _Failure:
 class _Worker:
     process: ForkServerProcess
     pipe: Connection[Any, Any]
-    index: int | None = None
+    busy: bool = False
+    """It runs the task of the last of its indexes."""
+    indexes: list[int] = field(default_factory=list)
+    """Handed out and not answered: those before the last, and that one when it is not busy, are awaited only."""
 
 
 @dataclass(slots=True)
@@ -98,11 +103,12 @@ class Pool:
     ) -> None:
         self._stop()
 
-    def run(self, task: Callable[[int], T], indexes: Iterable[int]) -> Iterator[T]:
+    def run(self, task: Callable[[int], T | Future[T]], indexes: Iterable[int]) -> Iterator[T]:
         """Yield results as they come.
 
         Args:
-            task: Picklable; may be called again for an index that it was doing when its process died.
+            task: Picklable; may be called again for an index that it was doing when its process died. Where it returns
+                a Future, its process is given the next index at once, while that is awaited.
 
         Raises:
             DataprepError: A task failed with an error that will not pass.
@@ -120,33 +126,37 @@ class Pool:
             )
 
     def _supervise(self, state: _Progress) -> Iterator[Any]:
-        while state.waiting or any(worker.index is not None for worker in self._workers):
+        while state.waiting or any(worker.indexes for worker in self._workers):
             self._hand_out(state)
             for worker in self._ready(state):
-                index = worker.index
                 try:
-                    answer = worker.pipe.recv()
+                    message = worker.pipe.recv()
                 except (EOFError, OSError):
                     self._replace(worker, state)
                     continue
-                worker.index = None
+                if message is None:
+                    worker.busy = False
+                    continue
+                index, answer = message
+                worker.indexes.remove(index)
                 if isinstance(answer, _Failure):
-                    self._failed(index or 0, answer, state)
+                    self._failed(index, answer, state)
                 else:
                     yield answer
 
     def _hand_out(self, state: _Progress) -> None:
-        for worker in self._workers:
-            if worker.index is None and state.waiting and state.waiting[0][0] <= time.monotonic():
-                worker.index = heapq.heappop(state.waiting)[1]
+        for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
+            if not worker.busy and state.waiting and state.waiting[0][0] <= time.monotonic():
+                worker.busy = True
+                worker.indexes.append(heapq.heappop(state.waiting)[1])
                 try:
-                    worker.pipe.send((state.task, worker.index))
+                    worker.pipe.send((state.task, worker.indexes[-1]))
                 except OSError:  # it died idle; its end of the pipe says so below
                     continue
 
     def _ready(self, state: _Progress) -> list[_Worker]:
-        """Workers that answered or died; waits until one does, or until a task may be tried again."""
-        idle = any(worker.index is None for worker in self._workers)
+        """Workers that have something to say or died; waits until one does, or until a task may be tried again."""
+        idle = any(not worker.busy for worker in self._workers)
         timeout = max(0.0, state.waiting[0][0] - time.monotonic()) if idle and state.waiting else None
         by_pipe = {worker.pipe: worker for worker in self._workers}
         return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
@@ -162,12 +172,15 @@ class Pool:
     def _replace(self, worker: _Worker, state: _Progress) -> None:
         worker.process.join()
         worker.pipe.close()
-        code, index = worker.process.exitcode, worker.index
+        code = worker.process.exitcode
         self._workers[self._workers.index(worker)] = self._start()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        if index is None:
+        if not worker.indexes:
             self._log(f"an idle worker died ({how}); replaced")
             return
+        *awaited, index = worker.indexes  # images are decoded for the last: what kills is in there
+        for other in awaited:
+            heapq.heappush(state.waiting, (time.monotonic(), other))
         deaths = state.deaths[index] = state.deaths.get(index, 0) + 1
         if deaths >= MAX_DEATHS:
             state.set_aside[index] = f"killed its worker {deaths} times, last by {how}"
@@ -187,7 +200,7 @@ class Pool:
     def _stop(self) -> None:
         for worker in self._workers:
             worker.pipe.close()  # an idle worker ends by itself
-            if worker.index is not None:
+            if worker.indexes:
                 worker.process.terminate()
         for worker in self._workers:
             worker.process.join(10)
@@ -202,21 +215,46 @@ def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str]) -> No
     os.environ.update(parents_environment)  # the server's is as old as the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     on_parents_death(lambda: os._exit(1))
+    sending = threading.Lock()
+
+    def send(message: object) -> None:
+        with sending, suppress(OSError):  # the parent is gone: reading from it says so, too
+            pipe.send(message)
+
     while True:
         try:
             task, index = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # nothing is left to clean up, and unloading the libraries takes a tenth of a second
-        try:
-            answer = task(index)
-        except DataprepError as error:
-            may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
-            answer = _Failure(error, may_pass)
-        except Exception as error:  # noqa: BLE001  a defect of ours must not look like a dead worker
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
-            answer = _Failure(BuildError(text), may_pass=isinstance(error, OSError))
-        pipe.send(answer)
+        future = _begin(task, index)
+        send(None)  # another index may be handed out now
+        future.add_done_callback(partial(_answer, send, index))
+
+
+def _begin(task: Callable[[int], object], index: int) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        found = task(index)
+    except Exception as error:  # noqa: BLE001  `_answer` tells it from a dead worker
+        future.set_exception(error)
+        return future
+    if isinstance(found, Future):
+        return found
+    future.set_result(found)
+    return future
+
+
+def _answer(send: Callable[[object], None], index: int, future: Future[Any]) -> None:
+    error = future.exception()
+    if error is None:
+        send((index, future.result()))
+    elif isinstance(error, DataprepError):
+        may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
+        send((index, _Failure(error, may_pass)))
+    else:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
+        send((index, _Failure(BuildError(text), may_pass=isinstance(error, OSError))))
 
 
 def on_parents_death(act: Callable[[], object]) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+# Of the plan, read with one request: some forty shards of 500 references.
+PLAN_WINDOW_BYTES = 2**20
 BUILD = "_build"
 PLAN_JSON = f"{BUILD}/plan.json"
 PLAN_PARQUET = f"{BUILD}/plan.parquet"
@@ -149,7 +151,8 @@ def open_plan(output_url: str, plan_hash: str) -> tuple[Plan, pq.ParquetFile]:
         raise FormatError(f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {plan_hash[:12]}")
     if storage.is_local:
         return plan, pq.ParquetFile(storage.url_of(PLAN_PARQUET))
-    return plan, pq.ParquetFile(pa.PythonFile(RangeFile(storage, PLAN_PARQUET), mode="r"))
+    file = RangeFile(storage, PLAN_PARQUET, PLAN_WINDOW_BYTES)
+    return plan, pq.ParquetFile(pa.PythonFile(file, mode="r"))
 
 
 def read_shard_plan(output_url: str, plan_hash: str, index: int) -> ShardPlan:
@@ -161,14 +164,20 @@ def read_shard_plan(output_url: str, plan_hash: str, index: int) -> ShardPlan:
 
 
 class RangeFile(io.RawIOBase):
-    """A stored object as a seekable file, each read one ranged request."""
+    """A stored object as a seekable file, each read one ranged request.
 
-    def __init__(self, storage: Storage, name: str) -> None:
+    Args:
+        window_bytes: A request brings so much at least, and near the object's end all that is left before it; reads
+            within it need none. 0: each read brings what it asks for.
+    """
+
+    def __init__(self, storage: Storage, name: str, window_bytes: int = 0) -> None:
         super().__init__()
         info = storage.stat(name)
         if info is None:
             raise FileNotFoundError(storage.url_of(name))
         self._storage, self._name, self._size, self._position = storage, name, info.num_bytes, 0
+        self._window_bytes, self._window, self._window_at = window_bytes, b"", 0
 
     def readable(self) -> bool:
         return True
@@ -187,9 +196,15 @@ class RangeFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         left = max(0, self._size - self._position)
         count = left if size is None or size < 0 else min(size, left)
-        data = self._storage.read_range(self._name, self._position, count) if count else b""
-        self._position += len(data)
-        return data
+        at = self._position - self._window_at
+        if not 0 <= at <= at + count <= len(self._window):
+            start = min(self._position, max(0, self._size - self._window_bytes))
+            at = self._position - start
+            num_bytes = min(self._size - start, max(at + count, self._window_bytes))
+            self._window = self._storage.read_range(self._name, start, num_bytes) if num_bytes else b""
+            self._window_at = start
+        self._position += count
+        return self._window[at : at + count]
 
     def readall(self) -> bytes:
         return self.read()

@@ -1,7 +1,8 @@
 """What a bucket leaves possible: read ranges, decode, digest, upload, each as far ahead of the other as it will go.
 
-No listing, no plan, no format, no index, no repair; the requests are those of dataprep's own storage, and a shard is
-uploaded while the next one is read, which `dataprep build` does not do: a worker that dies has one shard to redo.
+No listing, no plan, no format, no index, no receipts, no repair; the requests are those of dataprep's own storage. Two
+shards are on their way at a time: `dataprep build` reads and decodes the next one meanwhile, but writes nothing of it,
+so that a worker that dies has one shard to redo.
 
     python bucket_loops.py RANGES SOURCE_URL OUTPUT_URL {decode,none}
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from dataprep.errors import SourceError
 from dataprep.sources.keys import shown
-from dataprep.storage.base import Storage
+from dataprep.storage.base import ObjectInfo, Storage
 
 BLOCK_BYTES = 4 * 2**20
 """Of one request over a network: below this, round trips weigh as much as bytes."""
@@ -76,7 +76,15 @@ def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", wit
 class ArchiveReader:
     """Reads one archive forward; going back works and costs a new request."""
 
-    def __init__(self, storage: Storage, name: str, *, stream: bool = True, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        *,
+        stream: bool = True,
+        progress: Progress | None = None,
+        info: ObjectInfo | None = None,
+    ) -> None:
         """Open an archive.
 
         Args:
@@ -84,11 +92,12 @@ class ArchiveReader:
             name: The archive's, relative to it.
             stream: Over a network, read all of it in large blocks. False where little of it is needed.
             progress: Told of the position as it grows.
+            info: Of the archive, where the caller has asked for it already.
 
         Raises:
             SourceError: There is no such file.
         """
-        info = storage.stat(name)
+        info = info or storage.stat(name)
         if info is None:
             raise SourceError(f"{storage.url_of(name)}: not found; check --source")
         self.archive = storage.url_of(name)
@@ -129,10 +138,15 @@ class ArchiveReader:
 
 @contextmanager
 def open_archive(
-    storage: Storage, name: str, *, stream: bool = True, progress: Progress | None = None
+    storage: Storage,
+    name: str,
+    *,
+    stream: bool = True,
+    progress: Progress | None = None,
+    info: ObjectInfo | None = None,
 ) -> Iterator[ArchiveReader]:
     """An ArchiveReader that is closed at the end, whatever happens."""
-    reader = ArchiveReader(storage, name, stream=stream, progress=progress)
+    reader = ArchiveReader(storage, name, stream=stream, progress=progress, info=info)
     try:
         yield reader
     finally:
@@ -146,6 +160,7 @@ class _BlocksAhead:
         self._storage, self._name, self._num_bytes = storage, name, num_bytes
         self._held: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._pool = ThreadPoolExecutor(BLOCKS_IN_FLIGHT, thread_name_prefix="archive")
+        self._hold(0)  # a zip's directory is read first, and these come in meanwhile
 
     def read(self, offset: int, stop: int) -> bytes:
         pieces = []
@@ -158,13 +173,16 @@ class _BlocksAhead:
 
     def _block(self, index: int) -> bytes:
         if next(iter(self._held), None) != index:
-            total = -(-self._num_bytes // BLOCK_BYTES)
-            wanted = range(index, min(index + BLOCKS_IN_FLIGHT, total))
-            for past in [held for held in self._held if held not in wanted]:
-                self._held.pop(past).cancel()
-            kept = self._held
-            self._held = OrderedDict((i, kept.get(i) or self._pool.submit(self._fetch, i)) for i in wanted)
+            self._hold(index)
         return self._held[index].result()
+
+    def _hold(self, index: int) -> None:
+        total = -(-self._num_bytes // BLOCK_BYTES)
+        wanted = range(index, min(index + BLOCKS_IN_FLIGHT, total))
+        for past in [held for held in self._held if held not in wanted]:
+            self._held.pop(past).cancel()
+        kept = self._held
+        self._held = OrderedDict((i, kept.get(i) or self._pool.submit(self._fetch, i)) for i in wanted)
 
     def _fetch(self, index: int) -> bytes:
         start = index * BLOCK_BYTES

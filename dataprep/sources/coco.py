@@ -15,7 +15,7 @@ from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFact
 from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_image, shown
 from dataprep.sources.zips import zip_members
-from dataprep.storage.base import Storage
+from dataprep.storage.base import ObjectInfo, Storage
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}
 """Images of each original archive, by split."""
@@ -59,8 +59,9 @@ class Coco(Dataset):
 def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress | None) -> str:
     """Collect one archive or folder; its name, or nothing where neither is there."""
     archive = f"{part}.zip"
-    if root.stat(archive) is not None:
-        _find_in_zip(root, part, archive, found, progress)
+    info = root.stat(archive)
+    if info is not None:
+        _find_in_zip(root, part, info, found, progress)
         return archive
     files = folder_files(root, part, depth=1)
     images = [file for file in files if _is_image(root, part, file.parts)]
@@ -72,8 +73,9 @@ def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress
     return f"{part}/" if files else ""
 
 
-def _find_in_zip(root: Storage, part: str, archive: str, found: RefCollector, progress: Progress | None) -> None:
-    with open_archive(root, archive, progress=progress) as reader:
+def _find_in_zip(root: Storage, part: str, info: ObjectInfo, found: RefCollector, progress: Progress | None) -> None:
+    archive = info.name
+    with open_archive(root, archive, progress=progress, info=info) as reader:
         for member in zip_members(reader):
             parts = found.image_parts(reader, member)
             if parts is None:

@@ -128,8 +128,9 @@ class _TrainFinder(_Finder):
 
     def enumeration(self) -> Enumeration:
         """All images of the train tar or folder."""
-        if self.root.stat(TRAIN_TAR) is not None:
-            with open_archive(self.root, TRAIN_TAR, progress=self.progress) as reader:
+        info = self.root.stat(TRAIN_TAR)
+        if info is not None:
+            with open_archive(self.root, TRAIN_TAR, progress=self.progress, info=info) as reader:
                 for wnid, tar in _class_tars(reader):
                     self._add_class_tar(reader, TRAIN_TAR, wnid, tar)
                 self.found.sources.append(SourceFile(TRAIN_TAR, reader.num_bytes))
@@ -185,9 +186,10 @@ class _ValFinder(_Finder):
 
     def enumeration(self) -> Enumeration:
         """All images of the val tar or folder."""
-        if self.root.stat(VAL_TAR) is not None:
+        info = self.root.stat(VAL_TAR)
+        if info is not None:
             tar_labels = self._read_labels()
-            with open_archive(self.root, VAL_TAR, progress=self.progress) as reader:
+            with open_archive(self.root, VAL_TAR, progress=self.progress, info=info) as reader:
                 for member in tar_members(reader):
                     parts = self.found.image_parts(reader, member)
                     if parts is not None:

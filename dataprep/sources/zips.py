@@ -68,7 +68,7 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
 
 
 def _find_directory(reader: ArchiveReader) -> _Directory:
-    tail_bytes = min(reader.num_bytes, _END.size + 0xFFFF)
+    tail_bytes = min(reader.num_bytes, _LOCATOR64.size + _END.size + 0xFFFF)
     tail_at = reader.num_bytes - tail_bytes
     tail = reader.read_apart(tail_at, tail_bytes)
     at = tail.rfind(b"PK\5\6", 0, max(0, len(tail) - _END.size + 4))
@@ -82,7 +82,7 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
     locator_at = end_at - _LOCATOR64.size
-    locator = reader.read_apart(locator_at, _LOCATOR64.size) if locator_at >= 0 else b""
+    locator = tail[at - _LOCATOR64.size : at] if at >= _LOCATOR64.size else b""
     if locator[:4] == b"PK\6\7":
         end_at, (disk, start_disk, here, entries, num_bytes, offset) = _find_end64(reader, locator_at, locator)
     if disk or start_disk or here != entries:

@@ -1,15 +1,23 @@
+import io
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dataprep.build
-from dataprep.build import build_shard, read_refs
+from dataprep.build import begin_shard, build_shard, read_refs
 from dataprep.driver import BuildRequest, run_build
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, StorageError
 from dataprep.plan import BuildOptions
 from dataprep.records import SampleRef
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards, read_receipt, read_shard_plan
+from dataprep.storage.local import LocalStorage
+from dataprep.workspace import RangeFile, finished_shards, read_receipt, read_shard_plan
 from tests.support.builds import digests
 
 SIZES = [0, 1, 70_000, 5, 300_000, 2, 2, 90_000] * 20
@@ -67,6 +75,83 @@ class _Quiet:
         return lambda *arguments: None
 
 
+@pytest.fixture
+def request_of_three(originals, tmp_path):
+    """Three shards on disk."""
+    options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
+    return BuildRequest(
+        options=options,
+        source_url=str(originals["imagenet"]),
+        output_url=str(tmp_path / "out"),
+        max_reject_ratio=1.0,
+    )
+
+
+@pytest.mark.parametrize("ahead_bytes", [1, 64 * 2**20])
+def test_the_next_shard_is_checked_but_not_written_while_the_last_is_put_in_place(
+    request_of_three, monkeypatch, tmp_path, ahead_bytes
+):
+    monkeypatch.setattr(dataprep.build, "CHECKED_AHEAD_BYTES", ahead_bytes)
+    checked, go_on = [], threading.Event()
+    check_image, publish = dataprep.build.check_image, LocalStorage.publish
+
+    def checking(key, *rest):
+        checked.append(key)
+        return check_image(key, *rest)
+
+    def publishing(storage, spool, name, crc32c):
+        assert "00000-of" not in name or go_on.wait(30)
+        publish(storage, spool, name, crc32c)
+
+    def engine(job, indexes):
+        monkeypatch.setattr(dataprep.build, "check_image", checking)
+        monkeypatch.setattr(LocalStorage, "publish", publishing)
+        first = begin_shard(job, 0)
+        keys = [ref.key for ref in read_shard_plan(job.output_url, job.plan_hash, 1).refs]
+        with ThreadPoolExecutor(1) as thread:
+            second = thread.submit(begin_shard, job, 1)
+            wanted = checked + (keys if ahead_bytes > 1 else keys[:1])
+            deadline = time.monotonic() + 30
+            while len(checked) < len(wanted) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.1)  # to find more than is wanted
+            assert checked == wanted
+            assert not first.done()
+            assert [path.name[:26] for path in (tmp_path / "out/_build/tmp").iterdir()] == [
+                "imagenet-train-00000-of-00"
+            ]
+            assert finished_shards(open_storage(job.output_url)) == set()
+            go_on.set()
+            yield first.result()
+            yield second.result().result()
+        yield build_shard(job, 2)
+
+    manifest = run_build(request_of_three, engine, _Quiet()).manifest
+    assert sum(shard["samples"] for shard in manifest.splits[0].shards) == manifest.splits[0].samples
+
+
+def test_a_shard_that_cannot_be_put_in_place_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):
+    publish, failed = LocalStorage.publish, []
+
+    def failing_once(storage, spool, name, crc32c):
+        if "00000-of" in name and not failed:
+            failed.append(name)
+            raise StorageError("disk is tired")
+        publish(storage, spool, name, crc32c)
+
+    def engine(job, indexes):
+        monkeypatch.setattr(LocalStorage, "publish", failing_once)
+        first, second = begin_shard(job, 0), begin_shard(job, 1)
+        with pytest.raises(StorageError, match="disk is tired"):
+            first.result()
+        yield second.result()
+        assert finished_shards(open_storage(job.output_url)) == {1}
+        assert list((tmp_path / "out/_build/tmp").iterdir()) == []
+        yield from (build_shard(job, index) for index in (0, 2))
+
+    assert run_build(request_of_three, engine, _Quiet()).manifest.splits[0].samples > 0
+
+
 def test_a_shard_is_built_once_and_its_receipt_says_what_it_is(originals, tmp_path):
     """Between the first shard and the last: the receipts, and what a second attempt at a shard does."""
     seen = {}
@@ -103,3 +188,31 @@ def test_a_shard_is_built_once_and_its_receipt_says_what_it_is(originals, tmp_pa
     shards = [shard for split in result.manifest.splits for shard in split.shards]
     assert [shard["sha256"] for shard in shards] == [seen[index].sha256 for index in range(6)]
     assert not (tmp_path / "out" / "_build").exists()
+
+
+@given(
+    num_bytes=st.integers(0, 60),
+    window_bytes=st.integers(0, 80),
+    reads=st.lists(st.tuples(st.integers(0, 70), st.integers(-1, 70)), max_size=8),
+)
+def test_a_file_of_ranges_reads_as_a_file(num_bytes, window_bytes, reads):
+    data = bytes(range(num_bytes))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "a").write_bytes(data)
+        file, expected = RangeFile(open_storage(folder), "a", window_bytes), io.BytesIO(data)
+        for offset, count in reads:
+            assert (file.seek(offset), file.read(count)) == (expected.seek(offset), expected.read(count))
+            assert file.tell() == expected.tell()
+
+
+def test_the_plan_of_many_shards_is_one_request(storage_url, monkeypatch):
+    storage = open_storage(storage_url)
+    storage.create("plan", bytes(300_000))
+    requests = []
+    read_range = type(storage).read_range
+    monkeypatch.setattr(type(storage), "read_range", lambda *call: (requests.append(call[2:]), read_range(*call))[1])
+    file = RangeFile(storage, "plan", 2**20)
+    for offset, count in [(299_000, 1000), (0, 4), (100_000, 50_000), (150_000, 10)]:
+        file.seek(offset)
+        assert len(file.read(count)) == count
+    assert requests == [(0, 300_000)]

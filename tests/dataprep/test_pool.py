@@ -2,7 +2,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
@@ -43,6 +45,35 @@ def fail(error, marks, times, index):
     return index
 
 
+def wait_for(path: Path) -> bool:
+    deadline = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return path.exists()
+
+
+def ends_with_the_next(marks: Path, last: int, index: int) -> Future[tuple[int, bool]]:
+    """The index, and whether the next one was begun before this one had ended."""
+    (marks / str(index)).touch()
+    future: Future[tuple[int, bool]] = Future()
+    ending = threading.Thread(
+        target=lambda: future.set_result((index, index == last or wait_for(marks / str(index + 1))))
+    )
+    ending.start()
+    return future
+
+
+def awaited_while_the_next_dies(marks: Path, index: int) -> int | Future[int]:
+    """Task 0 ends when task 1 is done, which kills its process twice before."""
+    if index == 1:
+        die_on(marks, index, 1, 2)
+        (marks / "done").touch()
+        return index
+    future: Future[int] = Future()
+    threading.Thread(target=lambda: wait_for(marks / "done") and future.set_result(index)).start()
+    return future
+
+
 def environment(index):
     return {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
 
@@ -60,6 +91,17 @@ def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
     lines = []
     assert sorted(run(partial(die, tmp_path, 2), 2, lines.append, range(8))) == list(range(8))
     assert lines == ["shard 3: its worker died (signal 9); trying again"] * 2
+
+
+def test_a_worker_begins_the_next_task_while_the_end_of_the_last_is_awaited(tmp_path):
+    results = sorted(run(partial(ends_with_the_next, tmp_path, 3), 1, print, range(4)))
+    assert results == [(index, True) for index in range(4)]
+
+
+def test_a_task_whose_end_is_awaited_is_not_blamed_for_the_death_of_its_worker(tmp_path):
+    lines = []
+    assert sorted(run(partial(awaited_while_the_next_dies, tmp_path), 1, lines.append, range(2))) == [0, 1]
+    assert lines == ["shard 1: its worker died (signal 9); trying again"] * 2
 
 
 def test_a_dead_server_is_replaced(tmp_path):

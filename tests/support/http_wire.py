@@ -115,8 +115,9 @@ class Upstream:
         if self.reader is None or self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=STREAM_LIMIT_BYTES)
         for part in parts:
-            self.writer.write(part)
-        await self.writer.drain()
+            for start in range(0, len(part), COPY_BYTES):
+                self.writer.write(memoryview(part)[start : start + COPY_BYTES])
+                await self.writer.drain()
         return self.reader
 
     async def fetch(self, method: str, target: str, *body: bytes, content_type: str = "") -> Answer:
@@ -145,6 +146,18 @@ class Upstream:
 def response_status(head: Head) -> int:
     """The status of a response."""
     return int(head.start_line.split(" ", 2)[1])
+
+
+async def read_exactly(reader: asyncio.StreamReader, num_bytes: int) -> bytes:
+    """As the reader's own, which collects a large body in one buffer that it moves each time that it grows."""
+    blocks, left = [], num_bytes
+    while left:
+        block = await reader.read(left)
+        if not block:
+            raise asyncio.IncompleteReadError(b"".join(blocks), num_bytes)
+        blocks.append(block)
+        left -= len(block)
+    return b"".join(blocks)
 
 
 async def read_body(reader: asyncio.StreamReader, head: Head) -> bytes:

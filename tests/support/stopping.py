@@ -45,7 +45,7 @@ def stop_at(boundary: int, when: str) -> None:
 
 
 @contextmanager
-def inline_engine(workers: int, progress: object) -> Iterator[Engine]:
+def inline_engine(*_: object) -> Iterator[Engine]:
     yield lambda job, indexes: (build_shard(job, index) for index in indexes)
 
 

@@ -1,0 +1,48 @@
+"""`dataprep tpu`: TPU virtual machines through gcloud, from creating them to deleting them."""
+
+from __future__ import annotations
+
+import click
+
+from dataprep.commands.tpu_jobs import exec_command, kill_command, run_command, status_command
+from dataprep.commands.tpu_machines import create_command, delete_command, plan_command
+from dataprep.commands.tpu_setup import copy_command, profile_command, setup_command
+
+EPILOG = """\b
+Examples:
+  dataprep tpu plan v4-32
+  dataprep tpu create my-tpu --type v4-32 --zone us-central2-b --nfs 10.0.0.2:/vol1=/mnt/data --dry-run
+  dataprep tpu setup my-tpu --zone us-central2-b --code . --framework torch
+  dataprep tpu run my-tpu --zone us-central2-b -- python -m train.pretrain_mae --use_xla --data_path gs://bucket/coco-dup5
+  dataprep tpu status my-tpu --zone us-central2-b
+  dataprep tpu delete my-tpu --zone us-central2-b
+
+The zone may stand in CLOUDSDK_COMPUTE_ZONE. Every command shows with --dry-run what it would run.
+"""
+
+
+class _InOrder(click.Group):
+    """Lists its commands as they are used, one after the other."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group("tpu", cls=_InOrder, epilog=EPILOG)
+def command() -> None:
+    """Create TPU VMs, set them up, run and end programs on all their workers, delete them."""
+
+
+for _each in (
+    plan_command,
+    create_command,
+    setup_command,
+    run_command,
+    status_command,
+    kill_command,
+    exec_command,
+    copy_command,
+    profile_command,
+    delete_command,
+):
+    command.add_command(_each)

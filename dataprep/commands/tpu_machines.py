@@ -1,0 +1,199 @@
+"""`dataprep tpu plan`, `create` and `delete`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dataprep.accelerators import Accelerator, parse_accelerator
+from dataprep.commands.options import json_option
+from dataprep.commands.tpu_options import Where, note, on_tpu
+from dataprep.errors import UsageError
+from dataprep.prices import table
+from dataprep.tpu.fleet import Gcloud
+from dataprep.tpu.gcloud import (
+    Place,
+    Request,
+    Target,
+    create_commands,
+    delete_commands,
+    describe_command,
+    instances_command,
+    queued_command,
+)
+from dataprep.tpu.startup import parse_share, startup_script
+
+_ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
+
+
+@click.command("plan")
+@click.argument("accelerator", metavar="TYPE")
+@click.option("--zone", help="[default: the first one known for this generation]")
+@json_option
+def plan_command(accelerator: str, zone: str | None, as_json: bool) -> None:
+    """Show what the name of a TPU means: machines, chips, who makes it, where, and the command that creates it.
+
+    TYPE is such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t.
+    """
+    found = parse_accelerator(accelerator)
+    zones = [row["zone"] for row in table("tpu_zones.csv") if row["type"] == found.generation.name]
+    request = Request(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
+    commands = [shlex.join(argv) for argv in create_commands(request)]
+    if as_json:
+        facts = {"accelerator": asdict(found), "devices": found.devices, "hbm_gib": found.hbm_gib}
+        click.echo(json.dumps({**facts, "api": request.chosen_api, "zones": zones, "commands": commands}))
+        return
+    for name, value in _facts(found, request, zones).items():
+        click.echo(f"  {name:<9} {value}")
+    click.echo("\n" + "\n".join(commands))
+
+
+@click.command("create")
+@on_tpu
+@click.option(
+    "--type", "accelerator", required=True, metavar="TYPE", help="v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4, …"
+)
+@click.option("--queued", is_flag=True, help="Wait in the queue of the TPU API until there is capacity.")
+@click.option("--valid-until", metavar="DURATION", help="How long to wait in it, such as 6h.")
+@click.option("--spot", is_flag=True, help="Cheaper, and taken away when others pay more.")
+@click.option("--reserved", is_flag=True, help="From the project's reservation (TPU API).")
+@click.option("--reservation", metavar="NAME", help="From this reservation (Compute Engine).")
+@click.option("--runtime-version", metavar="NAME", help="[default: the one for the generation]")
+@click.option("--image-family", metavar="NAME", help="Of Compute Engine. [default: the one for the generation]")
+@click.option("--boot-disk-gb", type=click.IntRange(min=10), default=200, show_default=True, help="Of Compute Engine.")
+@click.option("--service-account", metavar="EMAIL", help="Whose rights the workers have; give it the bucket alone.")
+@click.option("--network", metavar="NAME")
+@click.option("--subnetwork", metavar="NAME")
+@click.option("--internal-ips", is_flag=True, help="No external addresses.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="For the bill; several times.")
+@click.option(
+    "--nfs", "shares", multiple=True, metavar="SERVER:/SHARE=/FOLDER", help="Mount at every boot; several times."
+)
+@click.option("--package", "packages", multiple=True, metavar="NAME", help="Debian package to install; several times.")
+@click.option(
+    "--startup-script",
+    "own_script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Yours, instead of the one that is written to TPU-startup.sh.",
+)
+def create_command(
+    where: Where,
+    accelerator: str,
+    labels: tuple[str, ...],
+    shares: tuple[str, ...],
+    packages: tuple[str, ...],
+    own_script: Path | None,
+    **options: Any,
+) -> None:
+    """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
+
+    Workers install packages and mount shares when they boot. It costs money from the moment it is READY.
+    """
+    if own_script and (shares or packages):
+        raise UsageError("--startup-script and --nfs or --package; write them into your script, or leave it out")
+    script = own_script or Path(f"{where.place.name}-startup.sh")
+    request = Request(
+        place=where.place,
+        accelerator=parse_accelerator(accelerator),
+        api=where.api,
+        labels=dict(map(_label, labels)),
+        startup_script=str(script),
+        **options,
+    )
+    commands, gcloud = create_commands(request), where.gcloud
+    if own_script is None:
+        text = startup_script([parse_share(share) for share in shares], packages)
+        gcloud.show(f"cat > {shlex.quote(str(script))} <<'EOF'\n{text}EOF")
+        if not where.dry_run:
+            script.write_text(text)
+    for argv in commands:
+        gcloud.require(argv)
+    if not where.dry_run:
+        place = where.place
+        note(f"{place.name}: asked for; its state: dataprep tpu status {place.name} --zone {place.zone}")
+
+
+@click.command("delete")
+@on_tpu
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete_command(where: Where, yes: bool) -> None:
+    """Delete a TPU, its queued request, or its group of machines: what is on its disks is gone."""
+    commands, what = _deletion(where)
+    if not where.dry_run and not yes:
+        click.confirm(f"Delete {what} and all that is on its disks?", abort=True)
+    for argv in commands:
+        where.gcloud.require(argv, missing_ok=True)
+
+
+def _deletion(where: Where) -> tuple[list[list[str]], str]:
+    """The commands, and what they delete in words."""
+    place, gcloud = where.place, where.gcloud
+    if where.api != "compute-engine":
+        node = gcloud.read(describe_command(place)) or {}
+        request = gcloud.read(queued_command(place)) or {}
+        if node or request or gcloud.dry_run:
+            target = Target(place=place, api="tpu", instances=())
+            kind = f"{node.get('acceleratorType', 'TPU')} {place.name} in {place.zone} ({node.get('state', 'queued')})"
+            return delete_commands(target, queued=bool(request)), kind
+    machines = tuple(machine["name"] for machine in gcloud.read(instances_command(place)) or [])
+    if not machines and not where.api:
+        raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
+    target = Target(place=place, api="compute-engine", instances=machines or ((place.name,) if gcloud.dry_run else ()))
+    return delete_commands(target, queued=False), f"{place.name} in {place.zone} ({len(machines)} machines)"
+
+
+def _facts(found: Accelerator, request: Request, zones: list[str]) -> dict[str, str]:
+    machine = found.machine
+    kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
+    made_by = {
+        "tpu": "the TPU API (gcloud compute tpus)",
+        "compute-engine": "Compute Engine (gcloud compute instances)",
+    }
+    also = found.generation.compute_engine and request.chosen_api == "tpu"
+    return {
+        "TPU": f"{found.name}: {found.chips:,} chips, {found.cores:,} cores, {found.devices:,} devices, "
+        f"{found.hbm_gib:,} GiB of HBM",
+        "workers": f"{found.hosts:,}{kind}, each {machine.chips} chips, {machine.vcpus} vCPUs, {machine.ram_gb} GB RAM",
+        "made by": made_by[request.chosen_api] + (", or Compute Engine with --api compute-engine" if also else ""),
+        "zones": f"{', '.join(zones)}, perhaps more",
+    }
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key or "," in text:
+        raise UsageError(f"--label {text!r}: expected KEY=VALUE")
+    return key, value
+
+
+def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
+    """What the control planes know of a TPU: `api`, `state`, `type`, machines.
+
+    Raises:
+        UsageError: Nothing.
+    """
+    place = where.place
+    if where.api != "compute-engine":
+        node = gcloud.read(describe_command(place))
+        if node:
+            known = {"state": node.get("state"), "health": node.get("health"), "type": node.get("acceleratorType")}
+            return {"api": "tpu", **known, "workers": len(node.get("networkEndpoints") or [])}
+        request = gcloud.read(queued_command(place))
+        if request:
+            return {
+                "api": "tpu",
+                "state": request.get("state", {}).get("state"),
+                "type": "queued request",
+                "workers": 0,
+            }
+    machines = gcloud.read(instances_command(place)) or []
+    if not machines and not gcloud.dry_run:
+        raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
+    states = sorted({machine.get("status", "") for machine in machines})
+    types = sorted({machine.get("machineType", "").rpartition("/")[2] for machine in machines})
+    return {"api": "compute-engine", "state": ", ".join(states), "type": ", ".join(types), "workers": len(machines)}

@@ -1,0 +1,54 @@
+"""The script that every worker runs when it boots: packages, and shares mounted with retries. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from dataprep.errors import UsageError
+
+PACKAGES = ("gcc", "libjpeg-dev", "python3-venv")
+"""The loaders' decoder is compiled where there is a compiler; `setup` begins with a virtual environment."""
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_SHARE = re.compile(r"([A-Za-z0-9.-]+:/[^\s=:]*)=(/[^\s=:]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An NFS share and where it is mounted."""
+
+    source: str
+    """`10.0.0.2:/vol1`."""
+    target: str
+    """`/mnt/data`."""
+
+
+def parse_share(text: str) -> Share:
+    """`SERVER:/SHARE=/FOLDER`.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    match = _SHARE.fullmatch(text)
+    if match is None or ".." in match[2].split("/"):
+        raise UsageError(f"--nfs {text!r}: expected SERVER:/SHARE=/FOLDER, such as 10.0.0.2:/vol1=/mnt/data")
+    return Share(match[1], match[2].rstrip("/"))
+
+
+def startup_script(shares: Sequence[Share] = (), packages: Sequence[str] = ()) -> str:
+    """A bash script; no word in it is anything but a word.
+
+    Raises:
+        UsageError: A package's name is none.
+    """
+    for name in packages:
+        if not _PACKAGE.fullmatch(name):
+            raise UsageError(f"--package {name!r}: not a name of a Debian package")
+    names = dict.fromkeys((*PACKAGES, *(["nfs-common"] if shares else []), *packages))
+    install = f'try "${{apt[@]}}" install {shlex.join(names)}'
+    mounts = "\n".join(f"try share {shlex.join((share.source, share.target))}" for share in shares)
+    template = resources.files("dataprep").joinpath("data", "tpu_startup.sh").read_text(encoding="utf-8")
+    return template.replace("@packages@", install).replace("@shares@\n", f"{mounts}\n" if mounts else "")

@@ -1,0 +1,69 @@
+"""docs/tpu.md cannot rot: every command in it is one that the parsers take."""
+
+import importlib.util
+
+import click
+import pytest
+
+from dataprep.accelerators import parse_accelerator
+from dataprep.commands.tpu import command
+from tests.support.markdown import ROOT, blocks, commands, words_of
+
+DOCUMENT = "docs/tpu.md"
+LINES = [
+    (f"{DOCUMENT}:{line.line}", words_of(line.text, "dataprep"))
+    for block in blocks(DOCUMENT)
+    if block.info == "sh"
+    for line in commands(block)
+]
+OURS = [pytest.param(words[1:], id=where) for where, words in LINES if words and words[0] == "tpu"]
+
+
+def parsed(words: list[str]) -> dict:
+    """What the command's own parser makes of its words."""
+    name, *rest = words
+    found = command.get_command(click.Context(command), name)
+    assert found is not None, f"{name} is none of {', '.join(command.commands)}"
+    return found.make_context(name, rest).params
+
+
+@pytest.fixture(autouse=True)
+def zone(monkeypatch):
+    monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", "europe-west4-a")  # as the document begins
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("words", OURS)
+def test_every_command_is_taken(words, tmp_path, monkeypatch):
+    if words[0] == "copy":
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / words[2]).mkdir()
+    params = parsed(words)
+    if "accelerator" in params:
+        parse_accelerator(params["accelerator"])
+
+
+@pytest.mark.parametrize("words", [words for words in OURS if words.values[0][0] == "run" and "--" in words.values[0]])
+def test_every_entry_takes_its_flags(words):
+    python, module_flag, module, *flags = parsed(words)["argv"]
+    assert (python, module_flag) == ("python", "-m")
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not there yet")
+    entry = importlib.import_module(module).command
+    entry.make_context(module, list(flags))
+
+
+def test_every_command_is_shown():
+    assert {words.values[0][0] for words in OURS} == set(command.commands)
+
+
+def test_what_is_wrong_is_found():
+    with pytest.raises(click.NoSuchOption):
+        parsed(["create", "mae", "--type", "v4-8", "--bogus"])
+    with pytest.raises(click.MissingParameter):
+        parsed(["create", "mae"])
+
+
+def test_what_help_shows(monkeypatch):
+    for found in command.commands.values():
+        assert found.get_help(click.Context(found, info_name=found.name))
