@@ -85,8 +85,10 @@ def test_batches_of_a_real_loader_end_only_when_nobody_takes_them(dataset):
 
 @pytest.mark.parametrize(
     "text",
-    ["simulated:", "simulated:fast", "simulated:0", "simulated:-1", "simulated:9,step-ms=-1", "simulated:9,speed=3"]
-    + ["simulated:9,transfer=0", "simulated:9,step-ms=inf", "simulated:nan"],
+    [
+        *("simulated:", "simulated:fast", "simulated:0", "simulated:-1", "simulated:nan"),
+        *("simulated:9,step-ms=-1", "simulated:9,speed=3", "simulated:9,transfer=0", "simulated:9,step-ms=inf"),
+    ],
 )
 def test_a_device_that_cannot_be_is_refused_with_an_example(text):
     with pytest.raises(UsageError, match="expected simulated:IMAGES_PER_S"):
