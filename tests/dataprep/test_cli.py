@@ -36,6 +36,8 @@ def test_every_command_explains_itself_with_examples(name):
     run = dataprep(name, "--help")
     assert run.returncode == 0
     assert f"dataprep {name} " in run.stdout.split("Examples:")[1]
+    if "COMMAND [ARGS]" in run.stdout:  # a group: what it tells is told by its commands
+        run = dataprep(name, "plan", "--help")
     assert "--json" in run.stdout
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -212,13 +213,20 @@ def test_what_another_share_holds_is_left_alone(machine, share):
     assert "server:/vol" in (machine / "root/proc/mounts").read_text()
 
 
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter and write to; those of pytest are their owner's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
 @as_root
-def test_what_root_may_do_goes_through_sudo(machine):
+def test_what_root_may_do_goes_through_sudo(open_folder):
+    machine = open_folder
+    (machine / "bin").mkdir()
     (machine / "bin/sudo").write_text('#!/bin/sh\nshift\n[ "$1" = true ] || echo "$@" >> "$SEEN"\n')
     (machine / "bin/sudo").chmod(0o755)
-    machine.chmod(0o777)
-    for folder in [machine, *machine.parents][:3]:
-        folder.chmod(folder.stat().st_mode | 0o055)
     environment = {
         "PATH": f"{machine / 'bin'}:{os.environ['PATH']}",
         "HOME": "/nonexistent",
