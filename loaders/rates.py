@@ -1,7 +1,8 @@
 """What the stages make together, from what each makes alone: pure arithmetic on rates.
 
 An image is fetched (F), prepared (P), transferred (H) and computed (G). Where the stages work side by side, the slowest
-one or the cores they share say how fast all of it is; where they take turns, their times add up.
+one or the cores they share bound the rate of the whole; where they take turns, their times add up. How near to the
+bound a run comes depends on how many batches may wait between the stages: that is played through, batch by batch.
 
 Sources: Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021), for the rates and the stalls;
 Kuchnik et al., "Plumber" (MLSys 2022), for the division of cores.
@@ -9,6 +10,8 @@ Kuchnik et al., "Plumber" (MLSys 2022), for the division of cores.
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +19,25 @@ from loaders.findings import STAGES, Limit, Stage
 
 COMPUTE_BOUND = 0.95
 """Of compute alone: from here on there is nothing left to gain before the device."""
+PLAYED_BATCHES = 400
 CONTENTION = 0.9
 """Of the prediction: below it the stages are in each other's way."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batches:
+    """How a run moves its images."""
+
+    images: int
+    """In each batch, of this host."""
+    ahead: int
+    """Batches that the loader has under way beside the one that was taken last."""
+    on_device: int
+    """Batches that may be on the device beside the one of the running step; 0: a step waits for its own transfer."""
+    fetch_latency_s: float = 0.0
+    """From asking for a batch's bytes until the last of them is there, where nothing else is under way."""
+    jitter: tuple[float, ...] = (1.0,)
+    """Times to prepare one batch after the other, relative to their mean."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +53,7 @@ class Rates:
     """A batch travels while the step before runs, or the step waits for it."""
     fetch_in_turn: bool
     """The threads that prepare fetch as well (a local disk), so that the times add up."""
+    batches: Batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +67,14 @@ class Prediction:
 def predict(rates: Rates) -> Prediction:
     """The rate at which all stages work together.
 
-    X = min(F, P, H, G, cores / sum of CPU seconds an image), where stages that take turns count as one whose time is
-    the sum of theirs; of those the slower one is named.
+    X <= min(F, P, H, G, cores / sum of CPU seconds an image), where stages that take turns count as one whose time is
+    the sum of theirs; of those the slower one is named. Few batches between the stages make it less.
     """
+    bound = _bound(rates)
+    return Prediction(min(bound.images_per_s, _played(rates, bound)), bound.limit)
+
+
+def _bound(rates: Rates) -> Prediction:
     alone = rates.images_per_s
     groups: list[tuple[Stage, ...]] = [("fetch", "prepare")] if rates.fetch_in_turn else [("fetch",), ("prepare",)]
     groups += [("transfer",), ("compute",)] if rates.transfer_ahead else [("transfer", "compute")]
@@ -57,6 +83,28 @@ def predict(rates: Rates) -> Prediction:
     if cpu_s > 0:
         found.append(Prediction(rates.cores / cpu_s, "cores"))
     return min(found, key=lambda each: each.images_per_s)
+
+
+def _played(rates: Rates, bound: Prediction) -> float:
+    """Images/s of some hundred batches that wait for each other as a run's do."""
+    alone, batches = rates.images_per_s, rates.batches
+    fetch_s, transfer_s, compute_s = (batches.images / alone[name] for name in ("fetch", "transfer", "compute"))
+    prepare_s = batches.images / min(alone["prepare"], bound.images_per_s if bound.limit == "cores" else math.inf)
+    fetched_s = prepared_s = sent_s = done_s = 0.0
+    taken, started = deque([0.0] * batches.ahead), deque([0.0] * max(1, batches.on_device))
+    for number in range(PLAYED_BATCHES):
+        fetched_s = max(taken.popleft() + batches.fetch_latency_s, fetched_s + fetch_s)
+        prepared_s = max(prepared_s, fetched_s) + prepare_s * batches.jitter[number % len(batches.jitter)]
+        # The thread that sends takes a batch when the one before is sent; without it the step before must be done.
+        taken_s = max(prepared_s, max(sent_s, started.popleft()) if batches.on_device else done_s)
+        sent_s = taken_s + transfer_s
+        started_s = max(sent_s, done_s)
+        done_s = started_s + compute_s
+        taken.append(taken_s)
+        started.append(started_s)
+        if number == PLAYED_BATCHES // 4:
+            from_s = done_s
+    return (PLAYED_BATCHES - 1 - PLAYED_BATCHES // 4) * batches.images / max(done_s - from_s, 1e-12)
 
 
 def _slowest(alone: Mapping[Stage, float], group: tuple[Stage, ...]) -> Stage:

@@ -120,7 +120,7 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
                     break
         arrivals.close()
     rate = taken / used.elapsed_s
-    in_flight = min(config.prefetch_batches * config.rows, _reads_in_flight(storage, config))
+    in_flight = min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
     found = StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
     return Fetched(found, num_bytes / max(1, taken), in_flight, images, is_cold)
 
@@ -167,7 +167,8 @@ def _bytes_of(ticket: Ticket) -> bytes:
     return found.image if isinstance(found, Record) else found
 
 
-def _reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
+def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
+    """Requests under way at once, at most."""
     if storage.is_local:
         return config.num_threads
     return config.reads_in_flight or 2 * storage.reads_in_flight
@@ -247,19 +248,31 @@ def mean_bytes(sample_url: str) -> float:
     return sum(sizes) / len(sizes)
 
 
-def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, background: float) -> StageRate:
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How fast batches are made, and how evenly."""
+
+    rate: StageRate
+    jitter: tuple[float, ...]
+    """Times between batches, relative to their mean."""
+
+
+def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, background: float) -> Prepared:
     """Our own loader over a local sample, which the page cache holds."""
     with open_loader(sample_url, **loader_settings(config, fields=(), cache_dir=None)) as loader:
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         for _ in range(config.prefetch_batches + 1):
             next(batches)
-        taken = 0
+        taken, times_s = 0, [time.perf_counter()]
         with cpu_time() as used:
-            until_s = time.perf_counter() + seconds
-            while time.perf_counter() < until_s:
+            while times_s[-1] < times_s[0] + seconds:
                 taken += len(next(batches).images)
+                times_s.append(time.perf_counter())
     rate = taken / used.elapsed_s
-    return StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
+    mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+    jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))
+    found = StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
+    return Prepared(found, jitter)
 
 
 def request_latency_s(loader: Loader, tries: int = 3) -> float:

@@ -12,7 +12,7 @@ from loaders.cpu import available_cores
 from loaders.devices import Device
 from loaders.findings import Stage, StageRate
 from loaders.loader import Batch, Loader
-from loaders.rates import CONTENTION, Rates, predict
+from loaders.rates import CONTENTION, Batches, Rates, predict
 from loaders.stage_rates import (
     SAMPLE_IMAGES,
     Fetched,
@@ -21,6 +21,8 @@ from loaders.stage_rates import (
     fetch_rate_alone,
     mean_bytes,
     prepare_rate,
+    reads_in_flight,
+    request_latency_s,
     transfer_rate,
     write_sample,
 )
@@ -61,6 +63,7 @@ class Stages:
         self.background, self.progress = background, progress
         self._seconds, self._folder = seconds, folder
         self.observed_images_per_s = 0.0
+        self._jitter: tuple[float, ...] = ()
         self.alone: dict[Stage, StageRate] = {"compute": compute_rate(device, batch, seconds, background)}
 
     @property
@@ -121,7 +124,9 @@ class Stages:
     def prepared(self, config: LoaderConfig, sample: str | None = None) -> StageRate:
         """Decoding with other settings, or of other images."""
         self.progress("decoding alone")
-        return prepare_rate(sample or self.sample, config, self._seconds, self.background)
+        found = prepare_rate(sample or self.sample, config, self._seconds, self.background)
+        self._jitter = self._jitter or found.jitter
+        return found.rate
 
     def fetched_with(self, config: LoaderConfig) -> Fetched:
         """Fetching with other settings."""
@@ -163,8 +168,28 @@ class Stages:
             cpu_s_per_image={name: stage.cpu_s_per_image for name, stage in stages.items()},
             cores=self._available_cores(stages),
             transfer_ahead=setup.transfer_ahead > 0,
+            batches=self._batches(setup, stages["fetch"].images_per_s),
             fetch_in_turn=self.is_local and self.fetched.is_cold,
         )
+
+    def _batches(self, setup: Setup, fetch_images_per_s: float) -> Batches:
+        """How the run moves its images; bytes that the batches ahead ask for all at once come a round trip later."""
+        config, latency_s = setup.config, 0.0
+        if not self.is_local:
+            under_way = config.prefetch_batches * config.rows
+            is_short = under_way < reads_in_flight(self.loader.dataset.storage(), config)
+            latency_s = under_way / fetch_images_per_s if is_short else self._request_latency_s
+        return Batches(
+            images=config.rows,
+            ahead=config.prefetch_batches,
+            on_device=setup.transfer_ahead,
+            fetch_latency_s=latency_s,
+            jitter=self._jitter or (1.0,),
+        )
+
+    @cached_property
+    def _request_latency_s(self) -> float:
+        return request_latency_s(self.loader)
 
     def available_cores(self) -> float:
         """What other programs leave to this run."""
