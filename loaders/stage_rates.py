@@ -38,6 +38,8 @@ SHRINKING_S = 3.0
 """For a sample of smaller images, unless there are too few by then."""
 WARM_UP_STEPS = 3
 """Of a device: compilation is in the first two."""
+MAX_LONGER = 5.0
+"""Times the seconds that a slow stage may take beyond them."""
 COLD_MEMORY_SHARE = 0.5
 """Local data below this share of the memory stay in it after the first epoch: their rate is that of the page cache."""
 SPLIT = "train"
@@ -113,10 +115,12 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
         taken = num_bytes = 0
         with cpu_time() as used:
             until_s = time.perf_counter() + seconds
-            for batch in arrivals:
+            for number, batch in enumerate(arrivals, 1):
                 taken += len(batch)
                 num_bytes += sum(map(len, batch))
-                if time.perf_counter() > until_s:
+                late_s = time.perf_counter() - until_s
+                # Batches of a slow bucket come in bursts, of as many as are under way.
+                if late_s > 0 and (number >= 2 * config.prefetch_batches or late_s > MAX_LONGER * seconds):
                     break
         arrivals.close()
     rate = taken / used.elapsed_s
