@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dataprep.cpu import children, process_tree
 from dataprep.errors import DataprepError, UsageError
 
 SAMPLES_PER_S = 5
@@ -109,7 +110,7 @@ class _Orphans:
     """The children that this process gets from now on."""
 
     def __init__(self) -> None:
-        self._others = set(_children(os.getpid()))
+        self._others = set(children(os.getpid()))
 
     def __call__(self) -> float:
         """CPU time of those that the command left behind, all of which end with it."""
@@ -128,7 +129,7 @@ class _Orphans:
                     os.waitpid(pid, 0)
 
     def _pids(self) -> set[int]:
-        return set(_children(os.getpid())) - self._others
+        return set(children(os.getpid())) - self._others
 
 
 class _Watch:
@@ -154,20 +155,6 @@ class _Watch:
                 self.peaks[pid] = max(peak_bytes(pid), self.peaks.get(pid, 0))
             if self._ended.wait(1 / SAMPLES_PER_S):
                 break
-
-
-def process_tree(pid: int) -> list[int]:
-    """A process and its living descendants."""
-    return [pid, *(each for child in _children(pid) for each in process_tree(child))]
-
-
-def _children(pid: int) -> list[int]:
-    """Living children of a process; none when it has ended."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    except OSError:
-        return []
 
 
 def peak_bytes(pid: int) -> int:

@@ -80,7 +80,7 @@ def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTab
         DataprepError: A dataset cannot be read, or our own loader failed.
         UndecidedError: No loader could be measured at all.
     """
-    from loaders.cpu import background_cores
+    from dataprep.cpu import background_cores
     from loaders.diagnose import machine  # late: it imports what decodes
 
     found_machine = machine(background_cores())

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from dataprep.cpu import available_cores
 from dataprep.errors import UsageError
 from dataprep.measure import measure
 from loaders.bench_table import BenchRow, StageShare
 from loaders.contestant import Job
-from loaders.cpu import available_cores
 
 ROOT = Path(__file__).resolve().parents[1]
 """Of the packages `loaders` and `dataprep`."""

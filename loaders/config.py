@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dataprep.cpu import available_cores
 from dataprep.errors import UsageError
 from dataprep.placement import POLICIES
 from dataprep.randomness import ORDER_VERSION
@@ -123,8 +123,7 @@ class LoaderConfig:
         """Decoding threads of one process."""
         if self.threads is not None:
             return self.threads
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(MAX_THREADS, cores // max(1, self.processes)))
+        return max(1, min(MAX_THREADS, available_cores() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, Any]:
         """What the sequence of batches depends on, of all this; the ranks and the machinery are none of it."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dataprep.cpu import own_cpu_s
 from loaders.bench_table import OURS
-from loaders.cpu import own_cpu_s
 from loaders.peers import PEERS, PeerConfig
 
 ROOFLINE = "decode"

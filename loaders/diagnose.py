@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dataprep import __version__
+from dataprep.cpu import available_cores, background_cores
 from dataprep.plan import codec_versions
-from loaders.cpu import available_cores, background_cores
 from loaders.devices import Device
 from loaders.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.fixes import find_fixes

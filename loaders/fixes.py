@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dataprep.cpu import available_cores
 from dataprep.errors import DataprepError
-from loaders.cpu import available_cores
 from loaders.decode import extension_available
 from loaders.findings import Fix, Limit, Stage, StageRate
 from loaders.loader import Batch

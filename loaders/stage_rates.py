@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.adopt import AdoptRequest, adopt
+from dataprep.cpu import available_cores, cpu_time, memory_bytes
 from dataprep.errors import DataprepError, StorageError
 from dataprep.images import CheckedImage, ImagePolicy, check_image
 from loaders.cache import DiskCache
 from loaders.config import LoaderConfig
-from loaders.cpu import available_cores, cpu_time, memory_bytes
 from loaders.devices import Device
 from loaders.fetch import Fetcher, Record, Ticket, open_fetcher
 from loaders.findings import StageRate

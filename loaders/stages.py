@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from dataprep.cpu import available_cores
 from loaders.config import LoaderConfig
-from loaders.cpu import available_cores
 from loaders.devices import Device
 from loaders.findings import Stage, StageRate
 from loaders.loader import Batch, Loader

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.options import available_cores, human_bytes, json_option
+from dataprep.commands.options import human_bytes, json_option
 from dataprep.commands.text import one_line
+from dataprep.cpu import available_cores
 from dataprep.errors import UsageError
 from dataprep.page import require_report_packages, write_page
 

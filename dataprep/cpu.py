@@ -53,7 +53,11 @@ def background_cores() -> float:
 
 def own_cpu_s() -> float:
     """Of this process, its living descendants and the dead ones that were waited for."""
-    return sum(_process_cpu_s(pid) for pid in _tree(os.getpid())) if Path("/proc/self/stat").exists() else _times_s()
+    return (
+        sum(_process_cpu_s(pid) for pid in process_tree(os.getpid()))
+        if Path("/proc/self/stat").exists()
+        else _times_s()
+    )
 
 
 def machine_cpu_s() -> float:
@@ -98,12 +102,15 @@ def _process_cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
+def process_tree(pid: int) -> list[int]:
+    """A process and its living descendants."""
+    return [pid, *(each for child in children(pid) for each in process_tree(child))]
+
+
+def children(pid: int) -> list[int]:
+    """Living children of a process; none when it has ended."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
-        children = [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
     except OSError:
-        return
-    for child in children:
-        yield from _tree(child)
+        return []
