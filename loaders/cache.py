@@ -96,12 +96,12 @@ class DiskCache:
             if total + num_bytes > self._max_bytes:
                 total = self._evict(self._max_bytes - num_bytes)
             fits = total + num_bytes <= self._max_bytes
+            file.seek(0)
+            file.write(b"%020d" % (total + num_bytes if fits else total))
+            file.flush()  # before there is a file: who dies here leaves too large a sum, which the next eviction mends
             if fits:
                 with temporary.open("xb") as reserved:
                     reserved.truncate(num_bytes)
-                total += num_bytes
-            file.seek(0)
-            file.write(b"%020d" % total)
         return fits
 
     def _evict(self, most_bytes: int) -> int:

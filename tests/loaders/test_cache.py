@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -159,6 +160,23 @@ def test_a_writer_that_is_killed_leaves_a_cache_that_works(tmp_path):
         cache.put(f"mine {number}", bytes(20_000))
         assert stored_bytes(tmp_path) <= 300_000
     assert cache.get("mine 39") == bytes(20_000)
+
+
+def test_a_writer_that_dies_with_its_place_taken_is_counted(tmp_path):
+    """Killed at the very moment at which its file has a size: the sum must know of it by then."""
+    script = (
+        "import io, os, signal, sys\nfrom pathlib import Path\nimport loaders.cache\n"
+        "class Reserved(io.FileIO):\n"
+        "    def truncate(self, size):\n"
+        "        super().truncate(size)\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "class Dying(type(Path())):\n"
+        "    def open(self, mode, **options):\n"
+        "        return Reserved(self, mode) if mode == 'xb' else super().open(mode, **options)\n"
+        "loaders.cache.DiskCache(Dying(sys.argv[1]), 30_000).put('k', bytes(20_000))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, tmp_path]).returncode == -signal.SIGKILL
+    taken_bytes = HEADER.size + 20_000
+    assert stored_bytes(tmp_path) == taken_bytes == int((tmp_path / "total").read_bytes())
 
 
 def test_a_full_disk_means_no_caching(tmp_path):
