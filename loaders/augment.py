@@ -54,6 +54,7 @@ def train_views(
     scale: tuple[float, float] = (0.2, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     flip: float = 0.5,
+    clip: bool = False,
 ) -> list[View]:
     """A random box of each image, scaled to the output, flipped or not.
 
@@ -66,6 +67,8 @@ def train_views(
         scale: Area of the box, as a share of the image's.
         ratio: Width of the box over its height; drawn uniformly on a logarithmic scale.
         flip: Probability.
+        clip: Cut the first box that is drawn to the image where it is too high or too wide, as BYOL's code does, and
+            draw no other.
 
     Raises:
         UsageError: A range is empty or not positive, or the probability is none.
@@ -82,6 +85,8 @@ def train_views(
     draws = _draws(seed, positions)
     height, width = (np.asarray(sides, np.int64)[:, None] for sides in (heights, widths))
     box_heights, box_widths = _boxes(draws[:, : 2 * TRIES], height, width, scale, ratio)
+    if clip:
+        box_heights, box_widths = np.clip(box_heights, 1, height), np.clip(box_widths, 1, width)
     fits = (box_widths > 0) & (box_widths <= width) & (box_heights > 0) & (box_heights <= height)
     rows, first = np.arange(len(draws)), fits.argmax(axis=1)
     box_height, box_width = box_heights[rows, first], box_widths[rows, first]

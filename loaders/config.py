@@ -53,6 +53,8 @@ class LoaderConfig:
     """Width over height of a crop."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
+    clip_crop: bool = False
+    """A crop larger than the image is cut to it, as in BYOL; False: another one is drawn, as torchvision does."""
     resize: int | None = None
     """Short side before the centre crop, pixels; by default the image size over 0.875."""
     fields: tuple[str, ...] = ()
@@ -128,7 +130,7 @@ class LoaderConfig:
     def sequence_document(self) -> dict[str, Any]:
         """What the sequence of batches depends on, of all this; the ranks and the machinery are none of it."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
-        names += ["scale", "ratio", "flip"] if self.augment else ["resize"]
+        names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         document = {name: getattr(self, name) for name in names}
         document["transform"] = None if self.transform is None else _name_of(self.transform)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in document.items()} | {

@@ -225,6 +225,7 @@ class Pipeline:
             scale=config.scale,
             ratio=config.ratio,
             flip=config.flip,
+            clip=config.clip_crop,
         )
 
     def _transform(self, transform: Transform, image_HWC: NDArray[np.uint8], pick: Pick) -> None:

@@ -12,7 +12,6 @@ def command(**values): flags = Flags(**values)
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +19,14 @@ from typing import Any, TypeVar
 
 import click
 
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def flag(default: Any, text: str, *, choices: Sequence[str] = (), either: bool = False) -> Any:
+def flag(
+    default: Any, text: str, *, choices: Sequence[str] = (), either: bool = False, also: Sequence[str] = ()
+) -> Any:
     """A field that is a flag.
 
     Args:
@@ -33,8 +34,10 @@ def flag(default: Any, text: str, *, choices: Sequence[str] = (), either: bool =
         text: Its line of help.
         choices: All that it may be, where they are few.
         either: Of a truth value, `--no_NAME` is a flag, too.
+        also: Other names of it, of older scripts.
     """
-    return dataclasses.field(default=default, metadata={"text": text, "choices": choices, "either": either})
+    metadata = {"text": text, "choices": choices, "either": either, "also": also}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def flags_of(kind: type[Any], refused: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
@@ -58,33 +61,17 @@ def flags_of(kind: type[Any], refused: Mapping[str, str] | None = None) -> Calla
     return decorate
 
 
-def run_entry(command: click.Command) -> None:
-    """Run a command: expected errors become one line on stderr and an exit code."""
-    name = command.name
-    try:
-        code = command(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except KeyboardInterrupt:
-        code = 130
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except DataprepError as error:
-        click.echo(f"{name}: {error}", err=True)
-        code = error.exit_code
-    sys.exit(code if isinstance(code, int) else 0)
-
-
 def _option(each: dataclasses.Field[Any], hint: Any) -> Callable[[Command], Command]:
     text, choices, either = (each.metadata[key] for key in ("text", "choices", "either"))
-    spelling = f"--{each.name}/--no_{each.name}" if either else f"--{each.name}"
+    spellings = [f"--{name}" for name in (each.name, *each.metadata["also"])]
+    if either:
+        spellings[0] += f"/--no_{each.name}"
     plain = next((part for part in typing.get_args(hint) if part is not types.NoneType), hint)
     if plain is bool:
-        return click.option(spelling, each.name, is_flag=True, default=each.default, help=text)
+        return click.option(*spellings, each.name, is_flag=True, default=each.default, help=text)
     kind = click.Choice(list(choices)) if choices else plain
     shown = each.default not in (None, "")
-    return click.option(spelling, each.name, type=kind, default=each.default, show_default=shown, help=text)
+    return click.option(*spellings, each.name, type=kind, default=each.default, show_default=shown, help=text)
 
 
 def _refuser(reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:

@@ -55,17 +55,17 @@ class Logs:
 
     def scalars(self, line: dict[str, Any]) -> None:
         """One line of numbers, `step` and `loss` among them, which are TensorBoard's scalars, too."""
-        if not self._enabled:
-            return
-        text = json.dumps(line)
-        print(text, flush=True)
-        if self.folder is not None:
-            with (self.folder / LOG_FILE).open("a") as file:
-                file.write(f"{text}\n")
+        self._line(line)
         if self._events is not None:
             self._events.scalars(line["step"], {f"train/{name}": line[name] for name in line if name != "step"})
         if self._bar is not None:
             self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
+
+    def evaluation(self, step: int, epoch: float, found: dict[str, float]) -> None:
+        """One line of numbers about data that are not trained on: `val_` before their names, TensorBoard's `val/`."""
+        self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
+        if self._events is not None:
+            self._events.scalars(step, {f"val/{name}": value for name, value in found.items()})
 
     def picture(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
         """For TensorBoard, and the newest one as a file."""
@@ -81,6 +81,15 @@ class Logs:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def _line(self, line: dict[str, Any]) -> None:
+        if not self._enabled:
+            return
+        text = json.dumps(line)
+        print(text, flush=True)
+        if self.folder is not None:
+            with (self.folder / LOG_FILE).open("a") as file:
+                file.write(f"{text}\n")
 
     def _forget_after(self, step: int) -> None:
         if self.folder is None or not (self.folder / LOG_FILE).exists():

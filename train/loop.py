@@ -11,9 +11,10 @@ import json
 import math
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +26,7 @@ from loaders.torch import TorchBatch
 from train.checkpoint import CheckpointFolder, load_any
 from train.logs import Logs
 from train.runtime import Runtime, on_host
-from train.schedule import HalfCosine
+from train.schedule import Schedule
 
 STATE_VERSION = 1
 AUTOMATIC = "automatic"
@@ -33,9 +34,10 @@ STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 _SHOWN_KEYS = 4
 
 
-class Task(Protocol):
+class Task(ABC):
     """What an entry trains."""
 
+    @abstractmethod
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
 
@@ -44,8 +46,12 @@ class Task(Protocol):
             positions: Of its samples, counted over all epochs.
         """
 
-    def picture(self, weights: dict[str, Any], step: int, logs: Logs) -> None:
-        """Show what the weights, on the host, do."""
+    def evaluate(self) -> dict[str, float]:
+        """Numbers about data that are not trained on; none where there are no such data."""
+        return {}
+
+    def picture(self, weights: dict[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
+        """Show what the weights, on the host, do; nothing where there is nothing to look at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +76,22 @@ class LoopConfig:
     """Traced from the first of these steps until before the second."""
     max_steps: int = 0
     """0: all; otherwise the run ends after so many, as if it were stopped."""
+    clip_grad_norm: float = 0.0
+    """Longest gradient, of all parameters together; 0: as it is."""
+    eval_interval: int = 1
+    """Epochs between evaluations; the last one is evaluated in any case."""
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("accum_iter", 1), ("log_interval_steps", 1), ("ckpt_interval", 1)):
+        for name, least in (
+            ("epochs", 1),
+            ("accum_iter", 1),
+            ("log_interval_steps", 1),
+            ("ckpt_interval", 1),
+            ("eval_interval", 1),
+        ):
             if getattr(self, name) < least:
                 raise UsageError(f"--{name} must be {least} or more, got {getattr(self, name)}")
-        for name in ("ckpt_interval_steps", "ckpt_interval_minutes", "max_steps"):
+        for name in ("ckpt_interval_steps", "ckpt_interval_minutes", "max_steps", "clip_grad_norm"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name} must be 0 or more, got {getattr(self, name)}")
 
@@ -88,7 +104,7 @@ class Training:
     runtime: Runtime
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    schedule: HalfCosine
+    schedule: Schedule
     loader: Loader
     task: Task
     logs: Logs
@@ -100,6 +116,8 @@ class Training:
     """Updates that were done."""
     _unread: list[tuple[int, torch.Tensor, list[str]]] = field(default_factory=list)
     """Step, loss and keys of the updates whose losses nobody looked at yet."""
+    _lr: float = 0.0
+    """Of the last update."""
     _loader_state: dict[str, Any] | None = None
     _saved_step: int = -1
     _saved_s: float = field(default_factory=time.monotonic)
@@ -164,7 +182,10 @@ class Training:
                     done = self.step >= last_step or stop.asked
                     if done or self.step % self.config.log_interval_steps == 0:
                         self._log(monitor)
-                    if self._is_save_due(epoch, total_steps) or done:
+                    if self._ends(epoch) and self._is_evaluation_due(epoch):
+                        self._evaluate()
+                        monitor.take()  # that time was no step
+                    if self._is_save_due(epoch) or done:
                         self._save()
                     if done:
                         break
@@ -179,6 +200,8 @@ class Training:
             share = part / self.config.accum_iter
             share.backward()  # type: ignore[no-untyped-call]
             loss = loss + share.detach()
+        if self.config.clip_grad_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.runtime.end_step()
@@ -188,9 +211,9 @@ class Training:
         config = self.loader.config
         stop = int(batch.state["position"])
         first = stop - config.batch_size
-        lr = self.schedule.at(first / self._epoch_samples)
+        self._lr = self.schedule.at(first / self._epoch_samples)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = self._lr * group.get("lr_scale", 1.0)
         loss = self.apply(batch, range(first + config.rank, stop, config.world_size))
         self.step = stop // config.batch_size
         self._loader_state = batch.state
@@ -203,7 +226,7 @@ class Training:
             "step": self.step,
             "epoch": samples / self._epoch_samples,
             "loss": math.fsum(losses) / len(losses),
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": self._lr,
             **monitor.take(),
         }
         memory_bytes = self.runtime.memory_bytes()
@@ -234,11 +257,21 @@ class Training:
             f"{shown}{where}; look at them, or resume with a lower --lr"
         )
 
-    def _is_save_due(self, epoch: int, total_steps: int) -> bool:
-        config, order = self.config, self.loader.order
-        if self.step == order.first_batch(epoch + 1) and (
-            epoch % config.ckpt_interval == 0 or self.step == total_steps
-        ):
+    def _evaluate(self) -> None:
+        found = self.task.evaluate()
+        if found:
+            self.logs.evaluation(self.step, self.step * self.loader.config.batch_size / self._epoch_samples, found)
+
+    def _ends(self, epoch: int) -> bool:
+        return self.step == self.loader.order.first_batch(epoch + 1)
+
+    def _is_evaluation_due(self, epoch: int) -> bool:
+        return (epoch + 1) % self.config.eval_interval == 0 or epoch + 1 == self.config.epochs
+
+    def _is_save_due(self, epoch: int) -> bool:
+        config = self.config
+        # Epochs count from 0, as long_seq_mae counts them: the first one is saved.
+        if self._ends(epoch) and (epoch % config.ckpt_interval == 0 or epoch + 1 == config.epochs):
             return True
         if config.ckpt_interval_steps and self.step % config.ckpt_interval_steps == 0:
             return True

@@ -21,16 +21,18 @@ from loaders.config import LoaderConfig
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, normalize
 from train.checkpoint import CheckpointFolder
-from train.data import IMAGENET_MEAN, IMAGENET_STD, open_training_loader
-from train.flags import flags_of, run_entry
+from train.data import IMAGENET_MEAN, IMAGENET_STD, open_data
+from train.entry import run, run_entry
+from train.flags import flags_of
 from train.logs import Logs
-from train.loop import Training
-from train.mae_flags import REFUSED, Flags
+from train.loop import Task, Training
+from train.mae_flags import Flags
 from train.masks import MaskConfig, draw_masks
 from train.models import mae_config
 from train.models.mae import MaskedAutoencoder
 from train.optimizer import open_adamw
 from train.reconstruction import reconstruction_png
+from train.run_flags import REFUSED
 from train.runtime import Runtime, open_autocast, open_runtime
 from train.schedule import HalfCosine, scaled_lr
 
@@ -49,7 +51,7 @@ signal after a checkpoint: the same command with --resume automatic goes on.
 
 
 @dataclass(kw_only=True)
-class MAETask:
+class MAETask(Task):
     """The loss of a batch."""
 
     model: MaskedAutoencoder
@@ -118,16 +120,17 @@ def open_training(flags: Flags) -> Training:
         warmup_epochs=flags.warmup_epochs,
         epochs=flags.epochs,
     )
-    loader = open_training_loader(
-        flags.data_path,
-        index_dir=flags.index_dir,
+    data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
+    loader = data.training_loader(
         batch_size=batch,
         seed=flags.seed,
         rank=runtime.rank,
         world_size=runtime.world_size,
         image_size=flags.input_size,
         scale=(flags.min_crop, flags.max_crop),
+        clip_crop=flags.use_byol_crop,
         threads=flags.num_workers,
+        region_policy=flags.region_policy,
     )
     loader.set_epoch(flags.start_epoch)
     torch.manual_seed(flags.seed)
@@ -159,9 +162,7 @@ def open_training(flags: Flags) -> Training:
 def command(**values: Any) -> int:
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
     flags = Flags(**values)
-    training = open_training(flags)
-    training.resume(flags.resume)
-    return training.run()
+    return run(open_training(flags), flags, name=flags.model)
 
 
 def main() -> None:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from dataprep.errors import UsageError
 
 BASE_BATCH = 256
 """For which base learning rates are given: Goyal et al., "Accurate, large minibatch SGD", 2017."""
+
+
+class Schedule(Protocol):
+    """How fast weights are changed."""
+
+    def at(self, epoch: float) -> float:
+        """The learning rate after so many epochs, which may be a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +48,31 @@ class HalfCosine:
         falling = self.epochs - self.warmup_epochs
         share = min(1.0, (epoch - self.warmup_epochs) / falling) if falling else 1.0
         return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """Constant, and divided by a factor again and again.
+
+    Raises:
+        UsageError: It would never be divided, or grow.
+    """
+
+    lr: float
+    """At the start."""
+    divisor: float
+    every_epochs: float
+
+    def __post_init__(self) -> None:
+        if self.divisor < 1 or self.every_epochs <= 0:
+            raise UsageError(
+                f"a learning rate divided by {self.divisor:g} every {self.every_epochs:g} epochs; expected 1 or more, "
+                "and more than 0"
+            )
+
+    def at(self, epoch: float) -> float:
+        """The rate after so many epochs."""
+        return float(self.lr / self.divisor ** (epoch // self.every_epochs))
 
 
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:

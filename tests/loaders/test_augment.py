@@ -15,8 +15,9 @@ SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
 RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
 
 
-def reference_view(seed, position, height, width, size, scale, ratio, flip):
-    """One image after the other, in Python floats, as torchvision.transforms.RandomResizedCrop.get_params."""
+def reference_view(seed, position, height, width, size, scale, ratio, flip, *, clip=False):
+    """One image after the other, in Python floats, as torchvision.transforms.RandomResizedCrop.get_params; with `clip`
+    the first box that is drawn is cut to the image."""
     words = philox_words(WORDS, seed=seed, purpose="load/augment", start=position * WORDS)
     draws = [(word >> 11) / 2**53 for word in words.tolist()]
     flipped = draws[2 * TRIES + 2] < flip
@@ -25,6 +26,8 @@ def reference_view(seed, position, height, width, size, scale, ratio, flip):
         low, high = math.log(ratio[0]), math.log(ratio[1])
         aspect = math.exp(low + draws[2 * attempt + 1] * (high - low))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if clip:
+            w, h = max(1, min(w, width)), max(1, min(h, height))
         if 0 < w <= width and 0 < h <= height:
             top = math.floor(draws[2 * TRIES] * (height - h + 1))
             left = math.floor(draws[2 * TRIES + 1] * (width - w + 1))
@@ -46,13 +49,16 @@ def reference_view(seed, position, height, width, size, scale, ratio, flip):
     sides=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=20),
     ranges=RANGES,
     flip=st.sampled_from([0.0, 0.5, 1.0]),
+    clip=st.booleans(),
 )
-def test_views_are_those_of_torchvisions_algorithm(seed, first, stride, sides, ranges, flip):
+def test_views_are_those_of_torchvisions_algorithm(seed, first, stride, sides, ranges, flip, clip):
     positions = [first + stride * index for index in range(len(sides))]
     heights, widths = zip(*sides, strict=True)
-    views = train_views(seed, positions, heights, widths, size=224, scale=ranges[0], ratio=ranges[1], flip=flip)
+    views = train_views(
+        seed, positions, heights, widths, size=224, scale=ranges[0], ratio=ranges[1], flip=flip, clip=clip
+    )
     assert views == [
-        reference_view(seed, position, *of_image, 224, *ranges, flip)
+        reference_view(seed, position, *of_image, 224, *ranges, flip, clip=clip)
         for position, of_image in zip(positions, sides, strict=True)
     ]
     for view, (height, width) in zip(views, sides, strict=True):

@@ -35,6 +35,7 @@ CHANGES = {
     "weight_decay": {"weight_decay": 5.0},
     "min_crop": {"min_crop": 0.9},
     "max_crop": {"max_crop": 0.3},
+    "use_byol_crop": {"use_byol_crop": True},
     "precision": {"precision": "bfloat16"},
     "seed": {"seed": 1},
     "ckpt_interval_steps": {"ckpt_interval_steps": 1},
@@ -52,7 +53,7 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_workers", "ckpt_interval"} | {
-    "use_byol_crop", "pin_mem", "device", "use_xla", "diagnose",
+    "region_policy", "pin_mem", "device", "use_xla", "diagnose",
 }  # fmt: skip
 """Other tests show these."""
 
@@ -98,6 +99,12 @@ def test_every_flag_is_shown_here_or_elsewhere():
 def test_decoding_threads(dataset):
     flags = Flags(data_path=dataset, device="cpu", model="mae_vit_micro_patch8", input_size=32, num_workers=3)
     assert open_training(flags).loader.config.num_threads == 3
+
+
+def test_the_policy_for_paid_reading_reaches_the_loader(dataset):
+    flags = {"model": "mae_vit_micro_patch8", "input_size": 32}
+    flags = Flags(data_path=dataset, device="cpu", region_policy="warn", **flags)
+    assert open_training(flags).loader.config.region_policy == "warn"
 
 
 def test_epochs_between_checkpoints(pretrain, tmp_path):

@@ -4,16 +4,19 @@ import json
 import random
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import train.entry
 from dataprep.errors import DataprepError, UsageError
 from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
 from train.diagnosis import diagnose_training
-from train.mae_flags import REFUSED, Flags, parse_steps
+from train.mae_flags import Flags
 from train.pretrain_mae import MAETask, command, open_training
+from train.run_flags import REFUSED, parse_steps
 from train.runtime import open_runtime
 
 STEPS = 22
@@ -141,7 +144,6 @@ def test_it_learns(pretrain, expected, tmp_path):
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
         ({"use_xla": True}, "--use_xla and --device cpu"),
         ({"pin_mem": True}, "for CUDA"),
-        ({"use_byol_crop": True}, "no such crop"),
         ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
         ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
@@ -200,18 +202,18 @@ def on_xla(dataset: str, folder: Path) -> None:
             training.run()
 
 
+def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(train.entry, "diagnose_training", partial(diagnose_training, seconds=0.3))
+    arguments = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
+
+    assert command.main([*arguments, "--diagnose"], standalone_mode=False) == 0
+
+    found = json.loads((tmp_path / "diagnosis.json").read_text())
+    assert found["verdict"] in (tmp_path / "diagnosis.html").read_text()
+    assert " ".join(capsys.readouterr().out.split()).startswith(found["verdict"])
+    assert found["device"] == "mae_vit_micro_patch8 on cpu"
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
 if __name__ == "__main__":
     on_xla(sys.argv[1], Path(sys.argv[2]))
-
-
-def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys):
-    flags = Flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **SMALL)
-    training = open_training(flags)
-
-    found = diagnose_training(training, name="cpu (micro)", seconds=0.3)
-
-    assert json.loads((tmp_path / "diagnosis.json").read_text())["verdict"] == found.verdict
-    assert found.verdict in (tmp_path / "diagnosis.html").read_text()
-    assert " ".join(capsys.readouterr().out.split()).startswith(found.verdict)
-    assert found.device == "cpu (micro)"
-    assert not list(tmp_path.glob("checkpoint-*"))

@@ -5,7 +5,7 @@ import cmath
 import pytest
 
 from dataprep.errors import UsageError
-from train.schedule import HalfCosine, scaled_lr
+from train.schedule import HalfCosine, Steps, scaled_lr
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_the_base_rate_is_of_256():
 def test_a_rise_that_is_too_long_is_refused():
     with pytest.raises(UsageError, match="warmup_epochs 40 of 10 epochs"):
         HalfCosine(lr=1.0, min_lr=0, warmup_epochs=40, epochs=10)
+
+
+def test_a_rate_that_is_divided_every_twenty_epochs():
+    schedule = Steps(lr=0.5, divisor=5, every_epochs=20)
+    epochs = (0, 19.999, 20, 39.9, 40)
+    assert [schedule.at(epoch) for epoch in epochs] == pytest.approx([0.5, 0.5, 0.1, 0.1, 0.02])
+    with pytest.raises(UsageError, match="every 0 epochs"):
+        Steps(lr=0.5, divisor=5, every_epochs=0)

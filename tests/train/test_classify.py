@@ -1,0 +1,96 @@
+"""Classifiers on real shards: every validation image counts once, and parts add up to the whole."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dataprep.demo_data import write_demo
+from dataprep.errors import UsageError
+from loaders.torch import normalize
+from tests.support.finished import build_here
+from train.classify import ClassifierTask, classes_of
+from train.data import IMAGENET_MEAN, IMAGENET_STD, Data, open_data
+from train.models import create_model
+from train.runtime import open_runtime
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Data:
+    """Photographs with both splits."""
+    originals = tmp_path_factory.mktemp("originals")
+    write_demo("imagenet", originals, images=70, odd=False)
+    return open_data(build_here("imagenet", originals, tmp_path_factory.mktemp("dataset") / "shards", "tfrecord"))
+
+
+def open_task(data: Data, **settings) -> ClassifierTask:
+    torch.manual_seed(0)
+    model = create_model("tiny_cnn", image_size=32, num_classes=classes_of(data, None))
+    validation = data.validation_loader(batch_size=4, image_size=32, threads=1)
+    return ClassifierTask(
+        model=model, runtime=open_runtime("cpu"), precision="float32", validation=validation, **settings
+    )
+
+
+def test_every_validation_image_counts_once(data):
+    task = open_task(data)
+    found = task.evaluate()
+
+    every = data.validation_loader(batch_size=1, image_size=32, threads=1)
+    assert every.order.num_samples % 4, "the last batch must have rows without a sample"
+    right, losses = [], []
+    with torch.no_grad(), every:
+        for batch in every:
+            logits = task.model(normalize(torch.from_numpy(batch.images), mean=IMAGENET_MEAN, std=IMAGENET_STD))
+            label = torch.from_numpy(batch.labels.copy())
+            right.append(logits.argmax() == label[0])
+            losses.append(float(F.cross_entropy(logits, label)))
+    assert found["images"] == len(losses) == every.order.num_samples
+    assert found["accuracy"] == pytest.approx(sum(map(int, right)) / len(right))
+    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert task.evaluate() == found, "a second evaluation begins where the first one did"
+    assert task.model.training
+
+
+def test_parts_are_the_whole_batch(data):
+    with data.training_loader(batch_size=8, image_size=32, threads=1) as loader:
+        (batch,) = [each for each, _ in zip(open_runtime("cpu").batches(loader), range(1), strict=False)]
+    (whole,) = open_task(data).parts(batch, range(8))
+    parts = list(open_task(data, accum_iter=4).parts(batch, range(8)))
+    assert len(parts) == 4
+    assert (sum(parts) / 4).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+def test_what_a_mix_makes_of_a_batch_is_trained_on(data):
+    seen = []
+
+    def mix(images_NCHW, labels_N, positions):
+        seen.append(positions)
+        return images_NCHW, F.one_hot(labels_N, data.num_classes).float()
+
+    with data.training_loader(batch_size=8, image_size=32, threads=1) as loader:
+        (batch,) = [each for each, _ in zip(open_runtime("cpu").batches(loader), range(1), strict=False)]
+    (plain,) = open_task(data).parts(batch, range(16, 32, 2))
+    mixed = list(open_task(data, accum_iter=2, mix=mix).parts(batch, range(16, 32, 2)))
+    assert seen == [range(16, 32, 4), range(18, 32, 4)]
+    assert (sum(mixed) / 2).item() == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_too_few_classes_and_no_labels(data):
+    assert classes_of(data, 1000) == 1000
+    with pytest.raises(UsageError, match="--num_classes 1, the data have"):
+        classes_of(data, 1)
+    with pytest.raises(UsageError, match="no labels"):
+        classes_of(Data(url="x", splits=("train",), num_classes=None), 10)
+
+
+def test_evaluation_lines_stand_beside_the_others(tmp_path, capsys):
+    from train.logs import Logs
+
+    logs = Logs(str(tmp_path))
+    logs.open(step=0, total_steps=3)
+    logs.evaluation(2, 1.0, {"accuracy": 0.25})
+    logs.close()
+    assert json.loads(capsys.readouterr().out) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
+    assert json.loads((tmp_path / "log.txt").read_text()) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
