@@ -5,7 +5,7 @@
 
 The order of things: the device alone (G); the run as it is, its waits timed; where it is slower than the device, every
 stage alone (F, P, H) and what they predict together; then each change that could lift the limit, its stages measured
-as they would be. `fixes.py` has the changes, `rates.py` the arithmetic.
+as they would be; last, the best of them are tried. `fixes.py` has the changes, `rates.py` the arithmetic.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from loaders.loader import Batch, Loader
 from loaders.rates import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
 from loaders.stages import Stages
 from loaders.trial import Observed, Setup, loader_settings, observe
+from loaders.trying import try_leading
 
 TIMELINE_STEPS = 200
 WAITED_FOR: dict[Limit, str] = {
@@ -67,6 +68,7 @@ def diagnose(
         is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
         limit: Limit = "compute" if is_compute_bound else predicted.limit
         fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
+        fixes = try_leading(stages, fixes, observed.images_per_s)
         return _diagnosis(stages, observed, rates, predicted, limit, fixes)
 
 

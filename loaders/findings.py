@@ -52,9 +52,12 @@ class Fix:
     needs: Literal["restart", "rebuild", "copy"]
     """Another run with other settings; the dataset built again; or the dataset copied to another bucket."""
     images_per_s: float
-    """Predicted."""
+    """Of a short run with it, where it was tried; otherwise predicted."""
+    predicted_images_per_s: float
+    """From the stages as they would be."""
+    is_tried: bool
     gain: float
-    """Predicted, of the observed rate: 1.0 changes nothing, 2.0 doubles it."""
+    """Over the observed rate: 1.0 changes nothing, 2.0 doubles it."""
     limit: Limit
     """What holds it back then."""
     advice: str

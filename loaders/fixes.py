@@ -8,7 +8,7 @@ A change is a few new settings. What it does to a stage is measured on that stag
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class _Change:
 
 
 def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> list[Fix]:
-    """The changes that should bring 5 % or more, the best first.
+    """The changes that should bring 5 % or more.
 
     Args:
         stages: To measure with.
@@ -67,7 +67,7 @@ def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Li
             fix = calibrated.fix(change)
             if fix.gain >= MIN_GAIN:
                 fixes.append(fix)
-    return _ranked(fixes)
+    return ranked(fixes)
 
 
 def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
@@ -92,12 +92,15 @@ class _Calibration:
     def fix(self, change: _Change) -> Fix:
         setup = self.stages.setup.changed(change.settings)
         found = predict(self.stages.rates(setup, change.stages))
-        rate = change.images_per_s or found.images_per_s * self._correction(found.limit)
+        predicted = found.images_per_s * self._correction(found.limit)
+        rate = change.images_per_s or predicted
         return Fix(
             name=change.name,
             settings=change.settings,
             needs=change.needs,
             images_per_s=rate,
+            predicted_images_per_s=predicted,
+            is_tried=change.images_per_s is not None,
             gain=rate / self.observed,
             limit=found.limit,
             advice=change.advice,
@@ -109,18 +112,18 @@ class _Calibration:
         return self.ratio if is_same else 1.0
 
 
-def _ranked(fixes: list[Fix]) -> list[Fix]:
+def ranked(fixes: Sequence[Fix]) -> list[Fix]:
     """By rate; among the best ones that which costs the least effort first, and one fix of each name."""
     best_of_name: dict[str, Fix] = {}
     for fix in sorted(fixes, key=lambda fix: -fix.images_per_s):
         best_of_name.setdefault(fix.name, fix)
-    ranked = list(best_of_name.values())
-    if ranked:
-        ties = [fix for fix in ranked if fix.images_per_s >= TIE * ranked[0].images_per_s]
+    found = list(best_of_name.values())
+    if found:
+        ties = [fix for fix in found if fix.images_per_s >= TIE * found[0].images_per_s]
         first = min(ties, key=lambda fix: EFFORTS.index(fix.needs))
-        ranked.remove(first)
-        ranked.insert(0, first)
-    return ranked
+        found.remove(first)
+        found.insert(0, first)
+    return found
 
 
 def _more_workers(stages: Stages) -> Iterator[_Change]:

@@ -183,6 +183,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
         "advice": fix.advice,
         "settings": settings_text(fix.settings),
         "rate": rate(fix.images_per_s),
+        "source": "tried" if fix.is_tried else "predicted",
         "gain": f"× {fix.gain:.2f}",
         "needs": NEEDS[fix.needs],
         "limit": fix.limit,

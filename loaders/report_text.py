@@ -92,7 +92,8 @@ def _fixes(found: Diagnosis) -> Table:
 def _fix(fix: Fix) -> Text:
     settings = f" ({one_line(settings_text(fix.settings))})" if fix.settings else ""
     text = Text(f"{fix.name}{settings}", style="bold")
-    gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s, then limited by {fix.limit}; "
+    source = "tried" if fix.is_tried else "predicted"
+    gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s {source}, then limited by {fix.limit}; "
     text.append(f"{gain}needs {NEEDS[fix.needs]}", style="not bold")
     return text.append(f"\n{one_line(fix.advice)}", style="not bold dim")
 

@@ -64,6 +64,7 @@ class Stages:
         self._seconds, self._folder = seconds, folder
         self.observed_images_per_s = 0.0
         self._jitter: tuple[float, ...] = ()
+        self._shrunk: dict[int, str] = {}
         self.alone: dict[Stage, StageRate] = {"compute": compute_rate(device, batch, seconds, background)}
 
     @property
@@ -142,15 +143,18 @@ class Stages:
         )
 
     def tried(self, setup: Setup) -> float:
-        """Images/s of a whole run with other settings."""
-        self.progress("the run, with other workers")
-        return observe(setup, self.device, self._seconds).images_per_s
+        """Images/s of a whole run with other settings, for as long as the run itself was watched."""
+        self.progress("the run, with a change")
+        return observe(setup, self.device, 2 * self._seconds).images_per_s
 
     def shrunk(self, short_side: int) -> tuple[str, float]:
         """A sample as a build would shrink it, and the bytes of an image in it."""
-        self.progress(f"shrinking a sample to {short_side} pixels")
-        url = write_sample(self.fetched.images, self._folder / f"sample-{short_side}", short_side)
-        return url, mean_bytes(url)
+        if short_side not in self._shrunk:
+            self.progress(f"shrinking a sample to {short_side} pixels")
+            self._shrunk[short_side] = write_sample(
+                self.fetched.images, self._folder / f"sample-{short_side}", short_side
+            )
+        return self._shrunk[short_side], mean_bytes(self._shrunk[short_side])
 
     def rates(self, setup: Setup, changed: Mapping[Stage, StageRate] | None = None) -> Rates:
         """For `predict`: the stages, some of them changed.

@@ -38,7 +38,7 @@ def test_the_page_says_it_all(full):
         "all together, observed 790",
         "120 steps, median 327.1 ms",
         "wait 55 %",
-        "workers threads=8 Decode with 8 threads (--threads 8) × 2.27 1,790 compute another run",
+        "workers threads=8 Decode with 8 threads (--threads 8) × 2.27 1,790 tried compute another run",
         "predicted 1,790 images/s, measured 1,738; the prediction is 3.0 % too high.",
         "With the cores divided as well as can be: 1,840 images/s (fetch 0.6, prepare 6.7,",
         "dataprep loads 1,562 images/s, 1.40 times tf.data, the fastest of the others.",
@@ -137,7 +137,7 @@ def test_a_terminal_shows_the_same_in_80_columns():
         "790 of 1,840 images/s that the accelerator takes: 43 % used (90 % is a pass)",
         "predicted together 812, observed 790",
         "wait 55 %",
-        "1. workers (threads=8): × 2.27, 1,790 images/s, then limited by compute;",
+        "1. workers (threads=8): × 2.27, 1,790 images/s tried, then limited by compute;",
         "measured 1,738",
     ):
         assert part in text

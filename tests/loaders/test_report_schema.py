@@ -79,7 +79,8 @@ def mistakes(value, schema, defs, where="document"):
     if "anyOf" in schema:
         return [] if any(mistakes(value, each, defs) == [] for each in schema["anyOf"]) else [where]
     kinds = {"string": str, "integer": int, "number": (int, float), "null": type(None), "array": list, "object": dict}
-    if not isinstance(value, kinds[schema["type"]]) or isinstance(value, bool):
+    kinds["boolean"] = bool
+    if not isinstance(value, kinds[schema["type"]]) or isinstance(value, bool) != (schema["type"] == "boolean"):
         return [where]
     if schema["type"] == "array":
         return [each for item in value for each in mistakes(item, schema["items"], defs, f"{where}[]")]

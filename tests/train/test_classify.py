@@ -63,10 +63,11 @@ def test_parts_are_the_whole_batch(data):
 
 
 def test_what_a_mix_makes_of_a_batch_is_trained_on(data):
-    seen = []
+    seen, partners = [], []
 
-    def mix(images_NCHW, labels_N, positions):
+    def mix(images_NCHW, labels_N, others_NCHW, other_labels_N, positions):
         seen.append(positions)
+        partners.extend(other_labels_N.tolist())
         return images_NCHW, F.one_hot(labels_N, data.num_classes).float()
 
     with data.training_loader(batch_size=8, image_size=32, threads=1) as loader:
@@ -74,6 +75,7 @@ def test_what_a_mix_makes_of_a_batch_is_trained_on(data):
     (plain,) = open_task(data).parts(batch, range(16, 32, 2))
     mixed = list(open_task(data, accum_iter=2, mix=mix).parts(batch, range(16, 32, 2)))
     assert seen == [range(16, 32, 4), range(18, 32, 4)]
+    assert partners == [*batch.labels.flip(0)[::2].tolist(), *batch.labels.flip(0)[1::2].tolist()]
     assert (sum(mixed) / 2).item() == pytest.approx(plain.item(), rel=1e-5)
 
 
