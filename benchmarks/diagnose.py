@@ -36,7 +36,8 @@ HEADER = f"""\
 truth:  the change that brings most, each tried alone in the judge's loop; none: nothing brings {judge.MIN_GAIN - 1:.0%}
 named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects less than {judge.MIN_GAIN - 1:.0%} of it
 tie:    not the best, but within {1 - judge.TIE:.0%} of it: counts as right
-what-if: predicted for the fix that is named, measured with the settings that it names (none: for things as they are)
+what-if: shown for the fix that is named, measured with the settings that it names (none: for things as they are)
+stages: the same from the stages alone, before the fix was tried
 """
 COLUMNS = (
     f"{'situation':21}{'planted':48}{'truth':>15}{'named':>15}  {'':5}{'predicted':>10}{'measured':>10}{'error':>7}"
@@ -139,6 +140,7 @@ def _judge(
     what_if = judge.what_if(situation, diagnosis, truth, machine.rate, seconds)
     found |= {"named": named, "verdict": truth.verdict(named)}
     found |= {"predicted": what_if.predicted, "measured": what_if.measured, "error": what_if.error}
+    found |= {"from_stages": what_if.from_stages, "error_from_stages": what_if.error_from_stages}
     return found | {"diagnosis": {key: value for key, value in diagnosis.items() if key != "timeline"}}
 
 
@@ -161,14 +163,17 @@ def _summarise(results: Sequence[Mapping[str, Any]]) -> bool:
         "simulated": [each for each in results if not each["situation"]["is_real"]],
         "a change is named": [each for each in results if each.get("named", "none") != "none"],
     }
-    print(f"\n{'':19}{'situations':>11}{'named right':>13}{'what-if within 10 %':>21}{'median error':>14}{'worst':>8}")
+    columns = f"{'situations':>11}{'named right':>13}{'what-if within 10 %':>21}{'median':>8}{'worst':>8}"
+    print(f"\n{'':19}{columns}  stages, median")
     for name, group in groups.items():
         errors = [each["error"] for each in group if "error" in each]
         if not errors:
             continue
         named, close = sum(each["verdict"] != judge.WRONG for each in group), sum(e <= MAX_ERROR for e in errors)
-        line = f"{name:19}{len(group):>11}{named:>13}{close:>21}{statistics.median(errors):>14.1%}{max(errors):>8.1%}"
-        print(line)
+        line = f"{name:19}{len(group):>11}{named:>13}{close:>21}{statistics.median(errors):>8.1%}{max(errors):>8.1%}"
+        from_stages = [each["error_from_stages"] for each in group if "error_from_stages" in each]
+        close = sum(error <= MAX_ERROR for error in from_stages)
+        print(f"{line}{close:>8},{statistics.median(from_stages):>7.1%}")
     named = sum(each["verdict"] != judge.WRONG for each in results) / len(results)
     close = sum(each.get("error", 1) <= MAX_ERROR for each in results) / len(results)
     is_met = {"named right": named >= NAMED_TARGET, "what-if": close >= WHAT_IF_TARGET}

@@ -54,12 +54,20 @@ class WhatIf:
     """A prediction, and what came of it, images/s."""
 
     predicted: float
+    """What the diagnosis shows: of a change that it tried, the rate of that trial."""
+    from_stages: float
+    """What the stages alone had promised."""
     measured: float
 
     @property
     def error(self) -> float:
         """Relative to what was measured."""
         return abs(self.predicted - self.measured) / self.measured
+
+    @property
+    def error_from_stages(self) -> float:
+        """Likewise."""
+        return abs(self.from_stages - self.measured) / self.measured
 
 
 def find_truth(
@@ -99,6 +107,7 @@ def named_by(diagnosis: Mapping[str, Any]) -> str:
 def what_if(situation: Situation, diagnosis: Mapping[str, Any], truth: Truth, rate: Rate, seconds: float) -> WhatIf:
     """Do what the diagnosis names, with the settings that it names; of `none`, its rate of things as they are."""
     if named_by(diagnosis) == NONE:
-        return WhatIf(diagnosis["observed_images_per_s"], truth.base)
+        return WhatIf(diagnosis["observed_images_per_s"], diagnosis["predicted_images_per_s"], truth.base)
     fix = diagnosis["fixes"][0]
-    return WhatIf(fix["images_per_s"], rate(change_of(fix).applied(situation), seconds).images_per_s)
+    measured = rate(change_of(fix).applied(situation), seconds).images_per_s
+    return WhatIf(fix["images_per_s"], fix["predicted_images_per_s"], measured)

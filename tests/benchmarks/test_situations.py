@@ -163,16 +163,18 @@ def test_all_is_tried_again_where_the_machine_was_not_steady() -> None:
 
 def test_a_diagnosis_is_read_and_tried_with_its_own_settings() -> None:
     fix = {"name": "workers", "settings": {"threads": 3, "processes": 0}, "gain": 1.8, "images_per_s": 180.0}
-    diagnosis = {"fixes": [fix, fix | {"name": "cache"}], "observed_images_per_s": 98.0}
+    fix["predicted_images_per_s"] = 165.0
+    rates = {"observed_images_per_s": 98.0, "predicted_images_per_s": 110.0}
+    diagnosis = {"fixes": [fix, fix | {"name": "cache"}], **rates}
 
     def rate(situation: Situation, seconds: float) -> Measured:
         return Measured(situation.threads * 50, 1.0)
 
     found = what_if(PLAIN, diagnosis, truth(100, workers=100), rate, 1.0)
     assert (named_by(diagnosis), found.predicted, found.measured) == ("workers", 180.0, 150.0)
-    assert found.error == pytest.approx(0.2)
+    assert (found.error, found.error_from_stages) == (pytest.approx(0.2), pytest.approx(0.1))
     for fixes in ([], [fix | {"gain": 1.04}]):
-        diagnosis = {"fixes": fixes, "observed_images_per_s": 98.0}
+        diagnosis = {"fixes": fixes, **rates}
         found = what_if(PLAIN, diagnosis, truth(100, workers=101), rate, 1.0)
         assert (named_by(diagnosis), found.predicted, found.measured) == (NONE, 98.0, 100.0)
 
