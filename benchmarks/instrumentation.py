@@ -1,11 +1,14 @@
 """What timing the stages costs, and how busy a device is kept that asks almost all: two tables.
 
+The overhead is the median of that of each round, whose two runs follow each other.
+
 python benchmarks/instrumentation.py --corpus DIR --json instrumentation.json
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -26,6 +29,7 @@ sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is anoth
 
 from originals import DATAPREP, corpus_images, image_folder  # noqa: E402
 
+from dataprep.cpu import cpu_time  # noqa: E402
 from loaders import pipeline, producer  # noqa: E402
 from loaders.config import LoaderConfig  # noqa: E402
 from loaders.devices import parse_simulated  # noqa: E402
@@ -51,16 +55,17 @@ def build(source: Path, target: Path, format_name: str) -> str:
     return str(target)
 
 
-def images_per_s(url: str, seconds: float, batch_size: int) -> float:
-    """Of our loader, taken as fast as it gives."""
+def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
+    """Images/s of our loader, taken as fast as it gives, and its CPU milliseconds an image."""
     with open_loader(url, batch_size=batch_size) as loader:
         batches = chain.from_iterable(repeat(loader))
         for _ in range(WARM_UP_BATCHES):
             next(batches)
         taken, started_s = 0, time.perf_counter()
-        while time.perf_counter() < started_s + seconds:
-            taken += len(next(batches).images)
-        return taken / (time.perf_counter() - started_s)
+        with cpu_time() as used:
+            while time.perf_counter() < started_s + seconds:
+                taken += len(next(batches).images)
+        return taken / used.elapsed_s, 1e3 * used.own_s / taken
 
 
 class _NoClock:
@@ -87,18 +92,22 @@ def not_timed() -> Iterator[None]:
 
 
 def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Images/s with and without the instrumentation, in turn."""
-    rates: dict[str, list[float]] = {"with": [], "without": []}
+    """Images/s and CPU time with and without the instrumentation, in turn."""
+    found: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
     for number in range(options.rounds):
         # Each is first in every other round.
         for which in ("with", "without") if number % 2 else ("without", "with"):
-            if which == "with":
-                rates[which].append(images_per_s(url, options.seconds, options.batch_size))
-            else:
-                with not_timed():
-                    rates[which].append(images_per_s(url, options.seconds, options.batch_size))
-    medians = {which: statistics.median(each) for which, each in rates.items()}
-    return {"rates": rates, **medians, "overhead": 1 - medians["with"] / medians["without"]}
+            with contextlib.nullcontext() if which == "with" else not_timed():
+                found[which].append(speed(url, options.seconds, options.batch_size))
+    rates, cpu_ms = ({which: [each[index] for each in rows] for which, rows in found.items()} for index in (0, 1))
+    pairs = zip(rates["with"], rates["without"], strict=True)
+    return {
+        "rates": rates,
+        "cpu_ms": cpu_ms,
+        **{which: statistics.median(each) for which, each in rates.items()},
+        "overhead": statistics.median(1 - timed / not_timed for timed, not_timed in pairs),
+        "cpu_overhead": statistics.median(cpu_ms["with"]) / statistics.median(cpu_ms["without"]) - 1,
+    }
 
 
 def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -143,10 +152,11 @@ def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
     cost = found["overhead"]
     verdict = "PASS" if cost["overhead"] <= MOST_OVERHEAD else "short"
     print(f"medians of {options.rounds} rounds of {options.seconds:g} s, batches of {options.batch_size}, 224 pixels\n")
-    print(f"{'':14}{'timed':>10}{'not timed':>11}{'overhead':>10}{'target':>9}")
+    print(f"{'':14}{'timed':>10}{'not timed':>11}{'overhead':>10}{'target':>9}{'of CPU ms an image':>20}")
     target = f"<= {MOST_OVERHEAD:.0%}"
     print(
-        f"{'webdataset':14}{cost['with']:10,.0f}{cost['without']:11,.0f}{cost['overhead']:10.1%}{target:>9}  {verdict}"
+        f"{'webdataset':14}{cost['with']:10,.0f}{cost['without']:11,.0f}{cost['overhead']:10.1%}{target:>9}"
+        f"{cost['cpu_overhead']:20.1%}  {verdict}"
     )
     print(f"\n{'':14}{'fetch':>10}{'prepare':>11}{'asked':>10}{'utilisation':>13}{'slowest':>9}{'target':>9}")
     for name, row in found["utilisation"].items():
