@@ -11,11 +11,11 @@ export TF_CPP_MIN_LOG_LEVEL := 3
 
 .PHONY: help demo test lint setup soak bench bench-setup clean
 help:
-	@echo "make demo        set up, pack real photographs as COCO packs them, build and verify shards"
+	@echo "make demo        set up, pack real photographs as COCO packs them, build and verify shards, train on them"
 	@echo "make test        set up and run all tests"
 	@echo "make lint        style, types, import contracts"
 	@echo "make setup       everything for development into .venv"
-	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory"
+	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate"
 	@echo "make bench       images/s of a build beside its peers (make bench-setup first)"
 
 $(BIN)/uv:
@@ -23,7 +23,7 @@ $(BIN)/uv:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
 .venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	touch $@
 
 .venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/_jpeg*.[ch])

@@ -16,10 +16,12 @@ COMMANDS = {
     "bench": "Images/s of our loader and of others on the same data.",
     "build": "Original files to verified shards, on disk or in a bucket.",
     "check-region": "Where a bucket and this machine are, and what reading across costs.",
+    "create-bucket": "A bucket beside a TPU, closed to the public, and an account that may use it.",
     "demo-data": "Write small originals, packed as the real ones are, to try everything with.",
     "diagnose": "What a training run waits for, what to change, and what that brings.",
     "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
     "plan-input": "Whether the hosts of a TPU can feed it, and what would change that.",
+    "replicate": "Copies of a dataset beside those who read it, by Cloud Storage itself.",
     "tpu": "Create TPU VMs, set them up, run and end programs on all their workers, delete them.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }

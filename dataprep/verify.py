@@ -28,6 +28,7 @@ from dataprep.checks.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Fi
 from dataprep.checks.hashes import NO_HASHES, name_hash, repeated
 from dataprep.checks.listing import FolderFiles, check_listing
 from dataprep.checks.manifest import consistency_faults, dataset_of, layout_faults, published_faults, shape_faults
+from dataprep.checks.replicas import check_replicas
 from dataprep.checks.shard import NO_COUNTS, ShardResult
 from dataprep.checks.task import ShardJob, check_shard
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
@@ -67,6 +68,8 @@ class Report:
 
     url: str
     deep: bool
+    copies: int
+    """In `replicas.json`, compared with it."""
     findings: tuple[Finding, ...]
     """In the order of the dataset's files, at most MAX_LISTED of them."""
     counts: dict[str, int]
@@ -87,7 +90,7 @@ class Report:
         return "undecided" if faults else "whole"
 
 
-def verify(url: str, *, deep: bool, workers: int, progress: Progress) -> Report:
+def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: bool = False) -> Report:
     """Verify a finished dataset.
 
     Args:
@@ -95,13 +98,14 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress) -> Report:
         deep: Decode every image completely, too.
         workers: Processes; 0 reads the shards in this one.
         progress: Told what is under way.
+        replicas: Compare every copy in `replicas.json` with it, too, by size and CRC32C of all objects.
 
     Raises:
         UsageError: There is no dataset.
         AccessError: Its place is not there, or may not be read.
         UndecidedError: The manifest cannot be read.
     """
-    started_s = time.monotonic()
+    started_s, copies = time.monotonic(), 0
     storage = open_storage(url)
     progress.step("reading the manifest")
     findings = Findings(MAX_LISTED)
@@ -112,9 +116,14 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress) -> Report:
     except StorageError as error:
         raise UndecidedError(f"{error}; so nothing is known of {storage.url}") from error
     sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
+    if replicas and manifest is not None:
+        different = Findings(MAX_LISTED)
+        copies = check_replicas(storage, progress.step, different)
+        findings.extend(different, _AFTER_SHARDS)
     return Report(
         url=storage.url,
         deep=deep,
+        copies=copies,
         findings=tuple(findings.listed),
         counts=dict(sorted(findings.counts.items())),
         shards=sum(split.shards for split in sums.values()),

@@ -10,6 +10,7 @@ from dataprep.errors import UsageError
 from dataprep.manifest import MANIFEST, read_manifest
 from dataprep.placement import guard
 from dataprep.records import Manifest, SplitManifest
+from dataprep.replicas import url_to_read
 from dataprep.storage import open_storage
 from loaders.rows import SplitRows
 
@@ -42,9 +43,13 @@ class Dataset:
 def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset:
     """Read a dataset's manifest. Every bucket that a loader reads is named here first, and judged before it is read.
 
+    Where reading the URL would be paid, the copy of it that this machine reads for less is opened in its place, as
+    `replicas.json` lists them.
+
     Raises:
         UsageError: There is no such dataset or split, or reading it from here costs money and the policy refuses that.
     """
+    url = url_to_read(url, region_policy)
     storage = open_storage(url)
     guard(url, region_policy)
     manifest = read_manifest(storage)

@@ -30,6 +30,7 @@ from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 from tests.support.loading import killed_and_resumed
+from tests.support.replication import kill_replicate
 
 STATE = Path("build/soak")
 DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
@@ -285,6 +286,26 @@ def _load_memory(fmt: str, processes: int, _folder: Path) -> str:
     return f"{found['bytes'][-1] / 1e6:.0f} MB, grown by {found['grown']:.2%} after the fifth epoch"
 
 
+# `dataprep replicate`: killed at random, resumed, identical
+
+
+def replicate() -> Iterator[Case]:
+    for fmt in FORMATS:
+        yield f"killed 20 times and resumed, {fmt}", partial(_replicate, fmt)
+
+
+def _replicate(fmt: str, _folder: Path) -> str:
+    source, target = bucket_url(f"from-{fmt}"), bucket_url(f"to-{fmt}")
+    build("imagenet", originals("imagenet", 600), source, fmt, "--num-shards", 12)
+    emulator().set_rewrite_bytes(500_000)
+    emulator().set_latency(10)
+    try:
+        return f"{kill_replicate(random.Random(fmt), source, target, kills=20)} objects stood at the kills"
+    finally:
+        emulator().set_rewrite_bytes(None)
+        emulator().set_latency(0)
+
+
 SHOWS = {
     "2": show_2,
     "3": show_3,
@@ -293,6 +314,7 @@ SHOWS = {
     "9": show_9,
     "load-resume": load_resume,
     "load-memory": load_memory,
+    "replicate": replicate,
 }
 
 

@@ -21,6 +21,7 @@ EPILOG = """\b
 Examples:
   dataprep check-region gs://bucket/imagenet
   dataprep check-region gs://bucket/imagenet --tpu my-v4-32 --epochs 90
+  dataprep check-region gs://bucket/imagenet --zone us-central1-a --replicas
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
@@ -38,6 +39,7 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 @click.option("--hosts", type=click.IntRange(min=1), help="That share the reading; by default this TPU's, else 1.")
 @click.option("--hosts-read-all", is_flag=True, help="Every host reads all of it, instead of its share.")
 @click.option("--split", help="That is read; by default train.")
+@click.option("--replicas", is_flag=True, help="Judge the copy that a loader would read, where there is a nearer one.")
 @click.option("--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with other prices.")
 @json_option
 def command(
@@ -48,6 +50,7 @@ def command(
     hosts: int | None,
     hosts_read_all: bool,
     split: str | None,
+    replicas: bool,
     prices_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -61,7 +64,7 @@ def command(
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
     training = Training(epochs=epochs, hosts=hosts or 1, hosts_read_all=hosts_read_all, split=split)
-    reports = [examine(url, where, training, prices) for url in urls]
+    reports = [examine(url, where, training, prices, replicas=replicas) for url in urls]
     if as_json:
         click.echo(
             json.dumps({"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]})
@@ -78,6 +81,7 @@ def _json(report: RegionReport) -> dict[str, object]:
     found, reading = report.placement.verdict, report.reading
     return {
         "url": report.placement.url,
+        "copy_of": report.copy_of,
         "verdict": found.kind,
         "usd_per_gib": found.usd_per_gib,
         "reason": found.reason,
@@ -106,6 +110,8 @@ def _print(report: RegionReport, training: Training) -> None:
         storage_class = f", class {placement.bucket.storage_class}" if placement.bucket.storage_class else ""
         autoclass = ", autoclass" if placement.bucket.autoclass else ""
         _line("bucket", f"{describe(placement.bucket)}{storage_class}{autoclass}")
+    if report.copy_of is not None:
+        _line("copy of", report.copy_of)
     _line("reader", placement.where or "not known: no metadata server; give --zone or --tpu")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
     _print_costs(report, training)
@@ -128,7 +134,7 @@ def _print_costs(report: RegionReport, training: Training) -> None:
 def _print_advice(report: RegionReport) -> None:
     if report.replica is not None:
         replica, found = report.replica
-        _line("do", f"read the copy at {replica.url}: {found.kind}, {found.reason}")
+        _line("do", f"read the copy at {replica.url}, as loaders do by themselves: {found.kind}, {found.reason}")
     if report.copy is None:
         return
     epochs = report.copy.epochs

@@ -1,8 +1,9 @@
-"""What a person sees on stderr while a build or a verification runs; nothing where stderr is no terminal but lines."""
+"""What a person sees on stderr while something long runs; nothing where stderr is no terminal but lines."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 30
 """Between progress lines where stderr is a file."""
+_MB = 10**6
 
 
 class ImageProgress:
@@ -138,3 +140,34 @@ class VerifyProgress(ImageProgress):
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
         self.advance(samples, num_bytes)
+
+
+class CopyProgress(ImageProgress):
+    """What `dataprep.replicate` tells of copies; a bar over megabytes. Many threads report."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._lock = threading.Lock()
+        self._objects = self._total_bytes = 0
+
+    def copying(self, target: str, objects: int, num_bytes: int) -> None:
+        """So much is to be copied to one place from now."""
+        self._what, self._objects = f"copying to {target} (MB)", objects
+        self._total_bytes = num_bytes
+        self._done = self._bytes = 0
+        self._started_s = self._line_s = time.monotonic()
+        self._show(self._what, 0, num_bytes // _MB, "")
+
+    def copied(self, objects: int, num_bytes: int) -> None:
+        """These are done."""
+        with self._lock:
+            self._done += objects
+            self._bytes += num_bytes
+            bytes_per_s = self._bytes / max(1e-6, time.monotonic() - self._started_s)
+            rate = f"{self._done:,} of {self._objects:,} objects, {human_bytes(bytes_per_s)}/s"
+            self._show(self._what, self._bytes // _MB, self._total_bytes // _MB, rate)
+            if self._bar is None and time.monotonic() - self._line_s > LINE_EVERY_S:
+                self._line_s = time.monotonic()
+                left_s = (self._total_bytes - self._bytes) / max(1.0, bytes_per_s)
+                done = f"{human_bytes(self._bytes)} of {human_bytes(self._total_bytes)}"
+                self.log(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")

@@ -12,8 +12,8 @@ from dataprep.manifest import read_manifest
 from dataprep.placement import Placement, is_bucket, placement_of
 from dataprep.prices import Prices
 from dataprep.records import Manifest
-from dataprep.region import PAID, Verdict, region_of
-from dataprep.replicas import Replica, nearest, read_replicas
+from dataprep.region import PAID, Verdict
+from dataprep.replicas import Replica, nearer_copy
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import StoredObject, stored_objects
 
@@ -57,6 +57,8 @@ class RegionReport:
     """All about one URL; costs are None where something needed is not known, and the notes say what."""
 
     placement: Placement
+    copy_of: str | None = None
+    """The URL that was given, where a copy of it is judged."""
     reading: Reading | None = None
     one_pass: Cost | None = None
     training: Cost | None = None
@@ -66,12 +68,13 @@ class RegionReport:
     notes: list[str] = field(default_factory=list)
 
 
-def examine(url: str, where: str | None, training: Training, prices: Prices) -> RegionReport:
+def examine(url: str, where: str | None, training: Training, prices: Prices, *, replicas: bool = False) -> RegionReport:
     """Find out all about one URL.
 
     Args:
         url: gs://bucket, gs://bucket/prefix, or a bucket's name alone.
         where: The reader's zone or region; None where it is not known.
+        replicas: Of the copy that costs the reader least, where there is a nearer one.
 
     Raises:
         UsageError: The URL names no bucket.
@@ -96,6 +99,10 @@ def examine(url: str, where: str | None, training: Training, prices: Prices) -> 
         report.training = report.one_pass.times(report.reading.passes * training.epochs * readers)
     if found.kind == PAID and where is not None:
         _advise(report, storage, where, training, prices)
+    if replicas and report.replica is not None:
+        chosen = examine(report.replica[0].url, where, training, prices)
+        chosen.copy_of = storage.url
+        return chosen
     return report
 
 
@@ -104,30 +111,18 @@ def _advise(report: RegionReport, storage: Storage, where: str, training: Traini
     bucket, reading = report.placement.bucket, report.reading
     if bucket is None or reading is None or report.one_pass is None:
         return
-    report.replica = _nearer_copy(report.placement, storage, where, prices, report.notes)
+    report.replica = nearer_copy(report.placement, prices, report.notes.append)
     if report.replica is not None and report.replica[1].is_free:
         return
     readers = training.hosts if training.hosts_read_all else 1
     epoch = report.one_pass.times(reading.passes * readers)
     report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
     target, path = "gs://NEW-BUCKET", storage.url.partition("://")[2].partition("/")[2]
-    report.commands.append(f"gcloud storage buckets create {target} --location={region_of(where)}")
+    report.commands.append(f"dataprep create-bucket {target} --beside {where}")
     if reading.is_dataset:
         report.commands.append(f"dataprep replicate {storage.url} --to {target}/{path}".rstrip("/"))
     else:
         report.commands.append(f"gcloud storage cp --recursive {storage.url} {target}/")
-
-
-def _nearer_copy(
-    placement: Placement, storage: Storage, where: str, prices: Prices, notes: list[str]
-) -> tuple[Replica, Verdict] | None:
-    try:
-        found = nearest(read_replicas(storage), where, prices)
-    except DataprepError as error:
-        notes.append(str(error))
-        return None
-    is_nearer = found is not None and (found[1].usd_per_gib or 0.0) < (placement.verdict.usd_per_gib or 0.0)
-    return found if is_nearer else None
 
 
 def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:

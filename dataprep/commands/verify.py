@@ -17,6 +17,7 @@ EPILOG = """\b
 Examples:
   dataprep verify shards/coco-dup5
   dataprep verify gs://bucket/imagenet --deep --workers 16
+  dataprep verify gs://bucket/imagenet --replicas
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
@@ -27,16 +28,22 @@ Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could 
 @click.command("verify", epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--deep", is_flag=True, help="Decode every image completely, too: some 700 images/s for each worker.")
+@click.option(
+    "--replicas", is_flag=True, help="Compare all copies in replicas.json with it, too; no byte of them is read."
+)
 @workers_option
 @json_option
-def command(url: str, deep: bool, workers: int, as_json: bool) -> None:
+def command(url: str, deep: bool, replicas: bool, workers: int, as_json: bool) -> None:
     """Compare every byte of the dataset at URL with its manifest, and what is said twice with itself.
 
     Sizes, SHA-256 and CRC32C of all shards; every record against the index; keys, classes and events; counts
     against the published ones; no file too few or too many. What differs is printed, one line each.
+
+    With --replicas also size and CRC32C of every object of every copy, as Cloud Storage lists them: free of transfer
+    from any distance. To read every byte of a copy, verify its own URL from a machine beside it.
     """
     with VerifyProgress(quiet=as_json) as progress:
-        report = verify(url, deep=deep, workers=workers, progress=progress)
+        report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)
     if as_json:
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
     else:
@@ -52,10 +59,11 @@ def command(url: str, deep: bool, workers: int, as_json: bool) -> None:
             "where all of it can be read"
         )
     if not as_json:
+        copies = f", copies of the same size and CRC32C: {report.copies:,}" if replicas else ""
         images = " and every image decoded" if report.deep else ""
         click.echo(
             f"{report.url} is whole: {report.samples:,} samples in {report.shards:,} shards, "
-            f"{human_bytes(report.num_bytes)} read{images} in {report.elapsed_s:.1f} s"
+            f"{human_bytes(report.num_bytes)} read{images}{copies} in {report.elapsed_s:.1f} s"
         )
 
 

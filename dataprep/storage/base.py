@@ -70,8 +70,14 @@ class Storage(Protocol):
         """Write a small object, create-only and atomically (disk: fsynced, directory too). True when this call wrote
         it, False when an object of exactly these bytes was there already. Raises ConflictError otherwise."""
 
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """Write a small object where exactly `expected` stands, None for nothing, atomically and durably. True when
+        this call wrote it; False when something else stands there, which stays: of several at once one wins, and
+        the others read again. Where a disk has no locks, the last of several wins."""
+
     def remove_stale_spools(self) -> int:
-        """Remove spool files of this machine whose writers are dead; the number of them."""
+        """Remove spool files of this machine whose writers are dead; the number of them. On disk also the folders
+        for them, where nothing is left inside."""
 
     def delete(self, name: str) -> None:
         """Remove one object; a missing one is fine."""

@@ -187,6 +187,58 @@ class GCSStorage:
         """One request. After a lost response this call may find its own bytes, and says False."""
         return self._upload(name, io.BytesIO(data), len(data), crc32c_of_bytes(data))
 
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """Two requests: which generation stands there, and the upload in its place and no other's. After a lost
+        response this call may find its own bytes, and says False."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        blob, generation = self._blob(name), 0
+        if expected is not None:
+            with bucket_errors(self.url_of(name), "storage.objects.get"):
+                try:
+                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
+                except NotFound as error:
+                    if is_missing_bucket(error):
+                        raise
+                    return False
+            if (blob.size, blob.crc32c) != (len(expected), crc32c_of_bytes(expected)):
+                return False
+            generation = blob.generation
+        try:
+            with bucket_errors(self.url_of(name), "storage.objects.create"):
+                self._send(name, io.BytesIO(data), len(data), crc32c_of_bytes(data), generation)
+        except PreconditionFailed:
+            return False
+        return True
+
+    def rewrite_from(self, source: GCSStorage, name: str, copied: Callable[[int], None]) -> ObjectInfo | None:
+        """Let Cloud Storage copy an object of another bucket, create-only: no byte of it comes here.
+
+        Args:
+            copied: Told the bytes of every part; of a large object a call copies what it can in some 30 s.
+
+        Returns:
+            The copy; None where something stands there already.
+        """
+        from google.api_core.exceptions import PreconditionFailed
+
+        blob, original = self._blob(name), source._blob(name)
+        # Whatever is sent replaces all that the original says of itself.
+        blob.content_type = _content_type(name)
+        token, done = None, 0
+        try:
+            with bucket_errors(self.url_of(name), "storage.objects.create"):
+                while True:
+                    retry = gcs_client.retry_policy()
+                    token, so_far, _ = blob.rewrite(original, token=token, if_generation_match=0, retry=retry)
+                    copied(so_far - done)
+                    done = so_far
+                    if token is None:
+                        break
+        except PreconditionFailed:
+            return None
+        return ObjectInfo(name, blob.size, blob.crc32c)
+
     def delete(self, name: str) -> None:
         """One request."""
         with bucket_errors(self.url_of(name), "storage.objects.delete"):
@@ -223,7 +275,7 @@ class GCSStorage:
                 return False
         raise StorageError(unsettled(self.url_of(name)))
 
-    def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str) -> None:
+    def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str, generation: int = 0) -> None:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
         # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it anew and,
@@ -234,7 +286,7 @@ class GCSStorage:
             stream,
             size=num_bytes,
             content_type=_content_type(name),
-            if_generation_match=0,
+            if_generation_match=generation,
             checksum=None,
             retry=gcs_client.retry_policy(),
         )

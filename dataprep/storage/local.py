@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import shutil
@@ -124,9 +125,13 @@ class LocalStorage:
             return self._spools.create(name)
 
     def remove_stale_spools(self) -> int:
-        """Remove spool files whose writers are dead; the number of them."""
+        """Remove spool files whose writers are dead, and folders that this leaves empty; the number of files."""
         with disk_errors(self._spools.folder):
-            return self._spools.remove_stale()
+            removed = self._spools.remove_stale()
+        with contextlib.suppress(OSError):  # in use, or not there
+            self._spools.folder.rmdir()
+            self._spools.folder.parent.rmdir()
+        return removed
 
     @contextlib.contextmanager
     def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
@@ -149,6 +154,24 @@ class LocalStorage:
             with disk_errors(target):
                 spool.write_bytes(data)
             return self._place(spool, name, crc32c_of_bytes(data))
+        finally:
+            self._spools.discard(spool)
+
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """A rename, under a lock of the folder."""
+        target = self._path(name)
+        spool = self.spool_path(name)
+        try:
+            with disk_errors(target):
+                spool.write_bytes(data)
+                _sync(spool)
+                _make_folder(target.parent)
+                with _locked(target.parent):
+                    if (target.read_bytes() if target.exists() else None) != expected:
+                        return False
+                    spool.rename(target)
+                    _sync(target.parent)
+            return True
         finally:
             self._spools.discard(spool)
 
@@ -276,6 +299,18 @@ def _sync(path: Path) -> int:
             if error.errno != errno.EINVAL or not stat.S_ISDIR(status.st_mode):
                 raise
         return status.st_size
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Alone among all who lock this folder; where the file system has no locks for folders, not alone."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

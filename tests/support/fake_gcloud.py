@@ -1,4 +1,4 @@
-"""A stand-in for `gcloud`: it knows its flags, keeps TPUs in a folder, and runs ssh and scp as real processes.
+"""A stand-in for `gcloud`: it knows its flags, keeps TPUs and accounts in a folder, runs ssh and scp as processes.
 
     with fake_gcloud(folder) as cloud:   # PATH has it first
         cloud.add_tpu("my-tpu", workers=4)
@@ -44,6 +44,7 @@ REQUIRED = {
     "compute instance-groups managed create": {"--zone", "--size", "--template"},
     "compute instance-groups managed resize": {"--zone", "--size"},
     "compute resource-policies create workload-policy": {"--type", "--region"},
+    "storage buckets add-iam-policy-binding": {"--member", "--role"},
 }
 RUNTIMES = {  # by the beginning of an accelerator type; Google's page on TPU software versions
     "v2-": "tpu-ubuntu2204-base",
@@ -90,6 +91,10 @@ class FakeCloud:
     def add_request(self, name: str, state: str) -> None:
         """A queued one."""
         self._put(name, "request", {"name": name, "state": {"state": state}})
+
+    def put_account(self, email: str, roles: dict[str, list[str]], unknown_for: int = 1) -> None:
+        """A service account with its roles by bucket; the next so many that name it do not know it yet."""
+        self._put(email, "account", {"roles": roles, "unknown_for": unknown_for})
 
     def names(self, kind: str) -> set[str]:
         """Of what there is: `tpu`, `machines` or `request`."""
@@ -312,6 +317,12 @@ def _describe(kind: str) -> Any:
     return act
 
 
+def _list_tpus(cloud: FakeCloud, _positional: list[str], _flags: dict[str, str]) -> int:
+    nodes = [cloud.read(name, "tpu") for name in sorted(cloud.names("tpu"))]
+    print(json.dumps([node | {"name": f"projects/p/locations/{node['zone']}/nodes/{node['name']}"} for node in nodes]))
+    return 0
+
+
 def _list_machines(cloud: FakeCloud, _positional: list[str], flags: dict[str, str]) -> int:
     match = re.fullmatch(r"labels\.dataprep-tpu=(\S+) OR name=\1", flags["--filter"])
     if match is None:
@@ -394,6 +405,29 @@ def _copy(source: Path, target: Path, recurse: bool) -> None:
         shutil.copyfile(source, target)
 
 
+def _create_account(cloud: FakeCloud, positional: list[str], flags: dict[str, str]) -> int:
+    email = f"{positional[0]}@{flags.get('--project', 'p')}.iam.gserviceaccount.com"
+    if cloud.read(email, "account") is not None:
+        raise _Refused(
+            f"Resource in projects [p] is the subject of a conflict: Service account {email} already exists."
+        )
+    cloud.put_account(email, roles={})
+    return 0
+
+
+def _bind(cloud: FakeCloud, positional: list[str], flags: dict[str, str]) -> int:
+    """A new account is not known everywhere at once."""
+    kind, _, email = flags["--member"].partition(":")
+    account = cloud.read(email, "account")
+    if kind != "serviceAccount" or account is None or account["unknown_for"] > 0:
+        if account is not None:
+            cloud.put_account(email, account["roles"], unknown_for=account["unknown_for"] - 1)
+        raise _Refused(f"HTTPError 400: Service account {email} does not exist.")
+    roles = account["roles"].get(positional[0], [])
+    cloud.put_account(email, {**account["roles"], positional[0]: sorted({*roles, flags["--role"]})}, unknown_for=0)
+    return 0
+
+
 def _startup(flags: dict[str, str]) -> None:
     key, _, path = flags.get("--metadata-from-file", "").partition("=")
     if key and (key != "startup-script" or not Path(path).is_file()):
@@ -404,6 +438,7 @@ ACTS = {
     "compute tpus tpu-vm create": _create,
     "compute tpus tpu-vm describe": _describe("tpu"),
     "compute tpus tpu-vm delete": _delete("tpu"),
+    "compute tpus tpu-vm list": _list_tpus,
     "compute tpus tpu-vm ssh": _ssh,
     "compute tpus tpu-vm scp": _scp,
     "compute tpus queued-resources create": _create,
@@ -421,4 +456,6 @@ ACTS = {
     "compute instance-groups managed create": _create_group,
     "compute instance-groups managed resize": _resize,
     "compute instance-groups managed delete": _delete("group", "machines"),
+    "iam service-accounts create": _create_account,
+    "storage buckets add-iam-policy-binding": _bind,
 }

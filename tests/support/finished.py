@@ -49,9 +49,9 @@ def build_here(dataset: str, source: object, output: object, fmt: str, check: An
     return str(output)
 
 
-def verify_here(url: object, *, deep: bool = False, workers: int = 0) -> Report:
+def verify_here(url: object, *, deep: bool = False, workers: int = 0, replicas: bool = False) -> Report:
     """Verify in this process."""
-    return verify(str(url), deep=deep, workers=workers, progress=VerifyProgress(quiet=True))
+    return verify(str(url), deep=deep, workers=workers, progress=VerifyProgress(quiet=True), replicas=replicas)
 
 
 def kinds(report: Report) -> set[str]:

@@ -14,7 +14,15 @@ from tests.support.http_wire import Answer, Request, Upstream, error_answer, pat
 
 MULTI_REGIONS = ("US", "EU", "ASIA")
 DUAL_REGIONS = ("ASIA1", "EUR4", "EUR5", "EUR7", "EUR8", "NAM4")
-KEPT = ("storageClass", "customPlacementConfig", "autoclass", "labels", "lifecycle", "iamConfiguration")
+KEPT = (
+    "storageClass",
+    "customPlacementConfig",
+    "autoclass",
+    "labels",
+    "lifecycle",
+    "iamConfiguration",
+    "softDeletePolicy",
+)
 LAYOUT = ("location", "locationType", "customPlacementConfig")
 GET_BUCKET, LIST_OBJECTS = "storage.buckets.get", "storage.objects.list"
 

@@ -134,6 +134,10 @@ class GCSEmulator:
         """From now on let so many bytes a second through, of all responses together; None: as many as there are."""
         self._request("POST", CONTROL_PATH, {"bandwidth_bytes_per_s": bytes_per_s})
 
+    def set_rewrite_bytes(self, rewrite_bytes: int | None) -> None:
+        """From now on let one call of a rewrite copy so many bytes; None: all of them."""
+        self._request("POST", CONTROL_PATH, {"rewrite_bytes": rewrite_bytes})
+
     def stats(self) -> dict[str, Any]:
         """`requests`, `most_in_flight`, `faults` by kind, `operations` as they are billed (`A`, `B`, `free`), and
         `bytes_served` of objects, since the start."""

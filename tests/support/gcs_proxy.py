@@ -128,6 +128,10 @@ class Proxy:
         self.faults = Faults()
         self.buckets = Buckets()
         self.sessions: dict[str, Session] = {}
+        self.rewrites: dict[str, int] = {}
+        """Bytes that the calls so far have copied, by their tokens."""
+        self.rewrite_bytes = math.inf
+        """That one call copies."""
         self.locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.requests = 0
         self.in_flight = 0
@@ -246,6 +250,8 @@ class Proxy:
         segments = path_segments(request.path)
         if request.method == "DELETE" and len(segments) == 6:
             return await self._delete(request, segments[3], segments[5], upstream)
+        if request.method == "POST" and segments[6:7] == ["rewriteTo"]:
+            return await self._rewrite(request, body, upstream)
         if segments[0] != "upload":
             return None
         if "upload_id" in request.query:
@@ -268,6 +274,28 @@ class Proxy:
         if answer.status == HTTPStatus.OK:
             return Answer(HTTPStatus.NO_CONTENT, b"", {})
         return await self._not_found(request, upstream)
+
+    async def _rewrite(self, request: Request, body: bytes, upstream: Upstream) -> Answer:
+        """Copy an object if the precondition on its target holds; with `rewrite_bytes` over several calls."""
+        _, _, _, source, _, name, _, _, bucket, _, target = path_segments(request.path)
+        if (await upstream.fetch("GET", bucket_path(bucket))).status != HTTPStatus.OK:
+            return error_answer(404, BUCKET_MISSING)
+        found = await upstream.fetch("GET", f"{bucket_path(source)}/o/{quote(name, safe='')}")
+        if found.status != HTTPStatus.OK:
+            return await self._not_found(request, upstream)
+        async with self._lock(bucket, target):
+            if not await self._generation_matches(bucket, target, request.query, upstream):
+                return error_answer(412, PRECONDITION_FAILED)
+            size = int(found.json()["size"])
+            so_far = self.rewrites.get(request.query.get("rewriteToken", ""), 0) + self.rewrite_bytes
+            if so_far < size:
+                token = uuid.uuid4().hex
+                self.rewrites[token] = int(so_far)
+                progress = {"totalBytesRewritten": str(int(so_far)), "objectSize": str(size)}
+                document = {**progress, "done": False, "rewriteToken": token}
+                return Answer(HTTPStatus.OK, json.dumps(document).encode(), {})
+            path = request.head.start_line.split(" ")[1]
+            return await upstream.fetch("POST", path, body, content_type="application/json")
 
     async def _start_upload(
         self, request: Request, bucket: str, metadata: dict[str, Any], upstream: Upstream
@@ -341,6 +369,8 @@ class Proxy:
             self.latency_s = settings["latency_ms"] / 1000
         if "bandwidth_bytes_per_s" in settings:
             self.bandwidth = Bandwidth(settings["bandwidth_bytes_per_s"] or math.inf)
+        if "rewrite_bytes" in settings:
+            self.rewrite_bytes = settings["rewrite_bytes"] or math.inf
         self.buckets.set(settings)
         stats = {"requests": self.requests, "most_in_flight": self.most_in_flight, "faults": self.injected}
         stats |= self.buckets.stats()

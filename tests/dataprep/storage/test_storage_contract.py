@@ -71,6 +71,31 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
     assert storage.read("x") == b"abc"
 
 
+def test_what_is_expected_is_replaced_and_nothing_else(storage: Storage) -> None:
+    assert storage.replace("list.json", b"1", None)
+    assert not storage.replace("list.json", b"2", None)
+    assert not storage.replace("list.json", b"2", b"0")
+    assert not storage.replace("other.json", b"2", b"1")
+    assert storage.read("list.json") == b"1"
+    assert storage.replace("list.json", b"22", b"1")
+    assert storage.read("list.json") == b"22"
+    storage.remove_stale_spools()
+    assert names_in(storage) == ["list.json"]
+
+
+def test_of_many_that_replace_at_once_each_is_told_whether_it_did(storage: Storage) -> None:
+    """A counter that many raise: none of their steps is lost."""
+    storage.create("count", b"0")
+
+    def add_one(_: int) -> None:
+        while not storage.replace("count", b"%d" % (int(before := storage.read("count")) + 1), before):
+            pass
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(add_one, range(24)))
+    assert storage.read("count") == b"24"
+
+
 @pytest.mark.parametrize("num_bytes", SIZES)
 def test_a_spooled_file_is_published_whole(storage: Storage, num_bytes: int) -> None:
     data = os.urandom(num_bytes)

@@ -1,0 +1,142 @@
+"""`dataprep replicate`: copies of a finished dataset beside those who read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from dataprep.commands.options import human_bytes, json_option
+from dataprep.commands.progress import CopyProgress
+from dataprep.commands.region_options import region_policy_option, usd
+from dataprep.commands.replicate_price import PlannedCopy, planned_copy
+from dataprep.commands.text import one_line
+from dataprep.errors import UndecidedError, UsageError
+from dataprep.placement import guard, is_bucket
+from dataprep.prices import published_prices, read_prices
+from dataprep.replicas import Replica
+from dataprep.replicate import copy_dataset, dataset_phases, plan_copy, record_copies
+from dataprep.storage import open_storage
+
+EPILOG = """\b
+Examples:
+  dataprep replicate gs://bucket-eu/imagenet --to gs://bucket-us/imagenet --dry-run
+  dataprep replicate gs://bucket-eu/imagenet --to gs://bucket-us/imagenet --max-usd 10
+  dataprep replicate shards/imagenet --to gs://bucket-eu/imagenet --to gs://bucket-us/imagenet
+  dataprep verify gs://bucket-eu/imagenet --replicas
+
+\b
+Exit codes: 0 all copies stand, 1 one does not, 2 usage, no dataset, or too dear, 3 --max-usd and no price is known.
+Between buckets Cloud Storage copies by itself; from or to a disk the bytes pass through this machine.
+"""
+# A rewrite is a question to Cloud Storage and a wait: threads, whatever the cores.
+_WORKERS = 16
+
+
+@click.command("replicate", epilog=EPILOG)
+@click.argument("url", metavar="URL")
+@click.option("--to", "targets", metavar="URL", multiple=True, required=True, help="Place of a copy; may be repeated.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be copied, its price, and when it has paid; write nothing."
+)
+@click.option("--max-usd", type=click.FloatRange(min=0), help="Copy nothing if all copies together cost more.")
+@click.option("--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with other prices.")
+@click.option("--workers", type=click.IntRange(1, 64), default=_WORKERS, show_default=True, help="Objects at a time.")
+@region_policy_option
+@json_option
+def command(
+    url: str,
+    targets: tuple[str, ...],
+    dry_run: bool,
+    max_usd: float | None,
+    prices_file: Path | None,
+    workers: int,
+    region_policy: str,
+    as_json: bool,
+) -> None:
+    """Copy the finished dataset at URL to other places, and list them all in each place's replicas.json.
+
+    Loaders and check-region choose the copy beside the machine by that list. Copies are create-only and checked by size
+    and CRC32C; interrupted, the same command goes on. The price is printed before the first byte.
+    """
+    prices = published_prices() if prices_file is None else read_prices(prices_file)
+    urls = [open_storage(target).url for target in targets]
+    if len(set(urls)) < len(urls):
+        raise UsageError(f"--to {next(each for each in urls if urls.count(each) > 1)}: given twice; give it once")
+    if not all(is_bucket(each) for each in urls):
+        guard(url, region_policy)  # what Cloud Storage does not copy by itself, this machine reads
+    phases = dataset_phases(open_storage(url))
+    plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
+    _check_price(plans, max_usd)
+    if not as_json:
+        for line in (line for plan in plans for line in plan.lines):
+            click.echo(one_line(line) if not line.startswith(" ") else line, err=not dry_run)
+    if dry_run:
+        _print_result(plans, None, [], as_json)
+        return
+    warnings: list[str] = []
+    with CopyProgress(quiet=as_json) as progress:
+        for plan in plans:
+            progress.copying(plan.copying.target.url, plan.copying.objects, plan.copying.num_bytes)
+            copy_dataset(plan.copying, workers=workers, copied=progress.copied)
+        progress.step("writing replicas.json")
+        source = plans[0].copying.source
+        replicas = record_copies(source, [plan.copying.target for plan in plans], warnings.append)
+    for warning in warnings:
+        click.echo(f"dataprep: warning: {one_line(warning)}", err=True)
+    _print_result(plans, replicas, warnings, as_json)
+
+
+def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
+    if max_usd is None:
+        return
+    unknown = next((plan for plan in plans if plan.cost is None), None)
+    if unknown is not None:
+        raise UndecidedError(
+            f"--max-usd {max_usd:g}: the price of {unknown.copying.target.url} is not known "
+            f"({unknown.verdict.reason}); give what is missing, or leave out --max-usd"
+        )
+    total = sum(plan.cost.total for plan in plans if plan.cost)
+    if total > max_usd:
+        raise UsageError(
+            f"the copying costs {usd(total)}, more than --max-usd {max_usd:g}; nothing was copied: allow more, or run "
+            "with --dry-run to see why"
+        )
+
+
+def _print_result(
+    plans: Sequence[PlannedCopy], replicas: Sequence[Replica] | None, warnings: Sequence[str], as_json: bool
+) -> None:
+    """`replicas` is None after a dry run."""
+    if as_json:
+        listed = None if replicas is None else [{"url": each.url, **asdict(each.bucket)} for each in replicas]
+        copies = [_json(plan) for plan in plans]
+        source = plans[0].copying.source.url
+        click.echo(json.dumps({"source": source, "copies": copies, "replicas": listed, "warnings": list(warnings)}))
+        return
+    if replicas is None:
+        return
+    for plan in plans:
+        copying = plan.copying
+        objects = f"{copying.objects + copying.standing:,} objects"
+        did = f"{human_bytes(copying.num_bytes)} copied" if copying.objects else "nothing was missing"
+        click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
+
+
+def _json(plan: PlannedCopy) -> dict[str, object]:
+    copying, cost = plan.copying, plan.cost
+    return {
+        "url": copying.target.url,
+        "objects": copying.objects,
+        "num_bytes": copying.num_bytes,
+        "standing": copying.standing,
+        "verdict": plan.verdict.kind,
+        "usd_per_gib": plan.verdict.usd_per_gib,
+        "reason": plan.verdict.reason,
+        "usd": None if cost is None else {**asdict(cost), "total": cost.total},
+        "reader": plan.reader,
+        "epochs": plan.epochs,
+    }

@@ -1,0 +1,127 @@
+"""What a copy costs before it is made, and when it has paid, for `dataprep replicate`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from dataprep.commands.region_options import usd
+from dataprep.commands.region_report import Training, examine, gib
+from dataprep.copy_price import copy_verdict, copying_cost, epochs_to_pay
+from dataprep.cost import Amount, Cost, reading_cost
+from dataprep.errors import AccessError, StorageError, UndecidedError
+from dataprep.placement import bucket_name, is_bucket
+from dataprep.prices import Prices
+from dataprep.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
+from dataprep.replicate import Copying
+from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCopy:
+    """One copy, and its price; None and 0 where something needed is not known, and the verdict says what."""
+
+    copying: Copying
+    verdict: Verdict
+    cost: Cost | None
+    """Of what is still to be copied."""
+    target: BucketLocation | None = None
+    """None for a folder on disk."""
+    reader: str | None = None
+    """The region for whose readers the copy is; None where nobody asked when it has paid, or it has no region."""
+    epochs: int | None = None
+    """Read there, from so many on the copy costs less than the source; None where it never does, or if not known."""
+
+    @property
+    def lines(self) -> list[str]:
+        """For people."""
+        copying, price = self.copying, self.verdict.usd_per_gib
+        standing = f", {copying.standing:,} more stand there already" if copying.standing else ""
+        found = [
+            f"{copying.source.url} -> {copying.target.url}",
+            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{standing}",
+        ]
+        if not copying.objects:
+            return found
+        found.append(f"  transfer  {self.verdict.reason}" + (f" at ${price:g} per GiB" if price else ""))
+        if self.cost is None:
+            return [*found, "  price     not known"]
+        parts = f"{usd(self.cost.transfer)} transfer, {usd(self.cost.retrieval)} retrieval"
+        found.append(f"  price     {usd(self.cost.total)} once ({parts}, {usd(self.cost.operations)} operations)")
+        if self.reader is not None:
+            often = f"after {self.epochs:,} epochs" if self.epochs else "never by cheaper reading alone, if it is"
+            found.append(f"  pays      {often} read in {self.reader}")
+        return found
+
+
+def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCopy:
+    """Ask where the buckets are, and of which class the objects.
+
+    Args:
+        epochs: Find out after how many it has paid, too: that reads a part of the dataset's index.
+
+    Raises:
+        AccessError: A bucket does not exist, or there are no credentials.
+    """
+    source_url, target_url = copying.source.url, copying.target.url
+    if not is_bucket(target_url):
+        return _to_disk(copying, source_url)
+    try:
+        target = bucket_location(bucket_name(target_url))
+        source = bucket_location(bucket_name(source_url)) if is_bucket(source_url) else None
+    except AccessError:
+        raise
+    except (StorageError, UndecidedError) as error:
+        return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, str(error)), cost=None)
+    if source is None:
+        free = Verdict(CO_LOCATED, 0.0, f"from this machine to {describe(target)}: uploads are free")
+        cost = copying_cost([_amount("standard", copying.objects, copying.num_bytes)], target, target, prices)
+        return PlannedCopy(copying=copying, verdict=free, cost=cost, target=target)
+    amounts = _amounts(copying, source)
+    cost = copying_cost(amounts, source, target, prices)
+    regions = placement(target)[1]
+    reader = regions[0] if regions and epochs else None
+    pays = _epochs(copying, target, reader, cost, prices) if reader and cost else None
+    found = copy_verdict(source, target, prices)
+    return PlannedCopy(copying=copying, verdict=found, cost=cost, target=target, reader=reader, epochs=pays)
+
+
+def _to_disk(copying: Copying, source_url: str) -> PlannedCopy:
+    if is_bucket(source_url):
+        reason = "this machine reads the bucket; `dataprep check-region` says what that costs"
+        return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, reason), cost=None)
+    free = Cost(transfer=0.0, retrieval=0.0, operations=0.0)
+    return PlannedCopy(copying=copying, verdict=Verdict(CO_LOCATED, 0.0, "from disk to disk"), cost=free)
+
+
+def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
+    """What is still to be copied, by storage class; the bucket's own where those of the objects may not be seen."""
+    bucket, _, prefix = copying.source.url.partition("://")[2].partition("/")
+    try:
+        classes = {each.name: each.storage_class for each in stored_objects(bucket, prefix)}
+    except StorageError:
+        classes = {}
+    default = (source.storage_class or "standard").lower()
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for phase in copying.phases:
+        for info in phase:
+            of_class = sums[classes.get(info.name, default)]
+            of_class[0] += 1
+            of_class[1] += info.num_bytes
+    return [_amount(name, objects, num_bytes) for name, (objects, num_bytes) in sorted(sums.items())]
+
+
+def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, prices: Prices) -> int | None:
+    """From how many epochs on, in the target's region, the copy has paid."""
+    report = examine(copying.source.url, reader, Training(), prices)
+    if report.reading is None or report.one_pass is None:
+        return None
+    storage_class = (target.storage_class or "standard").lower()
+    gets = Amount(storage_class=storage_class, num_bytes=report.reading.num_bytes, objects=0, gets=report.reading.gets)
+    near = reading_cost([gets], target, verdict(target, reader, prices), prices)
+    passes = report.reading.passes
+    return None if near is None else epochs_to_pay(once, report.one_pass.times(passes), near.times(passes))
+
+
+def _amount(storage_class: str, objects: int, num_bytes: int) -> Amount:
+    return Amount(storage_class=storage_class, num_bytes=num_bytes, objects=objects, gets=0)

@@ -1,0 +1,114 @@
+"""One object from a storage to another, create-only: by the server between buckets, through this machine otherwise."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dataprep.errors import ConflictError, StorageError
+from dataprep.storage.base import ObjectInfo, Storage
+from dataprep.storage.checksums import BLOCK_BYTES
+from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.messages import GO_ON
+
+if TYPE_CHECKING:
+    from dataprep.storage.gcs import GCSStorage
+
+
+def copy_object(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
+    """Copy one object under its own name, whole or not at all; where the same bytes stand already, that is success.
+
+    Args:
+        info: What the object is known to be; another size or CRC32C, where that is known, is not copied.
+        copied: Told the bytes of every part as it is done; what it raises ends the copying.
+
+    Raises:
+        ConflictError: Another object stands there.
+        StorageError: The object is not what it is known to be, or did not arrive as that.
+        FileNotFoundError: It is gone.
+    """
+    from dataprep.storage.gcs import GCSStorage
+
+    if isinstance(source, GCSStorage) and isinstance(target, GCSStorage):
+        _rewrite(source, target, info, copied)
+    else:
+        _stream(source, target, info, copied)
+
+
+def stored_crc32c(storage: Storage, info: ObjectInfo) -> str:
+    """As the store keeps it; of a file on disk it is computed. Raises FileNotFoundError."""
+    if info.crc32c is not None:
+        return info.crc32c
+    import google_crc32c
+
+    checksum = google_crc32c.Checksum()
+    with storage.open(info.name) as stream:
+        while block := stream.read(BLOCK_BYTES):
+            checksum.update(block)
+    return base64.b64encode(checksum.digest()).decode()
+
+
+def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
+    """Compare what stands at the target with what belongs there, of which size and CRC32C are known.
+
+    Raises:
+        ConflictError: It is another object.
+    """
+    ours = (info.num_bytes, info.crc32c)
+    found = (theirs.num_bytes, stored_crc32c(target, theirs) if theirs.num_bytes == info.num_bytes else theirs.crc32c)
+    if found != ours:
+        raise ConflictError(
+            f"{target.url_of(info.name)}: another object stands there, {found[0]:,} bytes with CRC32C "
+            f"{found[1] or 'unread'}, where {ours[0]:,} bytes with CRC32C {ours[1]} belong; it is left as it is: "
+            "choose another place, or remove it"
+        )
+
+
+def _rewrite(source: GCSStorage, target: GCSStorage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
+    made = target.rewrite_from(source, info.name, copied)
+    if made is None:
+        theirs = target.stat(info.name)
+        if theirs is None:
+            raise StorageError(f"{target.url_of(info.name)}: it comes and goes; {GO_ON}")
+        check_same(target, info, theirs)
+        return
+    if (made.num_bytes, made.crc32c) != (info.num_bytes, info.crc32c):
+        target.delete(info.name)
+        raise StorageError(_changed(source, info, (made.num_bytes, str(made.crc32c))))
+
+
+def _stream(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
+    import google_crc32c
+
+    checksum, num_bytes = google_crc32c.Checksum(), 0
+    spool = target.spool_path(info.name)
+    with (
+        target.sending(spool, info.name) as grown,
+        disk_errors(spool),
+        source.open(info.name) as reader,
+        spool.open("wb", buffering=0) as writer,
+    ):
+        while block := reader.read(BLOCK_BYTES):
+            writer.write(block)
+            checksum.update(block)
+            num_bytes += len(block)
+            grown(num_bytes)
+            copied(len(block))
+        crc32c = base64.b64encode(checksum.digest()).decode()
+        if num_bytes != info.num_bytes or info.crc32c not in (None, crc32c):
+            raise StorageError(_changed(source, info, (num_bytes, crc32c)))
+    try:
+        target.publish(spool, info.name, crc32c)
+    except ConflictError:
+        if theirs := target.stat(info.name):
+            check_same(target, replace(info, crc32c=crc32c), theirs)
+        raise
+
+
+def _changed(source: Storage, info: ObjectInfo, found: tuple[int, str]) -> str:
+    return (
+        f"{source.url_of(info.name)}: {found[0]:,} bytes with CRC32C {found[1]} were copied, {info.num_bytes:,} with "
+        f"{info.crc32c} were expected, and the copy was dropped; is it being changed? run dataprep verify {source.url}"
+    )

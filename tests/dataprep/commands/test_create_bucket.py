@@ -1,0 +1,183 @@
+"""Buckets in the emulator, accounts in the stand-in for gcloud."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dataprep import bucket_accounts
+from dataprep.commands.create_bucket import command
+from dataprep.errors import AccessError, DataprepError, UsageError, VerificationError
+from dataprep.storage import gcs_client
+from tests.support.fake_gcloud import fake_gcloud
+
+_numbers = itertools.count()
+READER = ["roles/storage.legacyBucketReader", "roles/storage.objectViewer"]
+WRITER = ["roles/storage.legacyBucketReader", "roles/storage.objectUser"]
+
+
+@pytest.fixture
+def name(gcs) -> str:
+    return f"made-{next(_numbers)}"
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+    monkeypatch.setattr(bucket_accounts, "BIND_WAIT_S", 0.0)
+    with fake_gcloud(tmp_path / "cloud", monkeypatch) as cloud:
+        yield cloud
+
+
+def create(*words: object) -> Result:
+    result = CliRunner().invoke(command, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def described(name: str) -> dict:
+    return gcs_client.client().get_bucket(name)._properties
+
+
+def test_a_bucket_is_made_where_it_is_read(name):
+    result = create(f"gs://{name}", "--beside", "us-central2-b", "--label", "team=vision", "--label", "run=7")
+    assert f"gs://{name} created in us-central2, class STANDARD" in result.stdout
+    found = described(name)
+    assert (found["location"], found["locationType"]) == ("US-CENTRAL2", "region")
+    assert found["labels"] == {"team": "vision", "run": "7"}
+    assert found["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
+    assert found["iamConfiguration"]["publicAccessPrevention"] == "enforced"
+    assert int(found["softDeletePolicy"]["retentionDurationSeconds"]) == 7 * 86400
+    assert [rule["action"]["type"] for rule in found["lifecycle"]["rule"]] == ["AbortIncompleteMultipartUpload"]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--lifecycle-days", 30], {"action": {"type": "Delete"}, "condition": {"age": 30}}),
+        (
+            ["--lifecycle-days", 90, "--lifecycle", "nearline"],
+            {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 90}},
+        ),
+    ],
+)
+def test_objects_go_when_they_are_so_old(name, options, rule):
+    create(name, "--beside", "europe-west4", *options, "--soft-delete-days", 0)
+    assert described(name)["lifecycle"]["rule"][1] == rule
+    assert int(described(name)["softDeletePolicy"]["retentionDurationSeconds"]) == 0
+
+
+def test_a_tpu_says_where(name, cloud):
+    cloud.add_tpu("my-tpu", zone="us-east5-b")
+    create(f"gs://{name}", "--tpu", "my-tpu")
+    assert described(name)["location"] == "US-EAST5"
+
+
+def test_a_bucket_that_stands_as_asked_is_a_success(name, gcs):
+    arguments = [f"gs://{name}", "--beside", "us-central1", "--label", "a=b", "--lifecycle-days", 3]
+    create(*arguments)
+    before = gcs.stats()["operations"]["A"]
+    again = create(*arguments)
+    assert "stands already as asked" in again.stdout
+    assert gcs.stats()["operations"]["A"] == before
+    assert json.loads(create(*arguments, "--json").stdout)["bucket"]["created"] is False
+
+
+def test_what_differs_is_said_and_not_changed(name):
+    create(f"gs://{name}", "--beside", "us-central1", "--label", "a=b")
+    before = described(name)
+    with pytest.raises(VerificationError) as caught:
+        create(name, "--beside", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
+    assert caught.value.exit_code == 1
+    for part in (
+        "storage class: STANDARD, asked for was NEARLINE",
+        "label a: b, asked for was c",
+        "lifecycle: no rule {'action': {'type': 'Delete'}, 'condition': {'age': 9}}",
+        "gcloud storage buckets update",
+    ):
+        assert part in str(caught.value)
+    assert described(name) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ({"location": "EUROPE-WEST4"}, "in europe-west4, not in us-central1"),
+        ({"location": "US"}, "in the multi-region US, not in us-central1"),
+        ({"location": "NAM4"}, r"in the dual-region NAM4 \(us-central1, us-east1\)"),
+    ],
+)
+def test_a_bucket_in_another_place_is_refused(name, gcs, place, said):
+    gcs.create_bucket(name, **place)
+    with pytest.raises(UsageError, match=said):
+        create(f"gs://{name}", "--beside", "us-central1-a")
+
+
+def test_somebody_elses_bucket_is_not_ours(name, gcs):
+    gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
+    with pytest.raises(AccessError, match="may be somebody else's: choose another name"):
+        create(f"gs://{name}", "--beside", "us-central1-a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gs://x-y-z"], "give --beside ZONE or --tpu NAME"),
+        (["gs://x-y-z/prefix", "--beside", "us-central1"], "a bucket's name alone is expected"),
+        (["gs://x-y-z", "--beside", "us-central"], "is no zone or region"),
+        (["gs://x-y-z", "--beside", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
+        (["gs://x-y-z", "--beside", "us-central1", "--soft-delete-days", "3"], "takes 0, or 7 to 90"),
+        (["gs://x-y-z", "--beside", "us-central1", "--service-account", "trainer"], "add --project"),
+        (["x-y-z", "--beside", "us-central1", "--service-account", "x", "--project", "p"], "expected 6 to 30 of a-z"),
+    ],
+)
+def test_wrong_arguments_say_what_is_right(arguments, said):
+    with pytest.raises(DataprepError, match=said) as caught:
+        create(*arguments)
+    assert caught.value.exit_code == 2
+
+
+# The account
+
+
+@pytest.mark.parametrize(("role", "roles"), [("reader", READER), ("writer", WRITER)])
+def test_an_account_gets_least_rights_on_this_bucket_alone(name, cloud, role, roles):
+    arguments = [f"gs://{name}", "--beside", "us-central1", "--project", "proj"]
+    arguments += ["--service-account", "my-trainer", "--role", role]
+    result = create(*arguments)
+    email = "my-trainer@proj.iam.gserviceaccount.com"
+    assert f"{email} may read{' and write' if role == 'writer' else ''} it, and nothing else" in result.stdout
+    assert cloud.read(email, "account")["roles"] == {f"gs://{name}": roles}
+    assert len(cloud.calls("add-iam-policy-binding")) == 3  # the first found a new account not known yet
+    assert json.loads(create(*arguments, "--json").stdout)["service_account"] == email
+    assert cloud.read(email, "account")["roles"] == {f"gs://{name}": roles}
+
+
+def test_a_refusal_of_gcloud_is_told_and_not_repeated(name, cloud):
+    cloud.fail("add-iam-policy-binding", "PERMISSION_DENIED: Permission 'iam.serviceAccounts.create' denied")
+    with pytest.raises(AccessError, match="this account may not do that"):
+        create(name, "--beside", "us-central1", "--project", "proj", "--service-account", "my-trainer")
+    assert len(cloud.calls("add-iam-policy-binding")) == 1
+
+
+def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
+    before = gcs.stats()["requests"]
+    arguments = [f"gs://{name}", "--beside", "us-central1-a", "--project", "proj", "--service-account", "my-trainer"]
+    result = create(*arguments, "--dry-run")
+    member = "--member=serviceAccount:my-trainer@proj.iam.gserviceaccount.com"
+    bind = f"gcloud storage buckets add-iam-policy-binding gs://{name} {member}"
+    assert result.stdout.splitlines() == [
+        f"gs://{name} would be created in us-central1, class STANDARD",
+        "  access      uniform, never public",
+        "  labels      none",
+        "  objects     kept",
+        "  deleted     kept for 7 days",
+        f"gcloud iam service-accounts create my-trainer --project=proj '--display-name=reader of gs://{name}'",
+        f"{bind} --role=roles/storage.objectViewer",
+        f"{bind} --role=roles/storage.legacyBucketReader",
+    ]
+    assert gcs.stats()["requests"] == before
+    assert cloud.calls() == []

@@ -1,0 +1,276 @@
+"""`dataprep replicate` as a user runs it; and who reads the copy beside the machine."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dataprep import replicas as replicas_module
+from dataprep.commands.check_region import command as check_region
+from dataprep.commands.replicate import command as replicate_command
+from dataprep.errors import DataprepError, UndecidedError, UsageError
+from dataprep.replicas import REPLICAS, url_to_read
+from dataprep.storage import open_storage
+from loaders import open_loader
+from loaders.dataset import open_dataset
+from tests.support.builds import command, dataprep
+from tests.support.finished import build_here
+from tests.support.metadata_server import MetadataServer, metadata_server
+from tests.support.replication import checksums, flip_byte, remove_all
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def source(gcs, originals) -> str:
+    gcs.create_bucket("from-eu", location="EUROPE-WEST4")
+    gcs.create_bucket("to-us", location="US-CENTRAL1")
+    gcs.create_bucket("to-us-east", location="US-EAST1")
+    gcs.create_bucket("to-nam4", location="NAM4")
+    return build_here("imagenet", originals["imagenet"], "gs://from-eu/imagenet", "webdataset")
+
+
+@pytest.fixture
+def target(source, gcs) -> Iterator[str]:
+    url = f"gs://to-us/{next(_numbers)}"
+    yield url
+    gcs.set_rewrite_bytes(None)
+    gcs.set_latency(0)
+    remove_all(url)
+    open_storage(source).delete(REPLICAS)
+
+
+@pytest.fixture
+def american_vm(monkeypatch) -> Iterator[MetadataServer]:
+    with metadata_server({"instance/zone": "projects/1/zones/us-central1-a"}) as server:
+        monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        replicas_module._say.cache_clear()
+        yield server
+
+
+def invoke(*arguments: object) -> Result:
+    """In this process; an expected error is raised."""
+    result = CliRunner().invoke(replicate_command, [str(each) for each in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def replicate(*arguments: object) -> dict:
+    return json.loads(invoke(*arguments, "--json").stdout)
+
+
+def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
+    run = invoke(source, "--to", target, "--dry-run")
+    assert run.stdout.startswith(f"{source} -> {target}\n  copy      11 objects, 0.01 GiB\n")
+    assert "transfer  from europe-west4 to us-central1 at $0.05 per GiB\n" in run.stdout
+    assert "pays      after 2 epochs read in us-central1\n" in run.stdout
+    assert list(open_storage(target).list()) == []
+    planned = replicate(source, "--to", target, "--dry-run")["copies"][0]
+    sizes = [num_bytes for num_bytes, _ in checksums(source).values()]
+    assert (planned["objects"], planned["num_bytes"]) == (len(sizes), sum(sizes))
+    assert planned["usd"]["transfer"] == pytest.approx(sum(sizes) / 2**30 * 0.05)
+    assert planned["usd"]["operations"] == pytest.approx(len(sizes) / 1000 * 0.005)
+    assert planned["epochs"] == 2
+
+
+def test_a_copy_says_what_it_did_and_again_that_nothing_was_missing(source, target):
+    run = dataprep("replicate", source, "--to", target, "--max-usd", "1")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{target} is a whole copy: 11 objects, {_megabytes(source)} copied\n"
+    assert "price     under $0.01 once" in run.stderr
+    assert checksums(target) == checksums(source)
+    again = invoke(source, "--to", target)
+    assert again.stdout == f"{target} is a whole copy: 11 objects, nothing was missing\n"
+
+
+def test_several_places_at_once(source, target):
+    found = replicate(source, "--to", target, "--to", "gs://to-nam4/x")
+    assert [each["url"] for each in found["replicas"]] == [source, "gs://to-nam4/x", target]
+    assert [each["objects"] for each in found["copies"]] == [11, 11]
+    assert found["warnings"] == []
+    remove_all("gs://to-nam4/x")
+
+
+def test_too_dear_is_refused_before_anything_is_written(source, target, tmp_path):
+    with pytest.raises(UsageError, match=r"more than --max-usd 0\.0001; nothing was copied"):
+        invoke(source, "--to", target, "--max-usd", "0.0001")
+    with pytest.raises(UndecidedError, match="is not known"):
+        invoke(source, "--to", tmp_path / "disk", "--max-usd", "1")
+    assert list(open_storage(target).list()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["gs://from-eu/none", "--to", "gs://to-us/none"], 2, "no finished dataset there"),
+        (["gs://from-eu/imagenet", "--to", "gs://to-us/a", "--to", "gs://to-us/a/"], 2, "given twice"),
+        (["gs://from-eu/imagenet", "--to", "gs://no-such-bucket-here/a"], 2, "does not exist"),
+        (["gs://from-eu/imagenet", "--to", "s3://x/y"], 2, "s3:// is not known"),
+    ],
+)
+def test_wrong_arguments(source, arguments, code, said):
+    with pytest.raises(DataprepError, match=said) as caught:
+        invoke(*arguments)
+    assert caught.value.exit_code == code
+
+
+def test_ctrl_c_ends_it_and_the_same_command_goes_on(source, target, gcs):
+    gcs.set_rewrite_bytes(100_000)
+    gcs.set_latency(30)
+    with subprocess.Popen(command("replicate", source, "--to", target), stderr=subprocess.PIPE, text=True) as process:
+        while not checksums(target) and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130, said
+    assert said.endswith("dataprep: interrupted; run the same command again to go on\n")
+    assert "dataset.json" not in checksums(target)
+    gcs.set_latency(0)
+    assert replicate(source, "--to", target)["copies"][0]["standing"] > 0
+    assert checksums(target) == checksums(source)
+
+
+def test_a_terminal_shows_a_bar_with_bytes_and_rate(source, target, gcs):
+    gcs.set_rewrite_bytes(400_000)
+    gcs.set_latency(20)
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    process = subprocess.Popen(command("replicate", source, "--to", target), stderr=slave, env=environment)
+    os.close(slave)
+    shown = ""
+    while process.poll() is None or select.select([master], [], [], 0.2)[0]:
+        try:
+            shown += os.read(master, 65536).decode(errors="replace")
+        except OSError:
+            break
+    os.close(master)
+    assert process.wait() == 0
+    assert f"copying to {target} (MB)" in shown
+    assert "of 11 objects, " in shown
+    assert "B/s" in shown
+
+
+def test_verify_finds_a_flipped_byte_of_a_copy(source, target):
+    replicate(source, "--to", target)
+    whole = dataprep("verify", source, "--replicas", "--workers", 1)
+    assert "copies of the same size and CRC32C: 1" in whole.stdout
+    shard = next(name for name in checksums(target) if name.endswith(".tar"))
+    flip_byte(target, shard, 1000)
+    there = dataprep("verify", target, "--workers", 1)
+    assert there.returncode == 1
+    assert f"digest     {shard}: sha256" in there.stdout
+
+
+def test_what_this_machine_would_read_from_afar_is_refused(american_vm, source, tmp_path):
+    with pytest.raises(UsageError, match=r"\$0.05 per GiB.*--region-policy warn"):
+        invoke(source, "--to", tmp_path / "disk")
+    assert not (tmp_path / "disk").exists()
+    invoke(source, "--to", tmp_path / "disk", "--region-policy", "warn")
+    assert checksums(str(tmp_path / "disk")) == checksums(source)
+
+
+# Who reads the copy
+
+
+def test_a_loader_reads_the_copy_beside_it_and_says_so_once(american_vm, source, target, gcs, caplog):
+    replicate(source, "--to", target, "--to", "gs://to-us-east/far")
+    for _ in range(2):
+        with open_loader(source, batch_size=8, image_size=32, threads=1) as loader:
+            assert loader.dataset.url == target
+            keys = next(iter(loader)).keys
+    assert [record.message for record in caplog.records] == [
+        f"dataprep: reading the copy at {target} in place of {source}: co-located, in us-central1"
+    ]
+    with open_loader(target, batch_size=8, image_size=32, threads=1) as loader:
+        assert next(iter(loader)).keys == keys
+    remove_all("gs://to-us-east/far")
+
+
+def test_a_state_goes_on_at_another_copy(american_vm, source, target, monkeypatch):
+    settings = {"batch_size": 8, "image_size": 32, "threads": 1}
+    replicate(source, "--to", target)
+    with open_loader(source, region_policy="off", **settings) as loader:
+        batches = iter(loader)
+        state = next(batches).state
+        expected = next(batches).keys
+    with open_loader(source, **settings) as loader:
+        assert loader.dataset.url == target
+        loader.load_state_dict(state)
+        assert next(iter(loader)).keys == expected
+
+
+def test_where_no_copy_is_cheaper_the_guard_refuses(american_vm, source, target):
+    before = len(american_vm.asked)
+    with pytest.raises(UsageError, match=r"from us-central1-a: \$0.05 per GiB"):
+        open_dataset(source, "train")
+    assert len(american_vm.asked) - before <= 1
+
+
+def test_the_next_best_copy_is_read_when_the_nearest_is_another_dataset(american_vm, source, target, caplog):
+    replicate(source, "--to", target, "--to", "gs://to-us-east/near")
+    storage = open_storage(target)
+    manifest = storage.read("dataset.json")
+    storage.delete("dataset.json")
+    storage.create("dataset.json", manifest.replace(b'"revision": 1', b'"revision": 2'))
+    assert url_to_read(source, "warn") == "gs://to-us-east/near"
+    assert f"{target}, a copy of {source}, is not read: another dataset.json stands there" in caplog.text
+    remove_all("gs://to-us-east/near")
+    assert url_to_read(source, "warn") == source
+
+
+@pytest.mark.parametrize("text", [b"{}", b'{"version": 1, "replicas": [{"url": "/etc", "location": "US-CENTRAL1", '
+                                  b'"location_type": "region"}]}'])  # fmt: skip
+def test_a_list_that_cannot_be_believed_changes_nothing(american_vm, source, target, caplog, text):
+    open_storage(source).create(REPLICAS, text)
+    assert url_to_read(source, "warn") == source
+    assert "dataprep: warning: " in caplog.text
+
+
+@pytest.mark.parametrize("case", ["policy off", "outside Google Cloud", "free", "disk"])
+def test_nothing_is_asked_where_nothing_can_be_saved(source, target, gcs, request, monkeypatch, case):
+    replicate(source, "--to", target)
+    url, policy = source, "refuse"
+    if case != "outside Google Cloud":
+        request.getfixturevalue("american_vm")
+    if case == "policy off":
+        policy = "off"
+    if case == "free":
+        url = target
+        url_to_read(url, policy)  # where a bucket is, is asked once
+    if case == "disk":
+        url = "/data"
+    before = gcs.stats()["requests"]
+    assert url_to_read(url, policy) == url
+    assert gcs.stats()["requests"] == before
+
+
+def test_check_region_names_the_copy_and_judges_it_where_told(source, target):
+    replicate(source, "--to", target)
+    arguments = [source, "--zone", "us-central1-a", "--json"]
+    named = CliRunner().invoke(check_region, arguments)
+    assert named.exit_code == 1
+    found = json.loads(named.stdout)["urls"][0]
+    assert (found["verdict"], found["replica"]["url"], found["copy_of"]) == ("paid", target, None)
+    judged = CliRunner().invoke(check_region, [*arguments, "--replicas"])
+    assert judged.exit_code == 0
+    found = json.loads(judged.stdout)["urls"][0]
+    assert (found["verdict"], found["url"], found["copy_of"]) == ("co-located", target, source)
+    shown = CliRunner().invoke(check_region, [*arguments[:3], "--replicas"]).stdout
+    assert f"{target}\n  bucket      us-central1" in shown
+    assert f"  copy of     {source}\n" in shown
+
+
+def _megabytes(url: str) -> str:
+    return f"{sum(num_bytes for num_bytes, _ in checksums(url).values()) / 1e6:.1f} MB"
