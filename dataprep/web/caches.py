@@ -1,0 +1,116 @@
+"""What a process has learnt of hosts, so that shard after shard does not ask for it again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from dataprep.web.outcomes import Failed
+
+if TYPE_CHECKING:
+    from aiohttp.abc import ResolveResult
+
+    from dataprep.web.robots import Rules
+
+V = TypeVar("V")
+
+FAILURE_KEPT_S = 60.0
+"""Long enough for a dead host's rows of one shard, short enough for a second chance."""
+
+
+@dataclass(slots=True)
+class _Entry(Generic[V]):
+    value: V | Failed
+    until_s: float
+    weight: int
+
+
+class Cache(Generic[V]):
+    """Values or failures by key, bounded in weight and time, each made once however many ask at the same moment.
+
+    One event loop may use it at a time, one after the other.
+    """
+
+    def __init__(self, max_weight: int, kept_s: float, weight: Callable[[V], int] = lambda value: 1) -> None:
+        self._max_weight, self._kept_s, self._weight_of = max_weight, kept_s, weight
+        self._weight = 0
+        self._entries: dict[str, _Entry[V]] = {}
+        self._making: dict[str, asyncio.Task[V | Failed]] = {}
+
+    async def get(self, key: str, make: Callable[[], Awaitable[V]]) -> V:
+        """The value of `key`, made by `make` where it is absent or too old.
+
+        Raises:
+            Failed: `make` raised it, now or within the last FAILURE_KEPT_S.
+        """
+        entry = self._entries.get(key)
+        if entry and entry.until_s > time.monotonic():
+            value = entry.value
+        else:
+            if key not in self._making:
+                self._making[key] = asyncio.create_task(self._make(key, make))
+            # Who waits may be cancelled; the others still want it.
+            value = await asyncio.shield(self._making[key])
+        if isinstance(value, Failed):
+            raise value.again()
+        return value
+
+    async def stop(self) -> None:
+        """Cancels what is being made."""
+        making = list(self._making.values())
+        for task in making:
+            task.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
+        self._making.clear()
+
+    async def _make(self, key: str, make: Callable[[], Awaitable[V]]) -> V | Failed:
+        try:
+            try:
+                value: V | Failed = await make()
+            except Failed as failure:
+                value = failure.again()
+            self._put(key, value)
+            return value
+        finally:
+            self._making.pop(key, None)
+
+    def _put(self, key: str, value: V | Failed) -> None:
+        failed = isinstance(value, Failed)
+        weight = 1 if isinstance(value, Failed) else self._weight_of(value)
+        kept_s = FAILURE_KEPT_S if failed else self._kept_s
+        self._drop(key)
+        self._entries[key] = _Entry(value, time.monotonic() + kept_s, weight)
+        self._weight += weight
+        while self._weight > self._max_weight:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: str) -> None:
+        if entry := self._entries.pop(key, None):
+            self._weight -= entry.weight
+
+
+def _robots_cache() -> Cache[Rules]:
+    # Some 30,000 sites of an ordinary size; RFC 9309, 2.4: not longer than a day.
+    return Cache(128 << 20, 86_400.0, lambda rules: rules.weight_bytes)
+
+
+def _name_cache() -> Cache[list[ResolveResult]]:
+    return Cache(200_000, 300.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Addresses of names and rules of hosts.
+
+    Give the same one to each `fetch_many` of a process, one call at a time, all under the same limits.
+    """
+
+    names: Cache[list[ResolveResult]] = field(default_factory=_name_cache)
+    robots: Cache[Rules] = field(default_factory=_robots_cache)
+
+    async def stop(self) -> None:
+        """Cancels look-ups under way; what is known stays."""
+        await asyncio.gather(self.names.stop(), self.robots.stop())

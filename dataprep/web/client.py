@@ -1,0 +1,281 @@
+"""Thousands of URLs at once on one thread: every address checked, every host asked politely, every body bounded.
+
+outcomes = fetch_many((Request(row, url) for row, url in rows), Limits(contact="https://example.org/our-crawler"))
+async with contextlib.aclosing(outcomes):
+    async for outcome in outcomes:
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import resource
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urljoin
+
+import aiohttp
+from yarl import URL
+
+from dataprep.web.addresses import checked_url
+from dataprep.web.body import Body
+from dataprep.web.caches import Known
+from dataprep.web.limits import Limits
+from dataprep.web.memory import Memory
+from dataprep.web.outcomes import Failed, Outcome, Request, Status
+from dataprep.web.politeness import Gate, Gates, retry_after_s
+from dataprep.web.resolver import CheckedResolver, checked_socket
+from dataprep.web.robots import MAX_ROBOTS_BYTES, Rules, opt_out, rules_of
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+BUSY = frozenset({429, 503})
+KEPT_ALIVE_S = 5.0
+"""Long enough from robots.txt to its image; idle sockets of ten thousand hosts would pile up beyond."""
+MAX_HEADER_BYTES = 32 * 1024
+# The last three are bugs, and never a reason to lose a shard for one row: the library parses hostile bytes.
+_ERRORS = (aiohttp.ClientError, OSError, ValueError, AssertionError, LookupError, RuntimeError)
+
+
+async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
+    """Fetches all, in no order: exactly one outcome for each request.
+
+    Requests are drawn as they are begun, at most `limits.in_flight` ahead of what the caller has taken; while the
+    caller takes none, none is begun. The caller does nothing slow on this thread: deadlines run on.
+    Closing it early (`contextlib.aclosing`) cancels what is under way.
+
+    Args:
+        known: What earlier calls in this process learnt of hosts.
+    """
+    known = known or Known()
+    _allow_sockets(limits.in_flight)
+    slots = asyncio.Semaphore(limits.in_flight)
+    ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
+    tasks: set[asyncio.Task[Outcome | None]] = set()
+
+    def start(coroutine: Any) -> asyncio.Task[Outcome | None]:
+        task: asyncio.Task[Outcome | None] = asyncio.create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(ended.put_nowait)
+        return task
+
+    async def feed(fetcher: _Fetcher) -> None:
+        for request in requests:
+            await slots.acquire()
+            start(fetcher.fetch(request))
+
+    async with _session(limits, known) as session:
+        fetcher = _Fetcher(session, limits, known)
+        try:
+            start(feed(fetcher))
+            while tasks:
+                task = await ended.get()
+                tasks.discard(task)
+                if outcome := task.result():
+                    num_bytes = len(outcome.body or b"")
+                    yield outcome
+                    del outcome, task  # the body is the caller's now
+                    fetcher.memory.give(num_bytes)
+                    slots.release()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await known.stop()
+
+
+def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        resolver=CheckedResolver(limits.allow_networks, limits.nameservers, known.names),
+        use_dns_cache=False,
+        socket_factory=functools.partial(checked_socket, allow_networks=limits.allow_networks),
+        ssl=limits.verify_tls,
+        limit=0,  # `in_flight` and each host's gate are the limits
+        keepalive_timeout=KEPT_ALIVE_S,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,  # no proxy, no .netrc
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.read_s),
+        headers={"User-Agent": limits.user_agent, "Accept": "image/*,*/*;q=0.1", "Accept-Encoding": "identity"},
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+    )
+
+
+def _allow_sockets(in_flight: int) -> None:
+    """Raises this process's limit of open files to what the sockets need, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4 * in_flight + 256  # idle connections among them
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
+
+
+class _Fetcher:
+    """One call's: its session, its hosts' gates, its memory."""
+
+    def __init__(self, session: aiohttp.ClientSession, limits: Limits, known: Known) -> None:
+        self._session, self._limits, self._known = session, limits, known
+        self._gates = Gates(limits)
+        self.memory = Memory(limits.memory_bytes)
+
+    async def fetch(self, request: Request) -> Outcome:
+        """One row's outcome; its body is taken from `memory`."""
+        try:
+            body, url = await self._follow(request.url, image=True)
+        except Failed as failure:
+            return Outcome(request.key, failure.status, failure.reason, http_code=failure.http_code)
+        return Outcome(request.key, Status.SUCCESS, body=body, final_url=str(url), http_code=200)
+
+    async def _follow(self, text: str, *, image: bool) -> tuple[bytes, URL]:
+        """The body at the end of the redirects: an image, or else a robots.txt, which needs no leave itself."""
+        until_s = asyncio.get_running_loop().time() + self._limits.row_s
+        seen = set()
+        for _ in range(self._limits.redirects + 1):
+            url = checked_url(text, self._limits.allow_networks)
+            if url in seen:
+                raise Failed(Status.REDIRECT, f"a loop through {url}"[:200])
+            seen.add(url)
+            gate = self._gates.of(url.raw_host or "")
+            if image:
+                rules = await self._rules(url)
+                rules.check(url)
+                gate.slow_down(rules.crawl_delay_s)
+            answer = await self._ask(url, gate, until_s, image=image)
+            if isinstance(answer, bytes):
+                return answer, url
+            text = _joined(url, answer)
+        raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
+
+    async def _rules(self, url: URL) -> Rules:
+        """What the host's robots.txt says, asked for once; RFC 9309, 2.3.1, for those that do not answer with one."""
+
+        async def make() -> Rules:
+            agent = self._limits.agent
+            try:
+                body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
+            except Failed as failure:
+                if failure.status is Status.REDIRECT:
+                    return rules_of(agent, 404)
+                if failure.status is Status.HTTP and failure.http_code:
+                    return rules_of(agent, failure.http_code)
+                raise failure.again("robots.txt: ") from None
+            return rules_of(agent, 200, body)
+
+        return await self._known.robots.get(str(url.origin()), make)
+
+    async def _ask(self, url: URL, gate: Gate, until_s: float, *, image: bool) -> bytes | str:
+        """The body, or the Location of a redirect, asked for again while the host is busy."""
+        for attempt in range(self._limits.retries + 1):
+            async with gate.turn(until_s):
+                answer = await self._get(url, gate, image=image)
+            if isinstance(answer, bytes | str):
+                return answer
+            code, asked_s = answer
+            pause_s = 2.0**attempt if asked_s is None else asked_s
+            gate.pause(pause_s)
+            if attempt == self._limits.retries or pause_s > self._limits.retry_after_s:
+                break
+        raise Failed(Status.HTTP, f"HTTP {code}, Retry-After {pause_s:.0f} s", code)
+
+    async def _get(self, url: URL, gate: Gate, *, image: bool) -> bytes | str | tuple[int, float | None]:
+        """One request: a body, a Location, or the code and Retry-After of a busy host (503 without one is an error)."""
+        code = None
+        try:
+            async with asyncio.timeout(self._limits.answer_s) as deadline:
+                async with self._session.get(url, allow_redirects=False) as response:
+                    code = response.status
+                    gate.note(answered=True)
+                    if code in BUSY:
+                        pause_s = retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC))
+                        if code == 429 or pause_s is not None:
+                            return code, pause_s
+                    if code in REDIRECTS:
+                        return _location(response)
+                    if code != 200:
+                        raise Failed(Status.HTTP, f"HTTP {code}", code)
+                    return await self._body(response, deadline, image=image)
+        except _ERRORS as error:
+            if code is None:
+                gate.note(answered=False)
+            raise _failure(error, code) from None
+
+    async def _body(self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, *, image: bool) -> bytes:
+        """The body, or what is read of a robots.txt; an image's bytes stay taken from memory."""
+        headers, agent = response.headers, self._limits.agent
+        if image and (said := opt_out(headers.getall("X-Robots-Tag", ()), headers.get("TDM-Reservation"), agent)):
+            raise Failed(Status.OPT_OUT, f"the answer's head says {said}", response.status)
+        limit_bytes = self._limits.body_bytes if image else MAX_ROBOTS_BYTES
+        length, encoding = response.content_length, headers.get("Content-Encoding", "")
+        if image and length is not None and length > limit_bytes:
+            raise Failed(Status.TOO_LARGE, f"{length:,} bytes; at most {limit_bytes:,}", response.status)
+        reserved_bytes = limit_bytes if length is None or encoding else min(length, limit_bytes)
+        await self._take(reserved_bytes, deadline)
+        kept_bytes = 0
+        try:
+            whole = await _read(response, limit_bytes, image=image)
+            kept_bytes = len(whole) if image else 0
+        finally:
+            self.memory.give(reserved_bytes - kept_bytes)
+        return whole
+
+    async def _take(self, num_bytes: int, deadline: asyncio.Timeout) -> None:
+        """Takes memory; the deadline stands still, for it is the caller who is waited for and not the host."""
+        loop = asyncio.get_running_loop()
+        left_s = (deadline.when() or 0.0) - loop.time()
+        deadline.reschedule(None)
+        await self.memory.take(num_bytes)
+        deadline.reschedule(loop.time() + left_s)
+
+
+async def _read(response: aiohttp.ClientResponse, limit_bytes: int, *, image: bool) -> bytes:
+    body = Body(limit_bytes, image=image)
+    try:
+        body.decode_from(response.headers.get("Content-Encoding", ""))
+        async for piece in response.content.iter_any():
+            body.feed(piece)
+        return body.whole()
+    except Failed as failure:
+        if not image and failure.status is Status.TOO_LARGE:
+            return body.start()
+        raise Failed(failure.status, failure.reason, response.status) from None
+
+
+def _location(response: aiohttp.ClientResponse) -> str:
+    location = response.headers.get("Location")
+    if not location:
+        raise Failed(Status.REDIRECT, f"HTTP {response.status} without a Location", response.status)
+    return location
+
+
+def _joined(url: URL, location: str) -> str:
+    try:
+        return urljoin(str(url), location)
+    except ValueError as error:
+        raise Failed(Status.BAD_URL, f"redirected to no URL: {error}"[:200]) from None
+
+
+def _failure(error: Exception, code: int | None) -> Failed:
+    """What an exception of the client library means, before an answer's head or after it with this code."""
+    text = " ".join(str(error).split())[:200] or type(error).__name__
+    match error:
+        case TimeoutError():
+            return Failed(
+                Status.TIMEOUT, text if isinstance(error, aiohttp.ClientError) else "the answer took too long"
+            )
+        case aiohttp.ClientSSLError():
+            return Failed(Status.TLS, text)
+        case aiohttp.ClientConnectorError() if isinstance(error.os_error, PermissionError):
+            return Failed(Status.REFUSED_ADDRESS, str(error.os_error))
+        case aiohttp.ClientPayloadError():
+            return Failed(Status.INCOMPLETE, text, code)
+        case aiohttp.ClientConnectionError() | OSError():
+            return Failed(Status.INCOMPLETE if code else Status.CONNECT, text, code)
+        case aiohttp.InvalidURL():
+            return Failed(Status.BAD_URL, text)
+    return Failed(Status.PROTOCOL, text, code)

@@ -1,0 +1,69 @@
+"""Names to addresses that may be connected to.
+
+The connection goes to the addresses that were checked: nothing looks the name up again.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from dataprep.web.addresses import Network, refusal
+from dataprep.web.caches import Cache
+from dataprep.web.outcomes import Failed, Status
+
+QUERY_S = 3.0
+QUERIES = 2
+
+
+class CheckedResolver(AbstractResolver):
+    """Refuses a name whole where any of its addresses is refused: a mixed answer is an attack, or a mistake."""
+
+    def __init__(
+        self, allow_networks: tuple[Network, ...], nameservers: tuple[str, ...], cache: Cache[list[ResolveResult]]
+    ) -> None:
+        options: dict[str, Any] = {"nameservers": nameservers} if nameservers else {}
+        self._resolver = aiohttp.AsyncResolver(timeout=QUERY_S, tries=QUERIES, **options)
+        self._allow_networks, self._cache = allow_networks, cache
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """All addresses of a name, each of them checked.
+
+        Raises:
+            Failed: DNS or REFUSED_ADDRESS.
+        """
+        results = await self._cache.get(host, lambda: self._look_up(host, family))
+        return [{**result, "hostname": host, "port": port} for result in results]
+
+    async def close(self) -> None:
+        await self._resolver.close()
+
+    async def _look_up(self, host: str, family: socket.AddressFamily) -> list[ResolveResult]:
+        try:
+            # With a dot at its end a name is whole: the machine's search domains are left out.
+            results = await self._resolver.resolve(host.rstrip(".") + ".", 0, family)
+        except OSError as error:
+            raise Failed(Status.DNS, str(error.strerror or error)) from None
+        for result in results:
+            if reason := refusal(result["host"], self._allow_networks):
+                raise Failed(Status.REFUSED_ADDRESS, f"{host}: {reason}")
+        return results
+
+
+def checked_socket(
+    address_info: tuple[int, int, int, str, tuple[Any, ...]], allow_networks: tuple[Network, ...]
+) -> socket.socket:
+    """The one place where sockets are made: whatever led here, no refused address is connected to.
+
+    Raises:
+        PermissionError: The address may not be connected to.
+    """
+    family, kind, protocol, _, address = address_info
+    if reason := refusal(str(address[0]), allow_networks):
+        raise PermissionError(reason)
+    return socket.socket(family, kind, protocol)

@@ -1,0 +1,67 @@
+"""A body is whole and within its limit, or it is none."""
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.web.body import Body
+from dataprep.web.outcomes import Failed, Status
+from tests.support.web_pages import picture
+
+PACKED = {"gzip": gzip.compress, "deflate": zlib.compress, "": bytes, "identity": bytes, "X-GZIP ": gzip.compress}
+
+
+def read(body: bytes, pieces: int, limit_bytes: int, encoding: str = "", *, image: bool = False) -> bytes:
+    taken = Body(limit_bytes, image=image)
+    taken.decode_from(encoding)
+    for at in range(0, len(body), pieces):
+        taken.feed(body[at : at + pieces])
+    return taken.whole()
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=3_000), st.integers(1, 500), st.sampled_from(sorted(PACKED)))
+def test_any_pieces_of_it_are_the_whole(body, pieces, encoding):
+    assert read(PACKED[encoding](body), pieces, 4_000, encoding) == body
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2_000), st.integers(1, 2_000), st.integers(1, 300), st.sampled_from(["", "gzip", "deflate"]))
+def test_a_byte_over_the_limit_is_too_large_and_the_limit_is_not(num_bytes, limit_bytes, pieces, encoding):
+    packed = PACKED[encoding](bytes(num_bytes))
+    if max(num_bytes, len(packed)) <= limit_bytes:
+        assert len(read(packed, pieces, limit_bytes, encoding)) == num_bytes
+        return
+    with pytest.raises(Failed) as failed:
+        read(packed, pieces, limit_bytes, encoding)
+    assert failed.value.status is Status.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (gzip.compress(picture())[:-1], Status.INCOMPLETE),
+        (gzip.compress(picture()) + b"more", Status.ENCODING),
+        (picture(), Status.ENCODING),
+        (b"", Status.INCOMPLETE),
+        (gzip.compress(b"<html>"), Status.NOT_IMAGE),
+    ],
+)
+def test_what_does_not_decompress_whole_is_refused(body, status):
+    with pytest.raises(Failed) as failed:
+        read(body, 1_000, 1 << 20, "gzip", image=True)
+    assert failed.value.status is status
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "animated", "exif", "corrupt"])
+def test_images_are_known_by_their_first_bytes_however_they_come(kind):
+    assert read(picture(kind), 5, 1 << 20, image=True) == picture(kind)
+
+
+def test_what_is_no_image_is_refused_before_the_rest_comes():
+    body = Body(1 << 20)
+    with pytest.raises(Failed, match="begins with b'<html><body>'"):
+        body.feed(b"<html><body>")

@@ -1,0 +1,111 @@
+"""What a host sees of us: never more at once, or in a second, than was said."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.errors import UsageError
+from dataprep.web.limits import Limits
+from dataprep.web.outcomes import Status
+from dataprep.web.politeness import retry_after_s
+from tests.support.web_pages import DOMAIN
+from tests.support.web_server import web_server
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_host_never_sees_more_requests_at_once_than_allowed(fetch):
+    with web_server(latency_s=0.02) as web:
+        urls = [web.url(f"/image/{row}", f"host{row % 3}.{DOMAIN}") for row in range(150)]
+        outcomes = fetch(urls, host_connections=3)
+    assert {outcome.status for outcome in outcomes} == {Status.SUCCESS}
+    assert set(web.most_at_once.values()) == {3}
+
+
+def test_a_host_never_sees_more_requests_a_second_than_allowed(web, fetch):
+    fetch([web.url(f"/image/{row}") for row in range(20)], host_per_s=20.0)
+    begun_s = web.begun_s[f"host.{DOMAIN}"]
+    assert len(begun_s) == 21
+    # Spaced when they leave: the last one cannot come earlier than 20 intervals after the first, less one's jitter.
+    assert begun_s[-1] - begun_s[0] >= 20 / 20.0 - 0.05
+
+
+def test_a_crawl_delay_spaces_requests(web, fetch):
+    web.robots[f"calm.{DOMAIN}"] = "User-agent: *\nCrawl-delay: 0.4\n"
+    fetch([web.url(f"/image/{row}", f"calm.{DOMAIN}") for row in range(3)])
+    _, *images = web.begun_s[f"calm.{DOMAIN}"]
+    assert images[2] - images[0] >= 2 * 0.4 - 0.1
+
+
+def test_retry_after_pauses_the_whole_host(web, fetch):
+    outcomes = fetch([web.url("/busy/1"), *(web.url(f"/image/{row}") for row in range(5))], host_connections=1)
+    assert {outcome.status for outcome in outcomes} == {Status.SUCCESS}
+    _, busy_s, *after_s = web.begun_s[f"host.{DOMAIN}"]
+    assert min(after_s) - busy_s >= 0.9
+    assert len(after_s) == 6
+
+
+def test_a_host_that_wants_to_be_left_alone_for_long_is(web, fetch):
+    outcomes = fetch([web.url(f"/image/{row}", f"overloaded-1.{DOMAIN}") for row in range(20)], host_connections=1)
+    assert sorted(outcome.status for outcome in outcomes) == [Status.HOST_BUSY] * 19 + [Status.HTTP]
+    (failure,) = [outcome for outcome in outcomes if outcome.status is Status.HTTP]
+    assert (failure.http_code, failure.reason) == (429, "HTTP 429, Retry-After 3600 s")
+    assert len(web.heads) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1e3", None),
+        ("²", None),
+        ("0", 0.0),
+        (" 120 ", 120.0),
+        ("9" * 400, 999_999_999.0),
+        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
+        (format_datetime(NOW - timedelta(days=90), usegmt=True), 0.0),
+        ("Fri, 02 Jan 2026 03:04:15 -0000", 10.0),
+        ("Fri, 02 Jan 99999999999999999999 03:04:15 GMT", None),
+        ("Fri, 99 Jan 2026 03:04:15 GMT", None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(value, expected):
+    assert retry_after_s(value, NOW) == expected
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="0123456789:- +,JanFriGMT") | st.text())
+def test_any_retry_after_is_a_pause_or_none(value):
+    pause_s = retry_after_s(value, NOW)
+    assert pause_s is None or 0 <= pause_s < 1e12
+
+
+def test_workers_share_a_hosts_limits():
+    limits = Limits(contact="mailto:us@example.org").divided(4)
+    assert (limits.host_connections, limits.host_per_s, limits.memory_bytes) == (2, 4.0, 1 << 28)
+    assert limits.divided(100).host_connections == 1
+    assert limits.divided(1_000).memory_bytes == limits.body_bytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"contact": ""}, "sites must be able to reach whoever fetches"),
+        ({"contact": "https://a b"}, "is no address"),
+        ({"contact": "https://a\r\nX: y"}, "is no address"),
+        ({"agent": "our bot"}, "choose another name"),
+        ({"agent": "bot\r\nX:"}, "choose another name"),
+        ({"in_flight": 0}, "in_flight is 0; it must be positive"),
+        ({"read_s": -1.0}, "read_s is -1.0"),
+        ({"memory_bytes": 5}, "less than one body"),
+    ],
+)
+def test_limits_are_checked(changed, text):
+    with pytest.raises(UsageError, match=text):
+        Limits(**{"contact": "https://example.org/", **changed})
