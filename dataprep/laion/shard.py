@@ -1,0 +1,282 @@
+"""The files of one shard: the samples, and beside them img2dataset's parquet of all rows and its `_stats.json`.
+
+    train/00012.tar                 key.jpg, key.json, key.txt    or    laion-train.tfrecord-00012
+    train/00012.parquet             every row, with its status and reason
+    train/00012_stats.json          rows by status and by reason; no times, so that equal shards are equal files
+
+A name holds the shard's number alone: what a later run adds renames nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import google_crc32c
+
+from dataprep.checksums import crc32c_of
+from dataprep.columns import table_of
+from dataprep.formats.tfrecord import _LEN_1, _LEN_2, _LEN_3, _LENGTH, _masked, _message, _varint
+from dataprep.formats.webdataset import BLOCK_BYTES, _header, _member
+from dataprep.laion.collect import (
+    DUPLICATE,
+    FAILED_TO_DOWNLOAD,
+    FAILED_TO_RESIZE,
+    FILTERED,
+    SUCCESS,
+    RowOptions,
+    RowResult,
+    count_reasons,
+    count_statuses,
+    read_image,
+)
+from dataprep.records import NO_LABEL, Placement
+from dataprep.sources.laion import LaionTables, Row
+from dataprep.sources.tables import Column, Kind
+from dataprep.workspace import index_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_RESULT_FIELDS = (
+    Column("caption", "string"),
+    Column("url", "string"),
+    Column("key", "string"),
+    Column("status", "string"),
+    Column("error_message", "string"),
+    Column("width", "int"),
+    Column("height", "int"),
+    Column("original_width", "int"),
+    Column("original_height", "int"),
+    Column("exif", "string"),
+    Column("sha256", "string"),
+)
+"""In img2dataset's order, after the columns that are carried."""
+_TWIN_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
+_TAKEN = frozenset(column.name for column in (*_RESULT_FIELDS, *_TWIN_FIELDS)) | {"txt", "jpg", "png", "webp"}
+_ABSENT: dict[Kind, Any] = {"string": "", "int": -1, "float": -1.0}
+"""In records, whose fields are never null: Hugging Face infers a schema from the first few, TFDS has no null at all."""
+_MAX_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardSchema:
+    """What the rows of all shards of a build look like."""
+
+    image_name: str
+    """`jpg`, `png` or `webp`: extension of members, name of the feature."""
+    carried: tuple[Column, ...]
+    """The table's columns, as they are named in records: `table_key` where a name is taken."""
+    twins: bool
+    """Whether duplicates were looked for."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of the parquet file, and of each record."""
+        return (*self.carried, *_RESULT_FIELDS, *(_TWIN_FIELDS if self.twins else ()))
+
+
+class Record(NamedTuple):
+    """One sample as it lies in a shard, in three pieces: an image's bytes are never joined with others."""
+
+    head: bytes
+    image: bytes
+    tail: bytes
+
+
+def schema_of(tables: LaionTables, options: RowOptions) -> ShardSchema:
+    """The columns of a build."""
+    carried: list[Column] = []
+    taken = set(_TAKEN) | {column.name for column in tables.carried}
+    for column in tables.carried:
+        name = column.name
+        if name in _TAKEN:
+            while name in taken:
+                name = f"table_{name}"
+            taken.add(name)
+        carried.append(Column(name, column.kind))
+    return ShardSchema(image_name=options.encode.encode_format, carried=tuple(carried), twins=options.duplicates.looks)
+
+
+def shard_file(format_name: str, split: str, index: int, digits: int) -> str:
+    """The samples' file, relative to the dataset's root."""
+    number = f"{index:0{digits}d}"
+    return f"{split}/{number}.tar" if format_name == "webdataset" else f"laion-{split}.tfrecord-{number}"
+
+
+def parquet_file(split: str, index: int, digits: int) -> str:
+    """The file of all rows beside a shard."""
+    return f"{split}/{index:0{digits}d}.parquet"
+
+
+def stats_file(split: str, index: int, digits: int) -> str:
+    """The file of counts beside a shard."""
+    return f"{split}/{index:0{digits}d}_stats.json"
+
+
+def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:
+    """A row's values of `schema.columns`; None where there is none."""
+    image = result.image
+    sizes = (image.width, image.height, image.original_width, image.original_height) if image else (None,) * 4
+    values = (
+        *row.carried,
+        row.roles.get("caption"),
+        row.roles["url"],
+        row.key,
+        result.status,
+        result.reason or None,
+        *sizes,
+        image.exif if image else None,
+        result.sha256,
+    )
+    if not schema.twins:
+        return values
+    dhash = None if image is None or image.dhash is None else f"{image.dhash:016x}"
+    return (*values, dhash, result.duplicate_of)
+
+
+def write_samples(
+    stream: BinaryIO,
+    format_name: str,
+    rows: Sequence[Row],
+    results: Sequence[RowResult],
+    schema: ShardSchema,
+    spool: BinaryIO,
+) -> list[Placement]:
+    """Write the samples of a shard, those whose status is success, in the order of the rows.
+
+    Returns:
+        Where each lies, in bytes from the shard's start.
+    """
+    render = _RENDERERS[format_name]
+    places: list[Placement] = []
+    offset = 0
+    for row, result in _successes(rows, results):
+        record = render(values_of(row, result, schema), read_image(spool, result), schema)
+        for piece in record:
+            stream.write(piece)
+        image_offset = offset + len(record.head)
+        size = sum(map(len, record))
+        places.append(Placement(offset, size, image_offset, len(record.image)))
+        offset += size
+    if format_name == "webdataset":
+        stream.write(bytes(2 * BLOCK_BYTES))
+    return places
+
+
+def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+    """`key.jpg`, `key.json` and `key.txt`, as webdataset's writer would order them."""
+    fields = _present(values, schema)
+    key, document = fields["key"].encode(), json.dumps(fields, indent=4).encode()
+    caption = fields["caption"].encode()
+    tail = _member(key, b".json", document) + _member(key, b".txt", caption)
+    padding = bytes(-len(image) % BLOCK_BYTES)
+    return Record(_header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
+
+
+def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+    """A framed tf.train.Example: the image, `txt`, and a feature a column, sorted by name."""
+    fields = _present(values, schema) | {"txt": values[[column.name for column in schema.columns].index("caption")]}
+    fields["txt"] = fields["txt"] or ""
+    kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
+    before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
+    after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
+    opening = _image_opening(schema.image_name.encode(), len(image))
+    length = len(before) + len(opening) + len(image) + len(after)
+    message = _LEN_1 + _varint(length) + before + opening  # Example.features
+    crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(message), image), after)
+    size = _LENGTH.pack(len(message) + len(image) + len(after))
+    return Record(size + _masked(google_crc32c.value(size)) + message, image, after + _masked(crc))
+
+
+def index_table(
+    split_index: int,
+    rows: Sequence[Row],
+    results: Sequence[RowResult],
+    places: Sequence[Placement],
+    spool: BinaryIO,
+) -> pa.Table:
+    """The shard's rows of `index/<split>.parquet`."""
+    entries = []
+    for (row, result), place in zip(_successes(rows, results), places, strict=True):
+        image = result.image
+        sides = (image.height, image.width) if image else (None, None)
+        span = (place.record_offset, place.record_bytes, place.image_offset, place.image_bytes)
+        entries.append((row.key, split_index, *span, crc32c_of(read_image(spool, result)), NO_LABEL, *sides))
+    schema = index_schema()
+    return table_of(zip(*entries, strict=True) if entries else [()] * len(schema), schema)
+
+
+def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: ShardSchema) -> bytes:
+    """img2dataset's parquet file: every row of the shard, also those without an image."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    narrow = {"width", "height", "original_width", "original_height"}
+    arrow = pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])
+    values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
+    columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=arrow), sink)
+    return sink.getvalue()
+
+
+def stats_json(results: Sequence[RowResult]) -> bytes:
+    """img2dataset's counts; those of rows that it does not know stand beside them, so that all sum up to `count`."""
+    counts = count_statuses(results)
+    document = {
+        "count": len(results),
+        "successes": counts[SUCCESS],
+        "failed_to_download": counts[FAILED_TO_DOWNLOAD],
+        "failed_to_resize": counts[FAILED_TO_RESIZE],
+        "filtered": counts[FILTERED],
+        "duplicates": counts[DUPLICATE],
+        "status_dict": count_reasons(results),
+    }
+    return json.dumps(document, indent=4).encode()
+
+
+def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:
+    for row, result in zip(rows, results, strict=True):
+        if result.status == SUCCESS:
+            yield row, result
+
+
+def _present(values: Sequence[Any], schema: ShardSchema) -> dict[str, Any]:
+    """Values by name, none of them null."""
+    return {
+        column.name: _ABSENT[column.kind] if value is None else value
+        for column, value in zip(schema.columns, values, strict=True)
+    }
+
+
+def _entry(name: str, kind: Kind, value: Any) -> bytes:
+    """An entry of Features.feature: the name and a list of one value."""
+    feature = _FEATURES[kind](value)
+    return _message(_LEN_1, _message(_LEN_1, name.encode()) + _message(_LEN_2, feature))
+
+
+def _image_opening(name: bytes, image_bytes: int) -> bytes:
+    """An entry up to where its bytes begin, so that they need not be copied."""
+    opening = _LEN_1 + _varint(image_bytes)  # BytesList.value
+    opening = _LEN_1 + _varint(len(opening) + image_bytes) + opening  # Feature.bytes_list
+    opening = _message(_LEN_1, name) + _LEN_2 + _varint(len(opening) + image_bytes) + opening
+    return _LEN_1 + _varint(len(opening) + image_bytes) + opening
+
+
+def _float32(value: float) -> bytes:
+    return struct.pack("<f", max(-_MAX_FLOAT32, min(_MAX_FLOAT32, value)))
+
+
+_FEATURES: dict[Kind, Callable[[Any], bytes]] = {
+    "string": lambda text: _message(_LEN_1, _message(_LEN_1, text.encode())),
+    "float": lambda number: _message(_LEN_2, _message(_LEN_1, _float32(number))),
+    "int": lambda number: _message(_LEN_3, _message(_LEN_1, _varint(number & (2**64 - 1)))),
+}
+_RENDERERS = {"webdataset": tar_record, "tfrecord": tfrecord_record}

@@ -1,0 +1,293 @@
+"""LAION's tables of URLs: which column is what, and which rows make which shard.
+
+LAION-400M has URL, TEXT, HEIGHT, WIDTH, SAMPLE_ID, LICENSE, NSFW and similarity; Re-LAION url, caption, key, hash,
+punsafe, pwatermark and the original sizes. A shard is so many rows of one file, in the table's order, as img2dataset
+cuts them: the last shard of each file is shorter, and shard numbers run on through the files in the order of their
+names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.sources.tables import Column, Kind, Progress, TableFile, is_table, measure_table, read_part
+from dataprep.storage import Storage, open_originals
+
+DEFAULT_ROWS_PER_SHARD = 10_000
+SHARD_DIGITS = 5
+"""Of a shard's number in names and keys, at least."""
+DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
+CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
+LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
+ORIGIN = "https://laion.ai"
+
+
+class Role(NamedTuple):
+    """What a column is for."""
+
+    aliases: tuple[str, ...]
+    """Names by which it is known, whatever their case; the first that is there is taken."""
+    kind: Kind
+
+
+ROLES: Mapping[str, Role] = {
+    "url": Role(("url", "image_url"), "string"),
+    "caption": Role(("caption", "text", "txt"), "string"),
+    "width": Role(("width", "original_width"), "int"),
+    "height": Role(("height", "original_height"), "int"),
+    "similarity": Role(("similarity",), "float"),
+    "nsfw": Role(("nsfw",), "string"),
+    "punsafe": Role(("punsafe",), "float"),
+    "pwatermark": Role(("pwatermark",), "float"),
+    "language": Role(("language", "lang"), "string"),
+    "md5": Role(("md5",), "string"),
+    "sha256": Role(("sha256",), "string"),
+}
+"""LAION's `hash` is one of URL and caption, of no use to verify an image: it is carried as any other column."""
+_RENAMED = frozenset({"url", "caption", "sha256"})
+"""Roles whose column is written under the role's own name: sha256 is that of the bytes that came."""
+
+
+class Row(NamedTuple):
+    """One row of a table."""
+
+    key: str
+    roles: dict[str, Any]
+    """By role, those that the table has: str, int, float or None."""
+    carried: tuple[Any, ...]
+    """The values of `LaionTables.carried`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaionTables:
+    """The tables of a build, measured: all that a plan holds of them, whatever their number of rows."""
+
+    files: tuple[TableFile, ...]
+    columns: dict[str, str]
+    """By role, the name of its column."""
+    rows_per_shard: int
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def num_shards(self) -> int:
+        return sum(file.parts for file in self.files)
+
+    @property
+    def shard_digits(self) -> int:
+        """Of a shard's number in keys and file names, as TFDS counts them; img2dataset's `oom_shard_count`."""
+        return max(SHARD_DIGITS, len(str(self.num_shards)))
+
+    @property
+    def shard_rows(self) -> tuple[int, ...]:
+        """Rows of each shard."""
+        return tuple(file.rows_of(part) for file in self.files for part in range(file.parts))
+
+    @property
+    def carried(self) -> tuple[Column, ...]:
+        """The columns that are written as they are, beside url and caption."""
+        renamed = {self.columns[role] for role in _RENAMED if role in self.columns}
+        kinds = {name: ROLES[role].kind for role, name in self.columns.items()}
+        return tuple(
+            Column(column.name, kinds.get(column.name, column.kind))
+            for column in self.files[0].columns
+            if column.name not in renamed
+        )
+
+    def locate(self, index: int) -> tuple[TableFile, int]:
+        """The file of a shard, and which part of it the shard is."""
+        part = index
+        for file in self.files:
+            if part < file.parts:
+                return file, part
+            part -= file.parts
+        raise UsageError(f"shard {index} past the end: the tables have {self.num_shards:,} shards")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def tables_from_document(document: Mapping[str, Any]) -> LaionTables:
+    """Read back what `LaionTables.document` gave, also after JSON."""
+    files = (
+        TableFile(
+            **{
+                **file,
+                "columns": tuple(Column(*column) for column in file["columns"]),
+                "part_starts": tuple(file["part_starts"]),
+            }
+        )
+        for file in document["files"]
+    )
+    return LaionTables(files=tuple(files), columns=dict(document["columns"]), rows_per_shard=document["rows_per_shard"])
+
+
+def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
+    """The storage and the names of the tables that `--source` names: files, or one folder of them.
+
+    Raises:
+        UsageError: No URL is given, or the files lie in several folders.
+        SourceError: There is no table.
+    """
+    places = [_split(url) for url in urls]
+    roots = sorted({root for root, _ in places})
+    if len(roots) != 1:
+        where = f"tables in {' and '.join(roots)}" if roots else "no table"
+        raise UsageError(f"--source names {where}; expected one folder, or files of one")
+    storage = open_originals(roots[0])
+    names = list(dict.fromkeys(name for _, name in places))
+    return storage, names if all(names) else find_tables(storage)
+
+
+def find_tables(storage: Storage) -> list[str]:
+    """The tables in a folder or below a prefix, in the order of their names. Raises SourceError where there is none."""
+    names = sorted(info.name for info in storage.list() if is_table(info.name) and not _hidden(info.name))
+    if not names:
+        raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) is there; check --source")
+    return names
+
+
+def measure_tables(
+    storage: Storage,
+    names: Sequence[str],
+    *,
+    rows_per_shard: int = DEFAULT_ROWS_PER_SHARD,
+    overrides: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> LaionTables:
+    """Measure tables for a plan: parquet by its footer, text by one pass over it.
+
+    Args:
+        storage: Of the originals.
+        names: Of the files, in the order in which their rows are taken.
+        rows_per_shard: The last shard of a file has fewer.
+        overrides: By role, the name of its column, where it is none of the role's aliases (`--column url=LINK`).
+        progress: Told of the bytes of text files.
+
+    Raises:
+        SourceError: A file is damaged, or its columns are not those of the first one.
+        UsageError: A column is missing or can not be told, or an override names none.
+    """
+    if rows_per_shard < 1:
+        raise UsageError(f"--rows-per-shard must be 1 or more, got {rows_per_shard}")
+    files = [measure_table(storage, name, rows_per_shard, progress) for name in names]
+    first = files[0]
+    for file in files[1:]:
+        if file.columns != first.columns:
+            raise SourceError(_other_columns(storage, first, file))
+    columns = roles_of([column.name for column in first.columns], overrides or {})
+    kinds = {column.name: column.kind for column in first.columns}
+    if kinds[columns["url"]] != "string":
+        raise UsageError(f"{storage.url_of(first.name)}: column {columns['url']} holds numbers, expected URLs")
+    return LaionTables(files=tuple(files), columns=columns, rows_per_shard=rows_per_shard)
+
+
+def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, str]:
+    """Which column has which role.
+
+    Args:
+        names: Of the table's columns.
+        overrides: By role, the name of its column.
+
+    Raises:
+        UsageError: There is no column of URLs, two are alike but for their case, or an override names none.
+    """
+    for role, name in overrides.items():
+        if role not in ROLES:
+            raise UsageError(f"--column {role}={name}: expected one of {', '.join(ROLES)} before the =")
+        if name not in names:
+            raise UsageError(f"--column {role}={name}: the table has {', '.join(names)}")
+    found = dict(overrides)
+    for role, (aliases, _) in ROLES.items():
+        if role in found:
+            continue
+        for alias in aliases:
+            same = [name for name in names if name.lower() == alias]
+            if len(same) > 1:
+                raise UsageError(f"the columns {' and '.join(same)} both may be {role}; say --column {role}={same[0]}")
+            if same:
+                found[role] = same[0]
+                break
+    if "url" not in found:
+        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with --column url=NAME")
+    return {role: found[role] for role in ROLES if role in found}
+
+
+def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[Row]:
+    """The rows of one shard, in the table's order. Raises SourceError."""
+    file, part = tables.locate(index)
+    names = [column.name for column in file.columns]
+    roles = [(role, names.index(name), _TYPED[ROLES[role].kind]) for role, name in tables.columns.items()]
+    carried = [(names.index(column.name), _TYPED[column.kind]) for column in tables.carried]
+    rows = []
+    for number, values in enumerate(read_part(storage, file, part)):
+        rows.append(
+            Row(
+                key_of(index, number, tables),
+                {role: typed(values[at]) for role, at, typed in roles},
+                tuple(typed(values[at]) for at, typed in carried),
+            )
+        )
+    return rows
+
+
+def key_of(shard: int, row: int, tables: LaionTables) -> str:
+    """img2dataset's key: the shard's number, then the row's in as many digits as the largest one needs.
+
+    E.g. `000120007`: row 7 of shard 12 of 10,000 rows each.
+    """
+    digits = math.ceil(math.log10(tables.rows_per_shard))
+    return f"{shard:0{tables.shard_digits}d}" + (f"{row:0{digits}d}" if digits else "")
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Folder and file name; of a folder no name."""
+    if not is_table(url):
+        return url.rstrip("/") or "/", ""
+    folder, slash, name = url.rpartition("/")
+    return (folder or slash or "."), name
+
+
+def _other_columns(storage: Storage, first: TableFile, other: TableFile) -> str:
+    here, there = ([f"{name} {kind}" for name, kind in file.columns] for file in (first, other))
+    odd = next((column for column in there if column not in here), None) or "another order of columns"
+    return (
+        f"{storage.url_of(other.name)} has {odd}, {first.name} has {', '.join(here)}; expected the same columns in all "
+        "files: build them one by one"
+    )
+
+
+def _hidden(name: str) -> bool:
+    """What Spark, pandas and file systems leave behind."""
+    return any(part.startswith((".", "_")) for part in name.split("/"))
+
+
+def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
+    """What text files and other types say; what is no finite number is None."""
+    if text is None or isinstance(text, cast):
+        return text
+    try:
+        number = float(text)
+    except (TypeError, ValueError):
+        return None
+    return cast(number) if math.isfinite(number) else None
+
+
+_TYPED: dict[Kind, Callable[[Any], Any]] = {
+    "string": lambda value: None if value is None else str(value),
+    "int": lambda value: _number(value, int),
+    "float": lambda value: _number(value, float),
+}
+
+
+def source_entries(tables: LaionTables) -> Iterable[dict[str, Any]]:
+    """`{name, bytes, rows, sha256}` of each file, as a manifest lists its sources."""
+    for file in tables.files:
+        yield {"name": file.name, "bytes": file.num_bytes, "rows": file.rows, "sha256": file.sha256}

@@ -1,0 +1,415 @@
+"""Tables of any length in parquet, CSV, TSV or JSON lines: how many rows a file has, and the rows of one part of it.
+
+A file is cut into parts of as many rows each, the last one shorter. Parquet says in its footer how many rows it has,
+and a part is read from the row groups that hold it. Text is streamed through once, to count the rows and to note at
+which byte each part begins. Nothing here holds more than one part.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.storage.base import Storage
+from dataprep.workspace import RangeFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from numpy.typing import NDArray
+
+Kind = Literal["int", "float", "string"]
+Progress = Callable[[str, int, int], None]
+"""Called with a file's name, the bytes done and the bytes in all."""
+
+MAX_PART_BYTES = 2**30
+"""Of one part of a text file, which is held in memory; 10,000 rows of LAION have 3 MB."""
+MAX_HEADER_BYTES = 2**20
+FOOTER_TAIL_BYTES = 8
+"""Of a parquet file: the footer's length and the magic bytes end it."""
+# The places of all line ends and quotes of a chunk are held as 8 bytes each.
+_SCAN_BYTES = 2**20
+# Of a parquet column in a bucket, read with one request.
+_WINDOW_BYTES = 2**22
+_NEWLINE, _RETURN, _QUOTE = b'\n\r"'
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    name: str
+    kind: Kind
+    """Text files have strings alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableFile:
+    """One file, as it was measured for a plan."""
+
+    name: str
+    """Relative to the source root."""
+    num_bytes: int
+    rows: int
+    part_rows: int
+    columns: tuple[Column, ...]
+    sha256: str
+    """Hex; of a parquet file's footer, of a text file's bytes."""
+    part_starts: tuple[int, ...] = ()
+    """Of a text file: the byte at which each part begins, and the file's size."""
+
+    @property
+    def parts(self) -> int:
+        return -(-self.rows // self.part_rows)
+
+    def rows_of(self, part: int) -> int:
+        """Rows of one part."""
+        return min(self.part_rows, self.rows - part * self.part_rows)
+
+
+class _TableFormat(NamedTuple):
+    measure: Callable[[Storage, str, int, Progress | None], TableFile]
+    read: Callable[[Storage, TableFile, int], list[tuple[Any, ...]]]
+
+
+def is_table(name: str) -> bool:
+    """Whether a file is a table by its suffix."""
+    return _suffix(name) in TABLES
+
+
+def measure_table(storage: Storage, name: str, part_rows: int, progress: Progress | None = None) -> TableFile:
+    """What a plan needs to know of one file.
+
+    Args:
+        storage: Of the originals.
+        name: Ends with one of the suffixes of TABLES.
+        part_rows: Rows a part.
+        progress: Told of the bytes of a text file that were read.
+
+    Raises:
+        SourceError: The file is absent, damaged or empty of columns.
+        UsageError: It is no table by its suffix.
+    """
+    if not is_table(name):
+        raise UsageError(
+            f"{storage.url_of(name)} is no table by its name; expected one of {', '.join(TABLES)}, uncompressed "
+            "(parquet is compressed inside)"
+        )
+    table = TABLES[_suffix(name)].measure(storage, name, part_rows, progress)
+    names = [column.name for column in table.columns]
+    twice = sorted({column for column in names if names.count(column) > 1})
+    if twice or not names:
+        what = f"the column {twice[0]!r} twice" if twice else "no columns"
+        raise SourceError(f"{storage.url_of(name)} has {what}; expected a header that names every column once")
+    return table
+
+
+def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
+    """The rows of one part in their order, each a value a column: str, int, float, or None where there is none.
+
+    Raises:
+        SourceError: The file is not the one that was measured, or a row cannot be read.
+    """
+    info = storage.stat(table.name)
+    if info is None or info.num_bytes != table.num_bytes:
+        found = "gone" if info is None else f"{info.num_bytes:,} bytes long"
+        raise SourceError(
+            f"{storage.url_of(table.name)} is {found}, it had {table.num_bytes:,} bytes when the build was planned; "
+            "put it back and run the same command again"
+        )
+    rows = TABLES[_suffix(table.name)].read(storage, table, part)
+    expected = table.rows_of(part)
+    if len(rows) != expected:
+        raise SourceError(
+            f"{storage.url_of(table.name)}: part {part} has {len(rows):,} rows, expected {expected:,}; its quotes do "
+            "not pair as RFC 4180 has them, or it has changed: convert it to parquet"
+        )
+    return rows
+
+
+def _suffix(name: str) -> str:
+    return "." + name.rpartition(".")[2].lower()
+
+
+# Parquet
+
+
+def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
+    info = storage.stat(name)
+    if info is None:
+        raise SourceError(f"{storage.url_of(name)} is not there; check --source")
+    with _parquet(storage, name) as file:
+        columns = tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow)
+        rows = file.metadata.num_rows
+        footer_bytes = file.metadata.serialized_size + FOOTER_TAIL_BYTES
+    footer = storage.read_range(name, info.num_bytes - footer_bytes, footer_bytes)
+    return TableFile(
+        name=name,
+        num_bytes=info.num_bytes,
+        rows=rows,
+        part_rows=part_rows,
+        columns=columns,
+        sha256=hashlib.sha256(footer).hexdigest(),
+    )
+
+
+def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
+    """Rows before the part are decoded and let go, a batch at a time, where their row group holds them too."""
+    skip, wanted = part * table.part_rows, table.rows_of(part)
+    rows: list[tuple[Any, ...]] = []
+    with _parquet(storage, table.name) as file:
+        counts = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        first = 0
+        while skip >= counts[first]:
+            skip -= counts[first]
+            first += 1
+        last = first
+        while sum(counts[first : last + 1]) < skip + wanted:
+            last += 1
+        names = [column.name for column in table.columns]
+        groups = list(range(first, last + 1))
+        for batch in file.iter_batches(table.part_rows, row_groups=groups, columns=names, use_threads=False):
+            taken = batch.slice(skip, wanted - len(rows))
+            skip = max(0, skip - batch.num_rows)
+            rows += _tuples(taken, table.columns)
+            if len(rows) == wanted:
+                break
+    return rows
+
+
+@contextmanager
+def _parquet(storage: Storage, name: str) -> Iterator[pq.ParquetFile]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # With a buffer a column's pages are read as they are needed; without, all of a row group's at once.
+        if storage.is_local:
+            with pq.ParquetFile(storage.url_of(name), buffer_size=_SCAN_BYTES) as file:
+                yield file
+        else:
+            stream = pa.PythonFile(RangeFile(storage, name, FOOTER_TAIL_BYTES * 2**13), mode="r")
+            with pq.ParquetFile(stream, buffer_size=_WINDOW_BYTES) as file:
+                yield file
+    except FileNotFoundError as error:
+        raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error
+    # What damaged thrift, pages and dictionaries come out as.
+    except (pa.ArrowException, ValueError, OSError, IndexError, MemoryError, OverflowError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise SourceError(f"{storage.url_of(name)} is no readable parquet file ({text}); fetch it again") from error
+
+
+def _kind_of(arrow: pa.DataType) -> Kind:
+    import pyarrow as pa
+
+    if pa.types.is_boolean(arrow) or (pa.types.is_integer(arrow) and not pa.types.is_uint64(arrow)):
+        return "int"  # within 64 bits and a sign, which records hold
+    return "float" if pa.types.is_floating(arrow) else "string"
+
+
+def _tuples(batch: pa.RecordBatch, columns: tuple[Column, ...]) -> list[tuple[Any, ...]]:
+    values = [
+        [_CAST[column.kind](value) for value in array.to_pylist()]
+        for column, array in zip(columns, batch.columns, strict=True)
+    ]
+    return list(zip(*values, strict=True))
+
+
+def _integer(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _real(value: Any) -> float | None:
+    """NaN, by which pandas writes what is not there, is None, and so are infinities, which JSON has not."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # JSON can escape half a character
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+_CAST: dict[Kind, Callable[[Any], Any]] = {"int": _integer, "float": _real, "string": _text}
+
+
+# Text
+
+
+def _measure_csv(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
+    return _measure_text(storage, name, part_rows, progress, quoted=True)
+
+
+def _measure_jsonl(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
+    return _measure_text(storage, name, part_rows, progress, quoted=False)
+
+
+def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progress | None, *, quoted: bool) -> TableFile:
+    header = 1 if quoted else 0
+    scan = _LineScan(part_rows, header_rows=header, quoted=quoted)
+    digest = hashlib.sha256()
+    head = b""
+    try:
+        with storage.open(name) as stream:
+            while chunk := stream.read(_SCAN_BYTES):
+                head = head or chunk
+                digest.update(chunk)
+                scan.add(chunk)
+                if progress is not None:
+                    progress(name, scan.num_bytes, scan.num_bytes)
+    except FileNotFoundError as error:
+        raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error
+    scan.close()
+    if scan.in_quotes:
+        raise SourceError(f"{storage.url_of(name)} ends inside a quoted field; fetch it again or convert it to parquet")
+    with _parsed(storage, name):
+        columns = _csv_columns(head, name) if quoted else _jsonl_columns(head)
+    return TableFile(
+        name=name,
+        num_bytes=scan.num_bytes,
+        rows=scan.rows - header,
+        part_rows=part_rows,
+        columns=columns,
+        sha256=digest.hexdigest(),
+        part_starts=(*scan.starts, scan.num_bytes),
+    )
+
+
+class _LineScan:
+    """Finds rows in a stream of bytes: lines that are not blank, their ends inside quotes left out.
+
+    A quote inside a quoted field is doubled, so a line end ends a row where the number of quotes before it is even.
+    """
+
+    def __init__(self, part_rows: int, *, header_rows: int, quoted: bool) -> None:
+        self._part_rows, self._header_rows, self._quoted = part_rows, header_rows, quoted
+        self._line_start, self._last_byte = 0, _NEWLINE
+        self.num_bytes, self.rows, self.in_quotes = 0, 0, False
+        self.starts: list[int] = []
+
+    def add(self, chunk: bytes) -> None:
+        import numpy as np
+
+        data = np.frombuffer(chunk, np.uint8)
+        ends = np.flatnonzero(data == _NEWLINE)
+        if self._quoted:
+            quotes = np.flatnonzero(data == _QUOTE)
+            ends = ends[(np.searchsorted(quotes, ends) + self.in_quotes) % 2 == 0]
+            self.in_quotes = bool((len(quotes) + self.in_quotes) % 2)
+        if len(ends):
+            before = data[ends - 1]
+            if ends[0] == 0:
+                before[0] = self._last_byte
+            self._take(ends + self.num_bytes, before)
+        self._last_byte = int(data[-1])
+        self.num_bytes += len(chunk)
+
+    def close(self) -> None:
+        """The last row may have no line end."""
+        import numpy as np
+
+        if self.num_bytes > self._line_start:
+            self._take(np.array([self.num_bytes]), np.array([self._last_byte]))
+
+    def _take(self, ends: NDArray[np.int64], before: NDArray[np.uint8]) -> None:
+        """Lines that end at these bytes, each with the byte before its end."""
+        import numpy as np
+
+        starts = np.concatenate(([self._line_start], ends[:-1] + 1))
+        lengths = ends - starts
+        starts = starts[(lengths > 1) | ((lengths == 1) & (before != _RETURN))]
+        numbers = np.arange(self.rows, self.rows + len(starts)) - self._header_rows
+        self.starts += starts[(numbers >= 0) & (numbers % self._part_rows == 0)].tolist()
+        self.rows += len(starts)
+        self._line_start = int(ends[-1]) + 1
+
+
+@contextmanager
+def _parsed(storage: Storage, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (csv.Error, ValueError, RecursionError) as error:
+        raise SourceError(f"{storage.url_of(name)}: {' '.join(str(error).split())[:200]}; correct the row") from error
+
+
+def _csv_columns(head: bytes, name: str) -> tuple[Column, ...]:
+    lines = io.StringIO(head[:MAX_HEADER_BYTES].decode("utf-8-sig", "replace"), newline="")
+    header = next((row for row in csv.reader(lines, delimiter=_delimiter(name), strict=False) if row), [])
+    return tuple(Column(column.strip(), "string") for column in header)
+
+
+def _jsonl_columns(head: bytes) -> tuple[Column, ...]:
+    """The names of the first row: other rows may lack some, and have no others."""
+    first = next((line for line in head.decode("utf-8-sig", "replace").split("\n") if line.strip("\r")), "{}")
+    return tuple(Column(str(name), "string") for name in _object(first, 0))
+
+
+def _read_csv(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
+    width = len(table.columns)
+    rows: list[tuple[Any, ...]] = []
+    with _parsed(storage, table.name):
+        for fields in csv.reader(_part_text(storage, table, part), delimiter=_delimiter(table.name), strict=True):
+            if not fields:
+                continue
+            if len(fields) != width:
+                number = part * table.part_rows + len(rows)
+                raise ValueError(f"row {number:,} has {len(fields)} fields, the header {width}")
+            rows.append(tuple(field or None for field in fields))
+    return rows
+
+
+def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
+    names = [column.name for column in table.columns]
+    rows: list[tuple[Any, ...]] = []
+    with _parsed(storage, table.name):
+        for line in _part_text(storage, table, part):
+            if not line.strip("\r\n"):
+                continue
+            number = part * table.part_rows + len(rows)
+            values = _object(line, number)
+            if unknown := sorted(values.keys() - set(names)):
+                raise ValueError(f"row {number:,} has a field {unknown[0]!r} that the first row has not")
+            rows.append(tuple(_text(values.get(name)) for name in names))
+    return rows
+
+
+def _object(line: str, number: int) -> dict[str, Any]:
+    values = json.loads(line)
+    if not isinstance(values, dict):
+        raise ValueError(f"row {number:,} is no JSON object")
+    return values
+
+
+def _part_text(storage: Storage, table: TableFile, part: int) -> io.StringIO:
+    start, stop = islice(table.part_starts, part, part + 2)
+    if stop - start > MAX_PART_BYTES:
+        raise SourceError(
+            f"{storage.url_of(table.name)}: {stop - start:,} bytes from byte {start:,} on hold {table.rows_of(part):,} "
+            f"rows; at most {MAX_PART_BYTES:,}: ask for fewer rows a shard"
+        )
+    text = storage.read_range(table.name, start, stop - start).decode("utf-8-sig", "replace")
+    return io.StringIO(text, newline="" if not table.name.lower().endswith(".jsonl") else "\n")
+
+
+def _delimiter(name: str) -> str:
+    return "\t" if name.lower().endswith(".tsv") else ","
+
+
+TABLES: dict[str, _TableFormat] = {
+    ".parquet": _TableFormat(_measure_parquet, _read_parquet),
+    ".csv": _TableFormat(_measure_csv, _read_csv),
+    ".tsv": _TableFormat(_measure_csv, _read_csv),
+    ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
+}
+"""By suffix."""

@@ -1,0 +1,210 @@
+"""LAION's tables: columns by their names, shards of row ranges, keys as img2dataset counts them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.sources.laion import (
+    find_tables,
+    key_of,
+    measure_tables,
+    open_tables,
+    read_shard_rows,
+    roles_of,
+    tables_from_document,
+)
+from dataprep.storage import open_storage
+
+LAION_400M = ["SAMPLE_ID", "URL", "TEXT", "HEIGHT", "WIDTH", "LICENSE", "NSFW", "similarity"]
+RELAION = ["url", "caption", "key", "hash", "similarity", "pwatermark", "punsafe", "original_width", "original_height"]
+
+
+def _write(path: Path, rows: int, start: int = 0, **columns) -> None:
+    numbers = range(start, start + rows)
+    table = {"SAMPLE_ID": list(numbers), "URL": [f"http://h/{i}" for i in numbers], "TEXT": [f"t{i}" for i in numbers]}
+    pq.write_table(pa.table(table | columns), path, row_group_size=7)
+
+
+def test_laion_400m_columns():
+    assert roles_of(LAION_400M, {}) == {
+        "url": "URL",
+        "caption": "TEXT",
+        "width": "WIDTH",
+        "height": "HEIGHT",
+        "similarity": "similarity",
+        "nsfw": "NSFW",
+    }
+
+
+def test_relaion_columns_and_its_hash_verifies_nothing():
+    found = roles_of(RELAION, {})
+    assert found["width"] == "original_width"
+    assert found["caption"] == "caption"
+    assert "md5" not in found and "sha256" not in found
+
+
+@pytest.mark.parametrize(
+    ("names", "overrides", "text"),
+    [
+        (["LINK"], {}, "no column of URLs among LINK; say which one with --column url=NAME"),
+        (["URL", "url"], {}, "the columns URL and url both may be url; say --column url=URL"),
+        (["URL"], {"urls": "URL"}, "--column urls=URL: expected one of url, caption"),
+        (["URL"], {"caption": "ALT"}, "--column caption=ALT: the table has URL"),
+    ],
+)
+def test_columns_that_cannot_be_told_are_refused(names, overrides, text):
+    with pytest.raises(UsageError, match=text):
+        roles_of(names, overrides)
+
+
+def test_an_override_wins(tmp_path):
+    _write(tmp_path / "a.parquet", 3, LINK=["http://l/0", "http://l/1", "http://l/2"])
+    storage = open_storage(str(tmp_path))
+    tables = measure_tables(storage, ["a.parquet"], overrides={"url": "LINK"})
+    assert [row.roles["url"] for row in read_shard_rows(storage, tables, 0)] == [
+        "http://l/0",
+        "http://l/1",
+        "http://l/2",
+    ]
+
+
+def test_shards_are_row_ranges_of_one_file_each(tmp_path):
+    for number, rows in enumerate((25, 10, 1)):
+        _write(tmp_path / f"part-{number}.parquet", rows, start=100 * number)
+    (tmp_path / "_SUCCESS.csv").write_text("Spark leaves such\n")
+    (tmp_path / "notes.txt").write_text("no table\n")
+    storage = open_storage(str(tmp_path))
+    names = find_tables(storage)
+    assert names == ["part-0.parquet", "part-1.parquet", "part-2.parquet"]
+    tables = measure_tables(storage, names, rows_per_shard=10)
+    assert tables.shard_rows == (10, 10, 5, 10, 1)
+    rows = [row for index in range(tables.num_shards) for row in read_shard_rows(storage, tables, index)]
+    expected = [*range(25), *range(100, 110), 200]
+    assert [row.roles["url"] for row in rows] == [f"http://h/{i}" for i in expected]
+    assert [row.carried for row in rows] == [(i,) for i in expected]
+    assert all(here.key < there.key for here, there in pairwise(rows))
+    with pytest.raises(UsageError, match="shard 5 past the end"):
+        tables.locate(5)
+
+
+def test_keys_are_img2datasets(tmp_path):
+    """Its key is the number shard x 10^digits + row, with as many digits as shard (5) and row need."""
+    _write(tmp_path / "a.parquet", 3)
+    storage = open_storage(str(tmp_path))
+    for rows_per_shard, expected in ((10_000, "000120007"), (1, "00012"), (1001, "000120007"), (1000, "00012007")):
+        tables = measure_tables(storage, ["a.parquet"], rows_per_shard=rows_per_shard)
+        assert key_of(12, 7 if rows_per_shard > 1 else 0, tables) == expected
+
+
+@given(shard=st.integers(0, 99_999), row=st.integers(0, 9_999))
+@settings(deadline=None, derandomize=True)
+def test_a_key_is_the_sum_that_img2dataset_makes(tmp_path_factory, shard, row):
+    folder = tmp_path_factory.mktemp("keys")
+    _write(folder / "a.parquet", 1)
+    tables = measure_tables(open_storage(str(folder)), ["a.parquet"])
+    assert key_of(shard, row, tables) == f"{10**4 * shard + row:09d}"
+
+
+def test_a_plan_survives_json(tmp_path):
+    _write(tmp_path / "a.parquet", 25)
+    (tmp_path / "b.csv").write_text("SAMPLE_ID,URL,TEXT\n" + "1,u,t\n" * 25)
+    storage = open_storage(str(tmp_path))
+    for name in ("a.parquet", "b.csv"):
+        tables = measure_tables(storage, [name], rows_per_shard=10)
+        assert tables_from_document(json.loads(json.dumps(tables.document()))) == tables
+
+
+def test_text_gets_the_types_of_its_roles(tmp_path):
+    (tmp_path / "t.csv").write_text("URL,WIDTH,similarity,other\nu,640.0,0.31,7\nu,,nan,\nu,wide,inf,x\n")
+    storage = open_storage(str(tmp_path))
+    tables = measure_tables(storage, ["t.csv"])
+    assert [column.kind for column in tables.carried] == ["int", "float", "string"]
+    rows = read_shard_rows(storage, tables, 0)
+    assert [row.carried for row in rows] == [(640, 0.31, "7"), (None, None, None), (None, None, "x")]
+
+
+def test_files_of_other_columns_are_refused(tmp_path):
+    _write(tmp_path / "a.parquet", 3)
+    _write(tmp_path / "b.parquet", 3, punsafe=[0.1, 0.2, 0.3])
+    with pytest.raises(SourceError, match=r"b\.parquet has punsafe float, a\.parquet has SAMPLE_ID int, URL string"):
+        measure_tables(open_storage(str(tmp_path)), ["a.parquet", "b.parquet"])
+
+
+def test_numbers_are_no_urls(tmp_path):
+    pq.write_table(pa.table({"url": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(UsageError, match="column url holds numbers, expected URLs"):
+        measure_tables(open_storage(str(tmp_path)), ["a.parquet"])
+
+
+def test_a_folder_without_tables_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="no table"):
+        find_tables(open_storage(str(tmp_path)))
+
+
+def test_sources_are_files_of_one_folder_or_the_folder(tmp_path, monkeypatch):
+    for name in ("b.parquet", "a.parquet", "c.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for urls, expected in (
+        ([str(tmp_path)], ["a.parquet", "b.parquet", "c.csv"]),
+        ([f"{tmp_path}/"], ["a.parquet", "b.parquet", "c.csv"]),
+        ([f"{tmp_path}/b.parquet", f"{tmp_path}/a.parquet"], ["b.parquet", "a.parquet"]),
+        (["c.csv"], ["c.csv"]),
+    ):
+        storage, names = open_tables(urls)
+        assert names == expected
+        assert storage.stat(names[0]) is not None
+    with pytest.raises(UsageError, match="names tables in x and y; expected one folder, or files of one"):
+        open_tables(["x/a.csv", "y/b.csv"])
+    with pytest.raises(UsageError, match="names no table"):
+        open_tables([])
+    assert open_tables(["gs://bucket/laion/a.parquet"])[0].url == "gs://bucket/laion"
+
+
+_PLAN = """
+import sys
+from pathlib import Path
+import pyarrow, pyarrow.parquet, numpy
+from dataprep.storage import open_storage
+from dataprep.sources.laion import find_tables, measure_tables
+def peak_kib():  # ru_maxrss is inherited from whoever started this process
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+storage = open_storage(sys.argv[1])
+before = peak_kib()
+tables = measure_tables(storage, find_tables(storage), rows_per_shard=10_000)
+tables.document()
+print(tables.rows, tables.num_shards, (peak_kib() - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_planning_memory_does_not_grow_with_the_table(tmp_path, suffix):
+    """1.5 million rows of 100 bytes: 150 MB as text, some megabytes to plan. 50 million: benchmarks/laion.py."""
+    count = 1_500_000
+    if suffix == "jsonl":
+        line = json.dumps({"URL": f"http://{'h' * 50}/a.jpg", "TEXT": "t" * 12}) + "\n"
+        with (tmp_path / "t.jsonl").open("w") as stream:
+            for _ in range(count // 10_000):
+                stream.write(line * 10_000)
+    else:
+        urls = pa.array([f"http://{'h' * 50}/{i}.jpg" for i in range(10_000)])
+        batch = pa.table({"URL": urls, "TEXT": urls})
+        with pq.ParquetWriter(tmp_path / "t.parquet", batch.schema) as writer:
+            for _ in range(count // 10_000):
+                writer.write_table(batch)
+    found = subprocess.run([sys.executable, "-c", _PLAN, str(tmp_path)], check=True, capture_output=True, text=True)
+    rows, shards, grown_mib = map(int, found.stdout.split())
+    assert (rows, shards) == (count, 150)
+    assert grown_mib < 40

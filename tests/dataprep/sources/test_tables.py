@@ -1,0 +1,165 @@
+"""Tables in four formats: the parts of a file together are its rows, whatever it holds and however it is cut."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.sources import tables
+from dataprep.sources.tables import Column, measure_table, read_part
+from dataprep.storage import open_storage
+
+ROWS = [(f"http://h/{i}.jpg", f'line "{i}"\nand, more' if i % 3 else None, i * 10) for i in range(107)]
+NAMES = ["URL", "TEXT", "WIDTH"]
+
+
+def _write(folder: Path, suffix: str, rows=ROWS) -> str:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"table{suffix}"
+    if suffix == ".parquet":
+        columns = dict(zip(NAMES, map(list, zip(*rows, strict=True)), strict=True))
+        pq.write_table(pa.table(columns), path, row_group_size=13)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(NAMES, row, strict=True))) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as stream:
+            writer = csv.writer(stream, delimiter="\t" if suffix == ".tsv" else ",")
+            writer.writerows([NAMES, *rows])
+    return path.name
+
+
+def _all_rows(storage, table):
+    return [row for part in range(table.parts) for row in read_part(storage, table, part)]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".tsv", ".jsonl"])
+@pytest.mark.parametrize("part_rows", [1, 10, 26, 107, 1000])
+def test_parts_are_the_rows_in_order(tmp_path, suffix, part_rows):
+    storage = open_storage(str(tmp_path))
+    table = measure_table(storage, _write(tmp_path, suffix), part_rows)
+    assert table.rows == 107
+    assert table.parts == -(-107 // part_rows)
+    assert [column.name for column in table.columns] == NAMES
+    expected = ROWS if suffix == ".parquet" else [(url, text, str(width)) for url, text, width in ROWS]
+    assert _all_rows(storage, table) == expected
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_a_bucket_gives_the_same_rows(tmp_path, bucket_url, suffix):
+    local, bucket = open_storage(str(tmp_path)), open_storage(bucket_url)
+    name = _write(tmp_path, suffix)
+    bucket.create(name, (tmp_path / name).read_bytes())
+    here, there = measure_table(local, name, 10), measure_table(bucket, name, 10)
+    assert here == there
+    assert _all_rows(local, here) == _all_rows(bucket, there)
+
+
+field = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+
+
+@given(rows=st.lists(st.tuples(field, field), max_size=20), part_rows=st.integers(1, 9), chunk=st.integers(1, 40))
+@settings(deadline=None, derandomize=True)
+def test_any_csv_is_cut_between_its_rows(tmp_path_factory, rows, part_rows, chunk):
+    """Whatever stands in the fields: quotes, commas, line ends; and wherever the chunks that are read end."""
+    folder = tmp_path_factory.mktemp("csv")
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([("URL", "TEXT"), *rows])
+    (folder / "t.csv").write_bytes(text.getvalue().encode())
+    storage = open_storage(str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "_SCAN_BYTES", max(chunk, 16))
+        table = measure_table(storage, "t.csv", part_rows)
+    assert table.rows == len(rows)
+    assert _all_rows(storage, table) == [tuple(value or None for value in row) for row in rows]
+
+
+def test_blank_lines_are_no_rows(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbfURL,TEXT\r\n\r\na,b\r\n\n\nc,d")
+    (tmp_path / "t.jsonl").write_bytes(b'\n{"URL": "a"}\r\n\r\n{"URL": null}\n')
+    storage = open_storage(str(tmp_path))
+    table = measure_table(storage, "t.csv", 1)
+    assert _all_rows(storage, table) == [("a", "b"), ("c", "d")]
+    assert _all_rows(storage, measure_table(storage, "t.jsonl", 1)) == [("a",), (None,)]
+
+
+def test_parquet_values_are_text_integers_and_finite_numbers(tmp_path):
+    columns = {
+        "s": pa.array(["a", None]),
+        "big": pa.array([2**64 - 1, None], pa.uint64()),
+        "f": pa.array([float("nan"), 0.5], pa.float32()),
+        "b": pa.array([True, None]),
+        "list": pa.array([[1, 2], None]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    storage = open_storage(str(tmp_path))
+    table = measure_table(storage, "t.parquet", 10)
+    assert [column.kind for column in table.columns] == ["string", "string", "float", "int", "string"]
+    assert read_part(storage, table, 0) == [("a", str(2**64 - 1), None, 1, "[1, 2]"), (None, None, 0.5, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("t.parquet", b"PAR1 no parquet at all PAR1", "no readable parquet file"),
+        ("t.csv", b'URL,TEXT\n"a,b\n', "ends inside a quoted field"),
+        ("t.csv", b"", "no columns"),
+        ("t.csv", b"URL,URL\na,b\n", "the column 'URL' twice"),
+        ("t.jsonl", b"[1]\n", "row 0 is no JSON object"),
+        ("missing.csv", None, "is not there"),
+        ("missing.parquet", None, "is not there"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, name, data, text):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=text):
+        measure_table(open_storage(str(tmp_path)), name, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("t.csv", b"URL,TEXT\na,b\nc\n", "row 1 has 1 fields, the header 2"),
+        ("t.csv", b'URL,TEXT\na"b",c\nd,e"\n"f,g\n', "quotes do not pair|correct the row"),
+        ("t.jsonl", b'{"URL": 1}\n{"URL": 2, "more": 3}\n', "a field 'more' that the first row has not"),
+        ("t.jsonl", b'{"URL": 1}\nnothing\n', "correct the row"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path, name, data, text):
+    (tmp_path / name).write_bytes(data)
+    storage = open_storage(str(tmp_path))
+    table = measure_table(storage, name, 10)
+    with pytest.raises(SourceError, match=text):
+        read_part(storage, table, 0)
+
+
+def test_another_file_than_the_planned_one_is_refused(tmp_path):
+    storage = open_storage(str(tmp_path))
+    name = _write(tmp_path, ".csv")
+    table = measure_table(storage, name, 10)
+    with (tmp_path / name).open("a") as stream:
+        stream.write("x,y,1\n")
+    with pytest.raises(SourceError, match="bytes when the build was planned"):
+        read_part(storage, table, 0)
+    (tmp_path / name).unlink()
+    with pytest.raises(SourceError, match="is gone"):
+        read_part(storage, table, 0)
+
+
+def test_a_compressed_table_is_refused_by_its_name(tmp_path):
+    with pytest.raises(UsageError, match=r"no table by its name; expected one of \.parquet"):
+        measure_table(open_storage(str(tmp_path)), "t.csv.gz", 10)
+
+
+def test_columns_of_text_are_strings(tmp_path):
+    table = measure_table(open_storage(str(tmp_path)), _write(tmp_path, ".jsonl"), 10)
+    assert table.columns == tuple(Column(name, "string") for name in NAMES)
