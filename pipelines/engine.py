@@ -1,7 +1,9 @@
 """Run a build on a Beam runner: the pipeline in a process of its own, progress from the receipts it leaves.
 
-The process of its own is the watchdog: the local runner waits for ever when one of its workers dies, and its threads
-keep an interpreter from ending. The driver only reads receipts, so it tells the same story for every runner.
+The process of its own is the watchdog: some runners wait for ever when one of their workers dies, and their threads
+keep an interpreter from ending. The driver only reads receipts, so it tells the same story for every runner. Between
+the two runs a pipe: the pipeline says what state its job is in and how it ended; when the driver's end is closed, by a
+word, a signal or the driver's death, the job is cancelled.
 """
 
 from __future__ import annotations
@@ -11,62 +13,178 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from dataprep.build import BuildJob
 from dataprep.errors import BuildError, DataprepError
-from dataprep.pool import WORKER_ENVIRONMENT, environment, on_parents_death
+from dataprep.pool import WORKER_ENVIRONMENT, environment
 from dataprep.records import ShardReceipt
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards, read_receipts
 from pipelines.options import pipeline_options
+from pipelines.runners import prepare_arguments
 
 POLL_S = 0.5
+STATE_POLL_S = 5.0
+DEFAULT_STALL_S = 1200.0
+"""A shard of 256 MiB takes a slow worker a minute; a job that finishes none in twenty hangs."""
+# A remote job takes some seconds from the request to its end; one that is just being submitted, until it has a name.
+CANCEL_S = 30.0
+_WAITING = ("STARTING", "STOPPED", "PENDING")
+"""Of a job that has no workers yet: it may wait in a queue for hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the pipeline's process is to do."""
+
+    runner: str
+    arguments: tuple[str, ...]
+    job: BuildJob
+    indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a runner calls the state of its job: RUNNING, PENDING, …"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a pipeline ended: None, an error of ours, or one line."""
+
+    cause: object
 
 
 def beam_engine(
-    runner: str, workers: int, arguments: Sequence[str]
+    runner: str,
+    workers: int,
+    arguments: Sequence[str],
+    urls: Sequence[str] = (),
+    *,
+    stall_s: float = DEFAULT_STALL_S,
+    log: Callable[[str], object] = lambda line: None,
 ) -> Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]:
-    """An engine for dataprep.driver. Raises UsageError at once for a runner or option that cannot work."""
-    pipeline_options(runner, workers, arguments)
-    return partial(_run, runner, workers, tuple(arguments))
+    """An engine for dataprep.driver.
+
+    Args:
+        runner: A Beam runner's name.
+        workers: Processes, where the runner starts them on this machine.
+        arguments: The runner's own options.
+        urls: Of originals and dataset, which the workers must reach.
+        stall_s: A running job that finishes no shard for so long is cancelled.
+        log: Takes lines for the user.
+
+    Raises:
+        UsageError: At once, for a runner or option that cannot work, or where something is missing.
+    """
+    pipeline_options(runner, arguments)
+    prepared = tuple(prepare_arguments(runner, workers, arguments, urls))
+    return partial(_run, runner, prepared, stall_s, log)
 
 
 def _run(
-    runner: str, workers: int, arguments: tuple[str, ...], job: BuildJob, indexes: list[int]
+    runner: str,
+    arguments: tuple[str, ...],
+    stall_s: float,
+    log: Callable[[str], object],
+    job: BuildJob,
+    indexes: list[int],
 ) -> Iterator[ShardReceipt]:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = context.Pipe()
     with environment(WORKER_ENVIRONMENT):
         # Not a daemon: a daemonic process may have no children, and the runner's workers are its children.
-        process = context.Process(target=_pipeline_process, args=(runner, workers, arguments, job, indexes, theirs))
+        process = context.Process(
+            target=_pipeline_process, args=(_Work(runner, arguments, job, tuple(indexes)), theirs)
+        )
         process.start()
     theirs.close()
     waiting = set(indexes)
+    watch = _Watch(runner, stall_s, log)
     try:
-        while process.is_alive():
+        while process.is_alive() and watch.end is None:
             process.join(POLL_S)
-            yield from _new_receipts(job, waiting)
+            watch.hear(ours)
+            for receipt in _new_receipts(job, waiting):
+                watch.progressed()
+                yield receipt
+            watch.check(len(waiting))
+        watch.hear(ours)
         yield from _new_receipts(job, waiting)
     finally:
+        ours.close()
         _end_group(process)
-    message = ours.recv() if ours.poll() else f"the pipeline's process ended with exit code {process.exitcode}"
-    if isinstance(message, DataprepError):
-        raise message
-    if message is not None or waiting:
+    _raise_unfinished(runner, watch.end, process.exitcode, len(waiting), len(indexes))
+
+
+def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, missing: int, shards: int) -> None:
+    cause = end.cause if end is not None else f"the pipeline's process ended with exit code {exit_code}"
+    if isinstance(cause, DataprepError):
+        raise cause
+    if cause is not None or missing:
         raise BuildError(
-            f"{runner}: {message or 'the pipeline ended'}; {len(waiting)} of {len(indexes)} shards are missing. "
+            f"{runner}: {cause or 'the pipeline ended'}; {missing} of {shards} shards are missing. "
             "Run the same command again: it goes on where it stopped"
         )
 
 
+class _Watch:
+    """What the driver knows of a job: its state, its end, and since when nothing has come of it."""
+
+    def __init__(self, runner: str, stall_s: float, log: Callable[[str], object]) -> None:
+        self._runner, self._stall_s, self._log = runner, stall_s, log
+        self._state = "RUNNING"
+        self._progress_s = time.monotonic()
+        self._warned = False
+        self.end: _End | None = None
+
+    def hear(self, pipe: Connection[Any, Any]) -> None:
+        """Take what the pipeline's process has said."""
+        with contextlib.suppress(EOFError, OSError):
+            while pipe.poll():
+                said = pipe.recv()
+                if isinstance(said, _End):
+                    self.end = self.end or said
+                elif isinstance(said, _State):
+                    self._state = said.name
+                    self._log(f"{self._runner}: the job is {said.name}")
+                    self.progressed()
+
+    def progressed(self) -> None:
+        """A shard stands, or the job's state is another."""
+        self._progress_s, self._warned = time.monotonic(), False
+
+    def check(self, missing: int) -> None:
+        """Warn at half the time, and end the job at the whole."""
+        idle_s = time.monotonic() - self._progress_s
+        if self._state in _WAITING or self.end is not None:
+            return
+        if idle_s > self._stall_s:
+            self.end = _End(f"no shard was finished for {idle_s:.0f} s, the job is {self._state}; it was cancelled")
+        elif idle_s > self._stall_s / 2 and not self._warned:
+            self._warned = True
+            self._log(
+                f"{self._runner}: no shard was finished for {idle_s:.0f} s, {missing} are left, the job is "
+                f"{self._state}; it is cancelled after {self._stall_s:.0f} s (--stall-minutes)"
+            )
+
+
 def _end_group(process: BaseProcess) -> None:
-    """End the pipeline's process with all the workers that it started."""
+    """Wait until the pipeline's process has cancelled its job; then end it with all that it started."""
+    process.join(CANCEL_S + 5)
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -82,50 +200,90 @@ def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
             yield found[0]
 
 
-def _pipeline_process(
-    runner: str,
-    workers: int,
-    arguments: tuple[str, ...],
-    job: BuildJob,
-    indexes: list[int],
-    answer: Connection[Any, Any],
-) -> None:
-    """Run the pipeline and say None, or what went wrong."""
-    os.setsid()  # the workers that the runner starts belong to this group, and end with it
-    on_parents_death(lambda: os.killpg(0, signal.SIGKILL))
+def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
+    """Run the pipeline and say how it ended."""
+    os.setsid()  # what the runner starts belongs to this group, and ends with it
+    # Workers started as "python" are this one.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    logging.disable(logging.ERROR)  # start-up remarks, and tracebacks that come back as exceptions too
     lock = threading.Lock()
+    submitted: Future[Any] = Future()
 
-    def end(message: object) -> None:
+    def end(cause: object) -> None:
         with lock:  # held for ever by the first: one answer only
-            answer.send(message)
-            answer.close()
-            os._exit(0 if message is None else 1)
+            with contextlib.suppress(OSError):
+                driver.send(_End(cause))
+            os._exit(0 if cause is None else 1)
 
-    if runner == "FnApiRunner":
-        logging.disable(logging.ERROR)  # workers' start-up remarks, and tracebacks that come back as exceptions too
+    def say_states() -> None:
+        _say_states(submitted, driver, lock)
+
+    def cancel() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            driver.recv()  # nothing is ever sent: this returns when the driver has closed its end, or is gone
+        _cancel(work.runner, submitted)
+        os.killpg(0, signal.SIGKILL)
+
     # A worker process that dies ends as an exception in the thread that waits for it; the runner itself never notices.
     threading.excepthook = lambda args: end(f"a worker died ({args.exc_value})")
+    threading.Thread(target=cancel, daemon=True).start()
+    threading.Thread(target=say_states, daemon=True).start()
     try:
-        run_pipeline(runner, workers, arguments, job, indexes)
+        run_pipeline(work.runner, work.arguments, work.job, list(work.indexes), submitted.set_result)
     except Exception as error:  # noqa: BLE001  runners raise anything
         end(_cause(error))
     end(None)
 
 
-def run_pipeline(runner: str, workers: int, arguments: Sequence[str], job: BuildJob, indexes: list[int]) -> None:
-    """Build these shards on a runner, in this process, and wait for the end."""
+def _say_states(submitted: Future[Any], driver: Connection[Any, Any], lock: threading.Lock) -> None:
+    result, last = submitted.result(), None
+    while result is not None:
+        with contextlib.suppress(Exception):  # a job service that is away for a while says nothing
+            state = str(result.state)
+            with lock:
+                if state != last:
+                    driver.send(_State(state))
+            last = state
+        time.sleep(STATE_POLL_S)
+
+
+def _cancel(runner: str, submitted: Future[Any]) -> None:
+    """Cancel the job and wait until it is; a local runner's job is its processes."""
+    if runner == "FnApiRunner":
+        return
+    deadline_s = time.monotonic() + CANCEL_S
+    with contextlib.suppress(Exception):  # whatever it is: nobody is left to be told
+        result = submitted.result(timeout=CANCEL_S)
+        result.cancel()
+        while time.monotonic() < deadline_s and str(result.state) not in ("CANCELLED", "DONE", "FAILED"):
+            time.sleep(POLL_S)
+
+
+def run_pipeline(
+    runner: str,
+    arguments: Sequence[str],
+    job: BuildJob,
+    indexes: list[int],
+    submitted: Callable[[Any], object] = lambda result: None,
+) -> None:
+    """Build these shards on a runner, in this process, and wait for the end.
+
+    Args:
+        submitted: Called with the job's handle, as Beam returns it, once there is one.
+    """
     import apache_beam as beam
 
     from pipelines.transforms import build_graph
 
-    options = pipeline_options(runner, workers, arguments)
+    options = pipeline_options(runner, arguments)
     pipeline = beam.Pipeline(runner=_runner(runner, options), options=options)
     build_graph(pipeline, job, indexes)
     result = pipeline.run()
+    submitted(result)
     if result is not None:  # a dry run of Dataflow has none
         state = result.wait_until_finish()
         if state not in (None, "DONE"):
-            raise BuildError(f"{runner}: the pipeline ended as {state}")
+            raise BuildError(f"{runner}: the job ended as {state}")
 
 
 def _runner(name: str, options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What each Beam runner needs to be told, and which runners are refused."""
+"""What the user gives after `--`, as Beam's options."""
 
 from __future__ import annotations
 
@@ -8,46 +8,33 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dataprep.errors import UsageError
-
-RUNNERS = ("FnApiRunner", "DataflowRunner", "FlinkRunner", "PortableRunner", "PrismRunner", "SparkRunner")
-REFUSED = {
-    "DaskRunner": "it drops data silently: of several outputs only the last is computed, and bundles end without "
-    "finish_bundle",
-    "DirectRunner": "it is a switch that downloads and tries another engine first; name FnApiRunner",
-    "BundleBasedDirectRunner": "it is the retired engine behind DirectRunner; name FnApiRunner",
-}
+from pipelines.runners import SERVER_FLAGS, check_name
 
 
-def pipeline_options(runner: str, workers: int, arguments: Sequence[str]) -> PipelineOptions:
+def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
     """Beam's options for a runner.
 
     Args:
         runner: A Beam runner's name.
-        workers: Processes of the local FnApiRunner; other runners take their own options.
-        arguments: What the user gave after `--`.
+        arguments: What the user gave after `--`, or `prepare_arguments` made of it.
 
     Raises:
         UsageError: The runner is unknown or loses data, or an argument is no Beam option.
     """
-    if runner in REFUSED:
-        raise UsageError(f"--runner {runner} is refused: {REFUSED[runner]}")
-    if runner not in RUNNERS:
-        raise UsageError(f"--runner {runner}: unknown; expected local or one of {', '.join(RUNNERS)}")
-    settings: dict[str, Any] = {"runner": runner}
-    if runner == "FnApiRunner" and workers > 1:
-        settings |= {"direct_running_mode": "multi_processing", "direct_num_workers": workers}
-    options = PipelineOptions(list(arguments), **settings)
-    unknown = _unknown_arguments(arguments)
+    check_name(runner)
+    unknown = _unknown_arguments(arguments, SERVER_FLAGS.get(runner, ()))
     if unknown:
         raise UsageError(f"not options of Beam: {' '.join(unknown)}; see the runner's own documentation")
-    return options
+    return PipelineOptions(list(arguments), runner=runner)
 
 
-def _unknown_arguments(arguments: Sequence[str]) -> list[str]:
+def _unknown_arguments(arguments: Sequence[str], known: Sequence[str]) -> list[str]:
     """Beam passes over what it does not know; a misspelt option must not be silent."""
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in known:
+        parser.add_argument(flag)
     for options in [PipelineOptions, *_subclasses(PipelineOptions)]:
         add = getattr(options, "_add_argparse_args", None)
         if add is not None:

@@ -104,7 +104,7 @@ def test_dataprep_takes_every_command_line(words):
     assert command is not None, f"{name} is none of {', '.join(COMMANDS)}"
     parsed = command.make_context(name, arguments).params
     if parsed.get("runner", "local") != "local":
-        pipeline_options(parsed["runner"], parsed["workers"], parsed["beam_options"])
+        pipeline_options(parsed["runner"], parsed["beam_options"])
 
 
 @pytest.mark.parametrize("words", command_lines("pip"))

@@ -45,7 +45,10 @@ Examples:
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
   dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
-      --runner DataflowRunner -- --project=P --region=us-central1 --temp_location=gs://b/tmp
+      --runner DataflowRunner -- --project=P --region=us-central1 --temp_location=gs://b/tmp \\
+      --sdk_container_image=IMAGE
+  dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
+      --runner FlinkRunner -- --flink_master=HOST:8081 --environment_type=DOCKER --environment_config=IMAGE
 
 \b
 Killed, or out of disk? Run the same command again: only what is missing is done, and the result is the same
@@ -90,6 +93,13 @@ _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 @click.option("--check-source", is_flag=True, help="Compare the archives' md5 with the published ones first.")
 @click.option("--runner", default="local", show_default=True, help="local, or a Beam runner by its name.")
 @workers_option
+@click.option(
+    "--stall-minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=20,
+    show_default=True,
+    help="Beam runners: a running job that finishes no shard for so long is cancelled.",
+)
 @beside_option
 @tpu_option
 @region_policy_option
@@ -106,6 +116,7 @@ def command(
     splits: tuple[str, ...],
     runner: str,
     workers: int,
+    stall_minutes: float,
     beside: str | None,
     tpu: str | None,
     region_policy: str,
@@ -146,7 +157,7 @@ def command(
             _print_plan(plan, request, buckets, as_json)
             return
         started_s = time.monotonic()
-        with _engine(request, runner, workers, beam_options, progress) as engine:
+        with _engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
             result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, output, elapsed_s, as_json)
@@ -191,11 +202,16 @@ def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, .
 
 
 def _engine(
-    request: BuildRequest, runner: str, workers: int, beam_options: tuple[str, ...], progress: BuildProgress
+    request: BuildRequest,
+    runner: str,
+    workers: int,
+    beam_options: tuple[str, ...],
+    stall_s: float,
+    progress: BuildProgress,
 ) -> AbstractContextManager[Engine]:
     if runner == "local":
         return _local_engine(request, workers, progress)
-    return nullcontext(_beam_engine(runner, workers, beam_options))
+    return nullcontext(_beam_engine(request, runner, workers, beam_options, stall_s, progress))
 
 
 @contextmanager
@@ -206,12 +222,20 @@ def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) 
         yield lambda job, indexes: pool.run(partial(begin_shard, job), indexes)
 
 
-def _beam_engine(runner: str, workers: int, beam_options: tuple[str, ...]) -> Engine:
+def _beam_engine(
+    request: BuildRequest,
+    runner: str,
+    workers: int,
+    beam_options: tuple[str, ...],
+    stall_s: float,
+    progress: BuildProgress,
+) -> Engine:
     try:
         from pipelines.engine import beam_engine
     except ImportError as error:
         raise UsageError(f"--runner {runner} needs Apache Beam ({error}): pip install 'dataprep[beam]'") from error
-    return beam_engine(runner, workers, beam_options)
+    urls = (request.source_url, request.output_url)
+    return beam_engine(runner, workers, beam_options, urls, stall_s=stall_s, log=progress.log)
 
 
 def _check_source(request: BuildRequest, progress: BuildProgress) -> None:

@@ -4,50 +4,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import apache_beam as beam
-import pytest
-from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
-
-from dataprep.build import BuildJob
-from pipelines.options import pipeline_options
-from pipelines.transforms import build_graph
 from tests.support.builds import build, build_arguments, command, dataprep, digests
-
-JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64)
-DATAFLOW = (
-    "--dry_run=True",
-    "--no_auth",
-    "--sdk_location=container",
-    "--project=project",
-    "--region=us-central1",
-    "--temp_location=gs://some-bucket/tmp",
-    "--staging_location=gs://some-bucket/staging",
-)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_dataflow_graph_is_built_offline_and_small():
-    """The pipeline that Dataflow would be sent, made as the command line makes it."""
-    runner = DataflowRunner()
-    pipeline = beam.Pipeline(runner=runner, options=pipeline_options("DataflowRunner", 1, DATAFLOW))
-    build_graph(pipeline, JOB, list(range(5005)))  # ImageNet's train and val in shards of 28 MB
-    pipeline.run()
-    proto = runner.proto_pipeline
-    assert len(proto.SerializeToString()) < 1_000_000
-    assert {env.urn for env in proto.components.environments.values()} == {"beam:env:docker:v1"}
-    names = {step.unique_name for step in proto.components.transforms.values()}
-    assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_every_step_has_one_input_and_one_output():
-    pipeline = beam.Pipeline()
-    build_graph(pipeline, JOB, [1, 2, 3])
-    proto = pipeline.to_runner_api()
-    leaves = [step for step in proto.components.transforms.values() if not step.subtransforms]
-    assert len(leaves) >= 3
-    assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
-    assert len(proto.SerializeToString()) < 100_000
 
 
 def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_path):

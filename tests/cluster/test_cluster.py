@@ -1,0 +1,222 @@
+"""The same bytes on engines that run elsewhere, with a bucket as source and target (`make cluster-test`).
+
+Each engine is a real one on loopback: the portable job service with its pool of workers, Prism, Flink with two
+TaskManagers, and for Dataflow its runner against a service that runs what was staged. Lost workers are real deaths.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from dataprep.storage import open_storage
+from dataprep.workspace import finished_shards
+from pipelines.runners import BEAM_VERSION, PRISM, engines_folder
+from tests.conftest import BUCKET
+from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
+from tests.support.dataflow_stub import dataflow_stub
+from tests.support.flink_cluster import FlinkCluster, flink_cluster, job_server_jar
+from tests.support.job_service import JobService, job_service
+
+DATASETS = {"imagenet": "imagenet", "coco-dup5": "coco"}
+FORMATS = ("webdataset", "tfrecord")
+BUILD_S = 240
+KILLS = int(os.environ.get("KILLS", "1"))
+"""Of each kind; `make cluster-test KILLS=10` is the soak."""
+SHARDS = ("--split", "train", "--num-shards", 8)
+DATAFLOW = (
+    "--project=project",
+    "--region=us-central1",
+    f"--temp_location=gs://{BUCKET}/tmp",
+    "--no_auth",
+    "--sdk_location=container",
+    "--sdk_container_image=registry/dataprep:1",
+    "--machine_type=n2-standard-4",
+)
+
+
+@pytest.fixture(scope="session")
+def in_bucket(originals, gcs) -> dict[str, str]:
+    """The originals as objects."""
+    urls = {}
+    for dataset, name in DATASETS.items():
+        urls[dataset] = f"gs://{BUCKET}/originals/{name}"
+        for path in originals[name].iterdir():
+            open_storage(urls[dataset]).create(path.name, path.read_bytes())
+    return urls
+
+
+@pytest.fixture(scope="session", params=[(dataset, fmt) for dataset in DATASETS for fmt in FORMATS], ids="-".join)
+def reference(request, in_bucket):
+    """A build of the local pool, and its digests."""
+    dataset, fmt = request.param
+    output = f"gs://{BUCKET}/reference/{dataset}-{fmt}"
+    build(dataset, in_bucket[dataset], output, fmt, *SHARDS)
+    return dataset, fmt, in_bucket[dataset], digests(output)
+
+
+@pytest.fixture(scope="session")
+def portable(gcs) -> Iterator[JobService]:
+    with job_service() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def flink(gcs) -> Iterator[FlinkCluster]:
+    try:
+        job_server_jar()
+    except subprocess.CalledProcessError:
+        pytest.skip("Maven Central does not give Beam's job server for Flink")
+    with flink_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def prism() -> None:
+    if not (engines_folder() / "prism").exists():
+        environment = {**os.environ, "GOBIN": str(engines_folder())}
+        subprocess.run(["go", "install", f"{PRISM}@v{BEAM_VERSION}"], check=True, env=environment)
+
+
+@pytest.fixture(params=["PortableRunner", "PrismRunner", "FlinkRunner", "DataflowRunner"])
+def engine(request) -> Iterator[list[object]]:
+    """The arguments of a build for each engine."""
+    runner = request.param
+    with ExitStack() as stack:
+        if runner == "PrismRunner":
+            request.getfixturevalue("prism")
+            options: tuple[str, ...] = ()
+        elif runner == "DataflowRunner":
+            stub = stack.enter_context(dataflow_stub())
+            options = (*DATAFLOW, f"--dataflow_endpoint={stub.url}")
+        else:
+            options = request.getfixturevalue({"PortableRunner": "portable", "FlinkRunner": "flink"}[runner]).options
+        yield ["--runner", runner, "--workers", 2, "--", *options]
+
+
+def test_the_same_bytes(reference, engine, bucket_url):
+    dataset, fmt, source, expected = reference
+    started_s = time.monotonic()
+    run = dataprep(*build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *engine), timeout_s=BUILD_S)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert digests(bucket_url) == expected
+    print(f"{engine[1]} {dataset} {fmt}: {time.monotonic() - started_s:.1f} s")
+
+
+@pytest.fixture
+def slow_bucket(gcs):
+    """So slow that a build is still under way when something is killed."""
+    gcs.set_latency(150)
+    yield
+    gcs.set_latency(0)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
+def test_a_task_manager_dies(kill, reference, flink, bucket_url, slow_bucket):
+    arguments = [*SHARDS, "--runner", "FlinkRunner", "--", *flink.options]
+    lost(reference, bucket_url, arguments, flink.lose_task_manager)
+
+
+@pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
+@pytest.mark.parametrize("runner", ["PortableRunner", "PrismRunner", "FlinkRunner"])
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_python_worker_dies(kill, runner, request, reference, bucket_url, slow_bucket):
+    name = {"PortableRunner": "portable", "PrismRunner": "prism", "FlinkRunner": "flink"}[runner]
+    service = request.getfixturevalue(name)
+    options = service.options if service is not None else ()
+    lost(reference, bucket_url, [*SHARDS, "--runner", runner, "--", *options], kill_python_worker)
+
+
+def lost(reference, output: str, arguments: list[object], kill: Callable[[], object]) -> None:
+    """Build, kill when a first shard stands, and build again if that was the end of it."""
+    dataset, fmt, source, expected = reference
+    build_line = build_arguments(dataset, source, output, fmt, *arguments)
+    stalled = [*build_line[: build_line.index("--")], "--stall-minutes", 0.5, *build_line[build_line.index("--") :]]
+    process = subprocess.Popen(command(*stalled), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_receipts(process, output)
+        stood = finished_shards(open_storage(output))
+        kill()
+        _, errors = process.communicate(timeout=BUILD_S)
+    finally:
+        process.kill()
+    if process.returncode:
+        assert "Run the same command again: it goes on where it stopped" in errors, errors[-2000:]
+        assert "Traceback" not in errors
+        assert not is_finished(output)
+        assert stood <= finished_shards(open_storage(output))
+        again = dataprep(*build_line, timeout_s=BUILD_S)
+        assert again.returncode == 0, again.stderr[-2000:]
+    assert digests(output) == expected
+    print(f"{len(stood)} shards stood; {'one rerun' if process.returncode else 'the job finished by itself'}")
+
+
+def wait_for_receipts(process: subprocess.Popen[str], output: str) -> None:
+    storage = open_storage(output)
+    deadline_s = time.monotonic() + BUILD_S
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        if finished_shards(storage):
+            return
+        time.sleep(0.05)
+    raise AssertionError("no shard was built")
+
+
+def kill_python_worker() -> None:
+    """Of the engine that runs now: Beam's harness, started by a pool of workers."""
+    workers = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if b"SdkHarness" in path.read_bytes() and ours(int(path.parent.name)):
+                workers.append(int(path.parent.name))
+    assert workers, "no Python worker runs"
+    os.kill(workers[0], signal.SIGKILL)
+
+
+def ours(pid: int) -> bool:
+    """Whether this process, or one that it started, started it."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    return False
+
+
+@pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_ending_the_driver_cancels_the_job(number, reference, bucket_url, slow_bucket):
+    dataset, fmt, source, expected = reference
+    with dataflow_stub() as stub:
+        options = ["--runner", "DataflowRunner", "--", *DATAFLOW, f"--dataflow_endpoint={stub.url}"]
+        line = build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *options)
+        process = subprocess.Popen(command(*line), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_for_receipts(process, bucket_url)
+        process.send_signal(number)
+        process.communicate(timeout=BUILD_S)
+        assert process.returncode != 0
+        wait_until(lambda: [job.state for job in stub.jobs.values()] == ["CANCELLED"])
+        assert not is_finished(bucket_url)
+    build(dataset, source, bucket_url, fmt, *SHARDS)
+    assert digests(bucket_url) == expected
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+
+
+def test_what_is_needed_is_here():
+    assert shutil.which("java"), "Flink needs Java 17: apt-get install openjdk-17-jre-headless"
+    assert shutil.which("mvn"), "Beam's job server comes through Maven: apt-get install maven"
+    assert shutil.which("go"), "Prism is built with Go"
