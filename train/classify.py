@@ -21,8 +21,11 @@ from train.loop import Task
 from train.runtime import Runtime, open_autocast
 
 NO_LABEL = -1
-Mix: TypeAlias = Callable[[torch.Tensor, torch.Tensor, range], tuple[torch.Tensor, torch.Tensor]]
-"""Normalised images and labels, with their global positions, to what is trained on: labels become (N, C) shares."""
+Mix: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, range], tuple[torch.Tensor, torch.Tensor]
+]
+"""Normalised images and labels, those of their partners, which stand as far from the batch's end as they from its
+start, and their global positions, to what is trained on: labels become (N, C) shares."""
 
 
 @dataclass(kw_only=True)
@@ -40,18 +43,21 @@ class ClassifierTask(Task):
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Every accum_iter-th row is a part: rows that lie on one device stay there."""
         for part in range(self.accum_iter):
-            images_NHWC, labels_N = (
-                each.view(-1, self.accum_iter, *each.shape[1:])[:, part] for each in (batch.images, batch.labels)
-            )
-            images_NCHW = normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-            targets = labels_N
+            images_NCHW, targets = self._part(batch.images, batch.labels, part)
             if self.mix is not None:
-                images_NCHW, targets = self.mix(images_NCHW, labels_N, positions[part :: self.accum_iter])
+                # The partner may lie on another device, in another part: the batch is turned as a whole.
+                partners = self._part(batch.images.flip(0), batch.labels.flip(0), part)
+                images_NCHW, targets = self.mix(images_NCHW, targets, *partners, positions[part :: self.accum_iter])
             with open_autocast(self.runtime.device, self.precision):
                 logits_NC = self.model(images_NCHW)
             yield F.cross_entropy(
                 logits_NC.float(), targets, ignore_index=NO_LABEL, label_smoothing=self.label_smoothing
             )
+
+    def _part(self, images: torch.Tensor, labels: torch.Tensor, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised images, NCHW, and labels."""
+        images_NHWC, labels_N = (each.view(-1, self.accum_iter, *each.shape[1:])[:, part] for each in (images, labels))
+        return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD), labels_N
 
     def evaluate(self) -> dict[str, float]:
         """`accuracy` (0..1), and the mean `loss`, of all validation images; `images`, their number.

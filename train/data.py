@@ -20,7 +20,7 @@ from loaders.dataset import open_dataset
 from loaders.loader import Loader
 
 TRAIN = ("train", "training")
-VALIDATION = ("val", "validation", "valid", "test")
+VALIDATION = ("val", "validation", "valid", "validate", "test")
 """Names of splits, the first one that is there is taken."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from dataprep.errors import DataprepError
-from train.diagnosis import diagnose_training
-from train.loop import Training
-from train.run_flags import RunFlags
+
+if TYPE_CHECKING:
+    from train.loop import Training
+    from train.run_flags import RunFlags
 
 
 def run(training: Training, flags: RunFlags, *, name: str) -> int:
@@ -21,6 +23,8 @@ def run(training: Training, flags: RunFlags, *, name: str) -> int:
         name: Of the model.
     """
     if flags.diagnose:
+        from train.diagnosis import diagnose_training
+
         with training.loader:
             diagnose_training(training, name=f"{name} on {training.runtime.name}")
         return 0

@@ -69,6 +69,8 @@ def _option(each: dataclasses.Field[Any], hint: Any) -> Callable[[Command], Comm
     plain = next((part for part in typing.get_args(hint) if part is not types.NoneType), hint)
     if plain is bool:
         return click.option(*spellings, each.name, is_flag=True, default=each.default, help=text)
+    if typing.get_origin(plain) is tuple:
+        plain = typing.get_args(plain)
     kind = click.Choice(list(choices)) if choices else plain
     shown = each.default not in (None, "")
     return click.option(*spellings, each.name, type=kind, default=each.default, show_default=shown, help=text)

@@ -7,9 +7,6 @@ after any update is: weights, optimiser, generators, and the loader's position.
 from __future__ import annotations
 
 import contextlib
-import json
-import math
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,19 +16,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import UsageError
 from loaders.loader import Loader
 from loaders.monitor import StepMonitor
 from loaders.torch import TorchBatch
-from train.checkpoint import CheckpointFolder, load_any
+from train.checkpoint import Checkpoint, CheckpointFolder, load_any
 from train.logs import Logs
-from train.runtime import Runtime, on_host
+from train.optimizer import moments_of
+from train.parts import PartFolder
+from train.runtime import Runtime
 from train.schedule import Schedule
+from train.stopping import STOPPED_EXIT_CODE, Stop, stop_signals
+from train.unread import Unread
 
 STATE_VERSION = 1
 AUTOMATIC = "automatic"
-STOPPED_EXIT_CODE = 128 + signal.SIGTERM
-_SHOWN_KEYS = 4
 
 
 class Task(ABC):
@@ -68,6 +67,8 @@ class LoopConfig:
     log_interval_steps: int = 20
     ckpt_interval: int = 20
     """Epochs; the last one is saved in any case."""
+    first_saved_epoch: int = 0
+    """And then every `ckpt_interval`-th. long_seq_mae saves the first one, vit_10b_fsdp_example the tenth."""
     ckpt_interval_steps: int = 0
     """0: none for this reason."""
     ckpt_interval_minutes: float = 0
@@ -114,13 +115,14 @@ class Training:
     """Flags, kept in checkpoints."""
     step: int = 0
     """Updates that were done."""
-    _unread: list[tuple[int, torch.Tensor, list[str]]] = field(default_factory=list)
-    """Step, loss and keys of the updates whose losses nobody looked at yet."""
     _lr: float = 0.0
     """Of the last update."""
     _loader_state: dict[str, Any] | None = None
     _saved_step: int = -1
     _saved_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._unread = Unread(self.logs.folder)
 
     def resume(self, where: str) -> None:
         """Go on from a checkpoint, or see that a new run does not mix with an older one.
@@ -160,17 +162,19 @@ class Training:
                 f"{self.loader.order.num_samples:,} images make no batch of {self.loader.config.batch_size:,} in "
                 f"{self.config.epochs} epochs; choose a smaller batch"
             )
+        if isinstance(self.checkpoints, PartFolder):
+            self.checkpoints.remove_unfinished()
         self.logs.open(step=self.step, total_steps=total_steps)
         try:
-            with _signals() as stop, contextlib.closing(_Profile(self)) as profile:
+            with stop_signals() as stop, contextlib.closing(_Profile(self)) as profile:
                 self._run(total_steps, stop, profile)
         finally:
             self.logs.close()
             self.loader.close()
         return STOPPED_EXIT_CODE if stop.asked else 0
 
-    def _run(self, total_steps: int, stop: _Stop, profile: _Profile) -> None:
-        monitor = StepMonitor(batch_images=self.loader.config.batch_size)
+    def _run(self, total_steps: int, stop: Stop, profile: _Profile) -> None:
+        monitor, done = StepMonitor(batch_images=self.loader.config.batch_size), False
         last_step = min(total_steps, self.config.max_steps or total_steps)
         while self.step < last_step:
             epoch = self.loader.epoch
@@ -179,7 +183,7 @@ class Training:
                     profile.before(self.step)
                     self._update(batch)
                     monitor.stepped()
-                    done = self.step >= last_step or stop.asked
+                    done = self.step >= last_step or self._agree(stop.asked)
                     if done or self.step % self.config.log_interval_steps == 0:
                         self._log(monitor)
                     if self._ends(epoch) and self._is_evaluation_due(epoch):
@@ -189,7 +193,8 @@ class Training:
                         self._save()
                     if done:
                         break
-            if stop.asked:
+            if done and self.step < last_step:
+                stop.asked = True  # maybe of another host
                 self.logs.tell(f"stopped by a signal after step {self.step}; --resume automatic goes on")
                 return
 
@@ -214,48 +219,24 @@ class Training:
         self._lr = self.schedule.at(first / self._epoch_samples)
         for group in self.optimizer.param_groups:
             group["lr"] = self._lr * group.get("lr_scale", 1.0)
+        self.runtime.begin_step(self.step)
         loss = self.apply(batch, range(first + config.rank, stop, config.world_size))
         self.step = stop // config.batch_size
         self._loader_state = batch.state
-        self._unread.append((self.step, loss, batch.keys))
+        self._unread.add(self.step, {"loss": loss}, batch.keys)
 
     def _log(self, monitor: StepMonitor) -> None:
-        losses = self._read_losses()
+        numbers = self._unread.take()
         samples = self.step * self.loader.config.batch_size
         line = {
             "step": self.step,
             "epoch": samples / self._epoch_samples,
-            "loss": math.fsum(losses) / len(losses),
+            **numbers,
             "lr": self._lr,
             **monitor.take(),
         }
         memory_bytes = self.runtime.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
-
-    def _read_losses(self) -> list[float]:
-        """Losses since the last look, which waits for the device.
-
-        Raises:
-            DataprepError: One is not finite.
-        """
-        unread, self._unread = self._unread, []
-        losses = [float(loss) for _, loss, _ in unread]
-        for value, (step, _, keys) in zip(losses, unread, strict=True):
-            if not math.isfinite(value):
-                self._report(step, value, keys)
-        return losses
-
-    def _report(self, step: int, loss: float, keys: list[str]) -> None:
-        where = ""
-        if self.logs.folder is not None:
-            path = self.logs.folder / f"not-finite-{step:09d}.json"
-            path.write_text(json.dumps({"step": step, "loss": str(loss), "keys": keys}) + "\n")
-            where = f", all of them in {path}"
-        shown = ", ".join(keys[:_SHOWN_KEYS])
-        raise DataprepError(
-            f"step {step}: the loss is {loss}, expected a finite one; of {len(keys):,} samples the first are "
-            f"{shown}{where}; look at them, or resume with a lower --lr"
-        )
 
     def _evaluate(self) -> None:
         found = self.task.evaluate()
@@ -270,33 +251,46 @@ class Training:
 
     def _is_save_due(self, epoch: int) -> bool:
         config = self.config
-        # Epochs count from 0, as long_seq_mae counts them: the first one is saved.
-        if self._ends(epoch) and (epoch % config.ckpt_interval == 0 or epoch + 1 == config.epochs):
+        since = epoch - config.first_saved_epoch
+        if self._ends(epoch) and ((since >= 0 and since % config.ckpt_interval == 0) or epoch + 1 == config.epochs):
             return True
         if config.ckpt_interval_steps and self.step % config.ckpt_interval_steps == 0:
             return True
-        elapsed_s = time.monotonic() - self._saved_s
-        return bool(config.ckpt_interval_minutes) and elapsed_s >= 60 * config.ckpt_interval_minutes
+        if not config.ckpt_interval_minutes:
+            return False
+        return self._agree(time.monotonic() - self._saved_s >= 60 * config.ckpt_interval_minutes)
+
+    def _agree(self, said: bool) -> bool:
+        """Hosts have clocks and signals of their own, but stop and save at one step; asking each step would wait."""
+        if self.runtime.world_size == 1:
+            return said
+        return self.step % self.config.log_interval_steps == 0 and self.runtime.agree(said)
 
     def _save(self) -> None:
-        if self.checkpoints is None or self.runtime.rank != 0 or self._saved_step == self.step:
+        if self.checkpoints is None or self._saved_step == self.step:
             return
-        pending = self._unread
-        self._read_losses()  # a state that led to no finite loss is not kept
-        self._unread = pending
+        if self.runtime.rank != 0 and not isinstance(self.checkpoints, PartFolder):
+            return
+        self._unread.check()  # a state that led to no finite loss is not kept
+        on_host = self.runtime.on_host
         state = {
             "version": STATE_VERSION,
             "step": self.step,
             "model": on_host(self.model.state_dict()),
             "optimizer": on_host(self.optimizer.state_dict()),
-            "random": on_host(self.runtime.random_state()),
+            "random": self.runtime.random_state(),
             "loader": self._loader_state,
             "description": self.description,
         }
-        saved = self.checkpoints.save(self.step, state)
+        saved: Checkpoint | None
+        if isinstance(self.checkpoints, PartFolder):
+            saved = self.checkpoints.save_part(self.step, state)
+        else:
+            saved = self.checkpoints.save(self.step, state)
         self._saved_step, self._saved_s = self.step, time.monotonic()
-        self.logs.tell(f"saved {self.checkpoints.url}/{saved.name}")
-        self.task.picture(state["model"], self.step, self.logs)
+        if saved is not None:
+            self.logs.tell(f"saved {self.checkpoints.url}/{saved.name}")
+            self.task.picture(state["model"], self.step, self.logs)
 
     def _take(self, where: str, state: dict[str, Any]) -> None:
         if state.get("version") != STATE_VERSION:
@@ -304,6 +298,7 @@ class Training:
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self.runtime.cut_as_weights(moments_of(self.optimizer))
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
             raise UsageError(f"{where}: of another model than --model ({reason}); use the same flags") from None
@@ -318,32 +313,6 @@ class Training:
     @property
     def _epoch_samples(self) -> int:
         return self.loader.order.passes * self.loader.order.num_samples
-
-
-class _Stop:
-    """Whether a signal came."""
-
-    asked = False
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Stop]:
-    """The first SIGTERM or SIGINT asks for a stop after this step; the second one acts as it does elsewhere."""
-    stop = _Stop()
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-
-    def ask(_number: int, _frame: Any) -> None:
-        stop.asked = True
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    for each in before:
-        signal.signal(each, ask)
-    try:
-        yield stop
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 class _Profile:

@@ -34,7 +34,6 @@ from train.optimizer import open_adamw
 from train.reconstruction import reconstruction_png
 from train.run_flags import REFUSED
 from train.runtime import Runtime, open_autocast, open_runtime
-from train.schedule import HalfCosine, scaled_lr
 
 _PICTURE_IMAGES = 4
 EPILOG = """\b
@@ -114,12 +113,7 @@ def open_training(flags: Flags) -> Training:
     batch = flags.effective_batch(runtime)
     config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
     masks = MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
-    schedule = HalfCosine(
-        lr=scaled_lr(flags.blr, batch) if flags.lr is None else flags.lr,
-        min_lr=flags.min_lr,
-        warmup_epochs=flags.warmup_epochs,
-        epochs=flags.epochs,
-    )
+    schedule = flags.schedule(batch)
     data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
     loader = data.training_loader(
         batch_size=batch,

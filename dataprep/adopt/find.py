@@ -25,7 +25,7 @@ DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
 MAX_DESCRIPTION_BYTES = 64 << 20
 """Of a file that describes a TFDS directory; one with 20 million shard lengths stays below."""
 
-_SPLIT_WORDS = ("train", "training", "val", "valid", "validation", "test", "testing")
+_SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _TFRECORD = re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z")

@@ -49,7 +49,7 @@ def flags_of(**values: Any) -> list[str]:
 
 def losses(folder: object) -> dict[int, float]:
     """Of every step in a run's log, of which each must be there once."""
-    lines = [json.loads(line) for line in log_lines(folder)]
+    lines = [json.loads(line) for line in log_lines(folder) if '"loss"' in line]  # others are of evaluations
     found = {line["step"]: line["loss"] for line in lines}
     assert len(found) == len(lines), "a step was logged twice"
     return found

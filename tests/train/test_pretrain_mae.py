@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train.entry
+import train.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
 from train.diagnosis import diagnose_training
@@ -203,7 +203,7 @@ def on_xla(dataset: str, folder: Path) -> None:
 
 
 def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train.entry, "diagnose_training", partial(diagnose_training, seconds=0.3))
+    monkeypatch.setattr(train.diagnosis, "diagnose_training", partial(diagnose_training, seconds=0.3))
     arguments = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
 
     assert command.main([*arguments, "--diagnose"], standalone_mode=False) == 0

@@ -5,7 +5,7 @@ import timm
 import torch
 
 from dataprep.errors import UsageError
-from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
+from train.models.vit import POOLS, BlockConfig, VisionTransformer, ViTConfig
 
 NAMED = {
     "vit_base_patch16_224": (
@@ -23,16 +23,17 @@ NAMED = {
 }
 
 
-def small(pool: str) -> tuple[VisionTransformer, torch.nn.Module]:
+def small(pool: str, **dropout: float) -> tuple[VisionTransformer, torch.nn.Module]:
     torch.manual_seed(0)
-    block = BlockConfig(dim=48, num_heads=3)
+    block = BlockConfig(dim=48, num_heads=3, **dropout)
     config = ViTConfig(
         image_size=32, patch_size=8, depth=3, block=block, num_classes=7, pool=pool, class_token=pool == "token"
     )
     ours = VisionTransformer(config)
     theirs = timm.models.vision_transformer.VisionTransformer(
         img_size=32, patch_size=8, depth=3, embed_dim=48, num_heads=3, num_classes=7,
-        global_pool={"token": "token", "average": "avg"}[pool], class_token=pool == "token",
+        global_pool="token" if pool == "token" else "avg", class_token=pool == "token", fc_norm=pool == "average",
+        proj_drop_rate=dropout.get("dropout", 0.0), attn_drop_rate=dropout.get("att_dropout", 0.0),
     )  # fmt: skip
     with torch.no_grad():
         for parameter in ours.parameters():
@@ -41,7 +42,7 @@ def small(pool: str) -> tuple[VisionTransformer, torch.nn.Module]:
     return ours, theirs
 
 
-@pytest.mark.parametrize("pool", ["token", "average"])
+@pytest.mark.parametrize("pool", POOLS)
 def test_logits_and_gradients_are_timms(pool):
     ours, theirs = small(pool)
     images = torch.randn(5, 3, 32, 32)
@@ -53,6 +54,19 @@ def test_logits_and_gradients_are_timms(pool):
     for name, parameter in ours.named_parameters():
         scale = gradients[name].grad.abs().max()
         assert (parameter.grad - gradients[name].grad).abs().max() <= 1e-4 * scale, name
+
+
+@pytest.mark.parametrize("dropout", [{}, {"dropout": 0.3}, {"att_dropout": 0.3}, {"dropout": 0.2, "att_dropout": 0.1}])
+def test_dropout_stands_where_timm_has_it(dropout):
+    """Both draw the same masks from the same generator, in training alone."""
+    ours, theirs = small("average", **dropout)
+    images, outputs = torch.randn(5, 3, 32, 32), []
+    for model in (ours, theirs):
+        torch.manual_seed(1)
+        outputs.append(model(images))
+    assert torch.allclose(*outputs, atol=1e-5)
+    assert torch.equal(ours.eval()(images), ours(images))
+    assert torch.allclose(ours.train()(images), outputs[0], atol=1e-5) == (not dropout)
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -17,6 +17,7 @@ from dataprep.errors import UsageError
 
 LAYER_NORM_EPSILON = 1e-6
 TOKEN_STD = 0.02
+POOLS = ("token", "average", "average_of_normed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,10 +34,16 @@ class BlockConfig:
     k_bias: bool = True
     """False: queries and values alone have a bias, as in BEiT. A key's bias shifts all scores of a query alike, which
     the softmax undoes, so that it changes nothing but what is stored."""
+    dropout: float = 0.0
+    """Of what attention's projection and each layer of the MLP give."""
+    att_dropout: float = 0.0
+    """Of attention's weights."""
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads:
             raise UsageError(f"a width of {self.dim} cannot be cut into {self.num_heads} heads; choose a multiple")
+        for name in ("dropout", "att_dropout"):
+            check_dropout(name, getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +60,20 @@ class ViTConfig:
     block: BlockConfig
     num_classes: int = 1000
     pool: str = "token"
-    """`token`: the class token, normalised before; `average`: all patches, normalised after."""
+    """`token`: the class token, normalised before; `average`: all patches, normalised after; `average_of_normed`: all
+    patches, normalised before, as large ViTs have it (Zhai et al., "Scaling vision transformers", CVPR 2022)."""
     class_token: bool = True
+    drop_path: float = 0.0
+    """Probability that a sample passes by a branch of the last block; of earlier blocks proportionally less."""
+    pos_dropout: float = 0.0
+    """Of the tokens that enter the first block."""
 
     def __post_init__(self) -> None:
         check_patches(self.image_size, self.patch_size)
-        if self.pool not in ("token", "average") or (self.pool == "token" and not self.class_token):
-            raise UsageError(f"pool must be token (with a class token) or average, got {self.pool!r}")
+        for name in ("drop_path", "pos_dropout"):
+            check_dropout(name, getattr(self, name))
+        if self.pool not in POOLS or (self.pool == "token" and not self.class_token):
+            raise UsageError(f"pool must be token (with a class token), {' or '.join(POOLS[1:])}, got {self.pool!r}")
 
 
 class VisionTransformer(nn.Module):
@@ -73,10 +87,12 @@ class VisionTransformer(nn.Module):
         num_tokens = (config.image_size // config.patch_size) ** 2 + config.class_token
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim)) if config.class_token else None
         self.pos_embed = nn.Parameter(torch.empty(1, num_tokens, dim))
-        self.blocks = nn.ModuleList(Block(config.block) for _ in range(config.depth))
+        drop_step = config.drop_path / max(1, config.depth - 1)
+        self.blocks = nn.ModuleList(Block(config.block, drop_path=drop_step * index) for index in range(config.depth))
         norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON)
-        self.norm = norm if config.pool == "token" else nn.Identity()
-        self.fc_norm = nn.Identity() if config.pool == "token" else norm
+        self.pos_drop = nn.Dropout(config.pos_dropout)
+        self.norm = nn.Identity() if config.pool == "average" else norm
+        self.fc_norm = norm if config.pool == "average" else nn.Identity()
         self.head = nn.Linear(dim, config.num_classes)
         nn.init.trunc_normal_(self.pos_embed, std=TOKEN_STD)
         if self.cls_token is not None:
@@ -88,7 +104,7 @@ class VisionTransformer(nn.Module):
         x_NLD = self.patch_embed(images_NCHW)
         if self.cls_token is not None:
             x_NLD = torch.cat([self.cls_token.expand(len(x_NLD), -1, -1), x_NLD], dim=1)
-        x_NLD = x_NLD + self.pos_embed
+        x_NLD = self.pos_drop(x_NLD + self.pos_embed)
         for block in self.blocks:
             x_NLD = block(x_NLD)
         x_NLD = self.norm(x_NLD)
@@ -114,18 +130,26 @@ class PatchEmbed(nn.Module):
 class Block(nn.Module):
     """Attention, then two layers on each token, both with the norm before and a residual around."""
 
-    def __init__(self, config: BlockConfig) -> None:
+    def __init__(self, config: BlockConfig, *, drop_path: float = 0.0) -> None:
         super().__init__()
+        self.drop_path = drop_path
         self.norm1 = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
         self.attn = Attention(config)
         self.norm2 = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
-        self.mlp = MLP(config.dim, int(config.dim * config.mlp_ratio))
+        self.mlp = MLP(config.dim, int(config.dim * config.mlp_ratio), config.dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
         """Of the same shape."""
-        x_NLD = x_NLD + self.attn(self.norm1(x_NLD))
-        mixed_NLD: torch.Tensor = x_NLD + self.mlp(self.norm2(x_NLD))
+        x_NLD = x_NLD + self._passed(self.attn(self.norm1(x_NLD)))
+        mixed_NLD: torch.Tensor = x_NLD + self._passed(self.mlp(self.norm2(x_NLD)))
         return mixed_NLD
+
+    def _passed(self, branch_NLD: torch.Tensor) -> torch.Tensor:
+        """Stochastic depth: of some samples nothing, of the others so much more; Huang et al., ECCV 2016."""
+        if not (self.training and self.drop_path):
+            return branch_NLD
+        keep = 1 - self.drop_path
+        return branch_NLD * branch_NLD.new_empty(len(branch_NLD), 1, 1).bernoulli_(keep) / keep
 
 
 class Attention(nn.Module):
@@ -138,6 +162,8 @@ class Attention(nn.Module):
         self.q_bias = None if config.k_bias else nn.Parameter(torch.zeros(config.dim))
         self.v_bias = None if config.k_bias else nn.Parameter(torch.zeros(config.dim))
         self.proj = nn.Linear(config.dim, config.dim)
+        self.att_dropout = config.att_dropout
+        self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
         """Of the same shape."""
@@ -146,22 +172,24 @@ class Attention(nn.Module):
             bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
         qkv = F.linear(x_NLD, self.qkv.weight, bias).view(*x_NLD.shape[:2], 3, self.num_heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, L, head's width)
-        mixed = F.scaled_dot_product_attention(query, key, value)
-        out_NLD: torch.Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        dropout = self.att_dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        out_NLD: torch.Tensor = self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))
         return out_NLD
 
 
 class MLP(nn.Module):
     """Two layers with GELU between them."""
 
-    def __init__(self, dim: int, hidden_dim: int) -> None:
+    def __init__(self, dim: int, hidden_dim: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden_dim)
         self.fc2 = nn.Linear(hidden_dim, dim)
+        self.drop = nn.Dropout(dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
         """Of the same shape."""
-        out_NLD: torch.Tensor = self.fc2(F.gelu(self.fc1(x_NLD)))
+        out_NLD: torch.Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(x_NLD)))))
         return out_NLD
 
 
@@ -179,3 +207,9 @@ def check_patches(image_size: int, patch_size: int) -> None:
         raise UsageError(
             f"images of {image_size} pixels cannot be cut into patches of {patch_size}; choose a multiple of it"
         )
+
+
+def check_dropout(name: str, share: float) -> None:
+    """Raise UsageError where it is no share of the values."""
+    if not 0 <= share < 1:
+        raise UsageError(f"{name} must be at least 0 and below 1, got {share}")

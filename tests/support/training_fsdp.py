@@ -1,0 +1,116 @@
+"""A small ViT on several virtual devices: what each of them holds, beside what the plan says. Run in its own process.
+
+python -m tests.support.training_fsdp held DATA            bytes on every device, as JSON
+python -m tests.support.training_fsdp exact DATA FOLDER    the same losses, bit for bit, after a stop, with dropout
+python -m tests.support.training_fsdp long DATA FOLDER     50 steps on 1, 4 and 8 devices, copies and FSDP
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.training import flags_of, losses, start
+
+if TYPE_CHECKING:
+    from train.vit_flags import Flags
+
+SMALL = {
+    "image_size": 16,
+    "patch_size": 8,
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_blocks": 1,
+    "batch_size": 8,
+    "num_epochs": 2,
+    "warmup_steps": 3,
+    "log_step_interval": 1,
+    "num_workers": 2,
+}
+"""Flags of a run that a processor does in seconds."""
+TOLERANCE = 1e-5
+"""Of losses on other numbers of devices, whose sums are taken in another order."""
+
+
+def held(data: str) -> dict[str, Any]:
+    """Bytes of weights and of the optimiser's moments on every device, as they are and as planned."""
+    import torch_xla.distributed.spmd as xs
+
+    from train.fsdp import plan_of
+    from train.models.vit import VisionTransformer
+    from train.optimizer import moments_of
+    from train.train_vit import open_training
+
+    flags = flags_here(data_path=data, output_dir="", max_steps=1)
+    training = open_training(flags)
+    training.run()
+    training.runtime.wait()
+    found: dict[str, Counter[str]] = {"weights": Counter(), "moments": Counter()}
+    tensors = {"weights": training.model.parameters(), "moments": moments_of(training.optimizer)}
+    for kind, each in ((kind, each) for kind, group in tensors.items() for each in group):
+        for shard in xs.wrap_if_sharded(each.detach()).local_shards:
+            found[kind][shard.shard_device] += shard.data.nbytes
+    plan = plan_of(VisionTransformer(flags.model_config()), training.runtime.num_devices)
+    return {**found, "planned": plan.bytes_per_device, "whole": plan.bytes}
+
+
+def exact(data: str, folder: Path, steps: int = 6) -> None:
+    """Two runs, one of them stopped and gone on with."""
+    from train.train_vit import open_training
+
+    for name, stops in (("whole", (steps,)), ("stopped", (2, steps))):
+        for stop in stops:
+            dropout = {"pos_dropout": 0.1, "att_dropout": 0.1, "mlp_dropout": 0.1}
+            training = open_training(
+                flags_here(**dropout, data_path=data, output_dir=str(folder / name), max_steps=stop)
+            )
+            training.resume("automatic")
+            training.run()
+    found = losses(folder / "whole")
+    assert list(found) == list(range(1, steps + 1))
+    assert losses(folder / "stopped") == found
+
+
+def flags_here(**flags: Any) -> Flags:
+    """Of a small run on XLA in this process."""
+    from train.vit_flags import Flags
+
+    names = {"num_epochs": "epochs", "log_step_interval": "log_interval_steps"}
+    return Flags(**{names.get(name, name): value for name, value in SMALL.items()}, **flags, device="xla")
+
+
+def long_runs(data: str, folder: Path, *, steps: int = 50, devices: tuple[int, ...] = (4, 8)) -> float:
+    """The largest difference from one device's losses, of data parallel and FSDP runs."""
+    common = {**SMALL, "data_path": data, "device": "xla", "num_epochs": 20, "max_steps": steps}
+    expected = run(folder / "1", **common)
+    assert list(expected) == list(range(1, steps + 1))
+    differences = []
+    for count in devices:
+        for name, more in (("copies", ["--run_without_fsdp"]), ("fsdp", [])):
+            found = run(folder / f"{count}-{name}", *more, CPU_NUM_DEVICES=count, **common)
+            assert found == pytest.approx(expected, abs=TOLERANCE), f"{name} on {count} devices"
+            differences.append(max(abs(found[step] - loss) for step, loss in expected.items()))
+    return max(differences)
+
+
+def run(folder: Path, *more: str, CPU_NUM_DEVICES: int = 1, **flags: Any) -> dict[int, float]:
+    """Losses of a run in a process of its own."""
+    arguments = [*flags_of(**flags), "--ckpt_dir", str(folder), *more]
+    with start("train.train_vit", *arguments, CPU_NUM_DEVICES=str(CPU_NUM_DEVICES)) as process:
+        _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors[-3000:]
+    return losses(folder)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "held":
+        print(json.dumps(held(sys.argv[2])))
+    elif sys.argv[1] == "exact":
+        exact(sys.argv[2], Path(sys.argv[3]))
+    else:
+        print(long_runs(sys.argv[2], Path(sys.argv[3])))

@@ -1,0 +1,135 @@
+"""Runs of `train.train_resnet_jax`: killed and started again, in two processes, and until they know their images.
+
+python -m tests.support.training_jax kills DATA FOLDER 10     ten kills, 200 steps
+python -m tests.support.training_jax fit DATA FOLDER          a ResNet18 over all images of a dataset
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.training import log_lines, start
+
+MODULE = "train.train_resnet_jax"
+SMALL = {
+    "model": "_ResNet1",
+    "image_size": 32,
+    "batch_size": 8,
+    "num_epochs": 3,
+    "warmup_epochs": 1,
+    "log_per_step": 1,
+    "dataset.num_workers": 2,
+}
+"""Keys of a run that a processor does in seconds."""
+LONG = {**SMALL, "num_epochs": 30, "max_steps": 200, "checkpoint_per_step": 10}
+FIT = {
+    "model": "ResNet18",
+    "image_size": 32,
+    "batch_size": 32,
+    "num_epochs": 30,
+    "warmup_epochs": 3,
+    "learning_rate": 0.4,
+    "dataset.min_crop": 1.0,
+    "log_per_step": -1,
+    "log_per_epoch": 1,
+    "eval_per_epoch": -1,
+}
+
+
+def arguments(folder: object, **keys: Any) -> list[str]:
+    """As a command line says them; `dataset__root` is `dataset.root`."""
+    return [f"--workdir={folder}", *(f"--config.{name.replace('__', '.')}={value}" for name, value in keys.items())]
+
+
+def environment(cache: object, devices: int = 1) -> dict[str, str]:
+    """Of a process: virtual devices on one thread each, and a folder that keeps what was compiled."""
+    return {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false",
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def launch(*flags: str, **variables: str) -> subprocess.Popen:
+    """Start the entry."""
+    return start(MODULE, *flags, **variables)
+
+
+def ended(process: subprocess.Popen, code: int = 0, timeout_s: float = 240) -> str:
+    """Wait for the end; what it said on stderr."""
+    with process:
+        _, errors = process.communicate(timeout=timeout_s)
+    assert process.returncode == code, errors[-3000:]
+    return errors
+
+
+def train(*flags: str, code: int = 0, **variables: str) -> str:
+    """Run the entry; what it said on stderr."""
+    return ended(launch(*flags, **variables), code)
+
+
+def series(folder: object, name: str) -> dict[int, float]:
+    """One number by step, of a run's log, in which each line must be there once."""
+    lines = [json.loads(line) for line in log_lines(folder)]
+    found = [(line["step"], line[name]) for line in lines if name in line]
+    assert len(dict(found)) == len(found), "a step was logged twice"
+    return dict(found)
+
+
+def numbers(folder: object) -> list[dict[int, float]]:
+    """All that must be the same."""
+    return [series(folder, name) for name in ("loss", "accuracy", "lr", "val_loss", "val_accuracy")]
+
+
+def killed_and_resumed(folder: Path, expected: object, rng: random.Random, flags: list[str], **variables: str) -> int:
+    """Kill a run at a random step and start it again: its numbers are those of the uninterrupted one.
+
+    Returns:
+        The number of steps after which it was killed.
+    """
+    steps = rng.randint(1, len(expected[0]) - 1)
+    with launch(f"--workdir={folder}", *flags, PYTHONUNBUFFERED="1", **variables) as process:
+        while process.poll() is None and len(log_lines(folder)) < steps:
+            time.sleep(0.005)
+        process.kill()
+    train(f"--workdir={folder}", *flags, **variables)
+    assert numbers(folder) == expected, f"killed after {steps} steps"
+    return steps
+
+
+def many_kills(data: str, folder: Path, times: int) -> None:
+    """Two runs, then `times` that are killed."""
+    variables = environment(folder / "compiled")
+    flags = arguments(folder, dataset__root=data, **LONG)[1:]
+    for name in ("first", "second"):
+        train(f"--workdir={folder / name}", *flags, **variables)
+    expected = numbers(folder / "first")
+    assert numbers(folder / "second") == expected
+    print(f"two runs: {len(expected[0])} losses are the same", flush=True)
+    rng = random.Random(0)
+    for number in range(times):
+        steps = killed_and_resumed(folder / f"killed-{number}", expected, rng, flags, **variables)
+        print(f"killed after {steps} steps and resumed: the same", flush=True)
+
+
+def fit(data: str, folder: Path) -> None:
+    """Train until the images are known, and say how well."""
+    train(*arguments(folder, dataset__root=data, **FIT), **environment(folder / "compiled"))
+    print(f"accuracy of the last epoch: {max(series(folder, 'accuracy').items())}")
+
+
+if __name__ == "__main__":
+    what, data, folder, *more = sys.argv[1:]
+    if what == "kills":
+        many_kills(data, Path(folder), int(more[0]))
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        fit(data, Path(folder))

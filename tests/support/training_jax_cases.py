@@ -1,0 +1,174 @@
+"""What keys of the ResNet in JAX change, all in one process: starting and compiling take longer than training.
+
+python -m tests.support.training_jax_cases DATASET IMAGEFOLDER TFDS FOLDER     prints facts as JSON
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from dataprep.errors import DataprepError
+from tests.support.training_jax import SMALL, arguments, series
+from train.jax_config import config_of
+from train.jax_resnet import create_resnet
+from train.jax_steps import Batch, all_devices
+from train.train_resnet_jax import command, open_steps, open_training, run
+
+GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
+"""Keys that change what is compiled, and other values of them."""
+
+
+COUNTED = ("ResNet18", "ResNet34", "ResNet50", "ResNet101", "ResNet152", "ResNet200")
+
+
+def counts() -> dict[str, int]:
+    """Parameters of models with ImageNet's classes."""
+    found = {}
+    for name in COUNTED:
+        model = create_resnet(name, num_classes=1000, dtype=jnp.bfloat16)
+        shapes = jax.eval_shape(
+            lambda model=model: model.init(jax.random.key(0), jnp.zeros((1, 32, 32, 3)), train=True)
+        )
+        found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+    return found
+
+
+def graphs() -> dict[str, str]:
+    """Digest of the update's program, as the keys are, and with each of GRAPH otherwise."""
+    found = {}
+    for name, keys in {"": {}, **{key: {key: value} for key, value in GRAPH.items()}}.items():
+        config = config_of("default", {**SMALL, **keys})
+        rows, size = config.batch_size, config.image_size
+        steps = open_steps(config, all_devices(), num_classes=3)
+        state = jax.eval_shape(lambda steps=steps, size=size: steps.initial(seed=0, image_size=size))
+        batch = Batch(
+            jax.ShapeDtypeStruct((rows, size, size, 3), "uint8"),
+            jax.ShapeDtypeStruct((rows,), "int32"),
+            jax.ShapeDtypeStruct((rows,), "bool"),
+        )
+        found[name] = hashlib.sha256(steps.update.lower(state, batch, 0.1).as_text().encode()).hexdigest()
+    return found
+
+
+def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
+    """Train, and say what came of it."""
+    training = open_training(config_of("default", {**SMALL, "dataset.root": data, **keys}), str(folder))
+    saved, ahead = [], []
+    tell, update = training.logs.tell, training.steps.update
+
+    def watched(state: Any, batch: Any, lr: float) -> Any:
+        ahead.append(training.loader.state_dict()["position"] // training.config.batch_size - len(ahead) - 1)
+        return update(state, batch, lr)
+
+    training.logs.tell = lambda text: (
+        (saved.append(training.step), tell(text)) if text.startswith("saved") else tell(text)
+    )
+    training.steps.update = watched
+    training.resume()
+    return {
+        "code": training.run(),
+        "step": training.step,
+        "saved": saved,
+        "ahead": max(ahead, default=0),
+        "kept": len(list(folder.glob("checkpoint-*.npz"))),
+        "loss": series(folder, "loss"),
+        "val_images": series(folder, "val_images"),
+    }
+
+
+def error_of(*flags: str) -> str:
+    """What a command line ends with."""
+    context = command.make_context("train_resnet_jax", list(flags))
+    try:
+        run(config_of(context.params["path"], context.obj), context.params["workdir"], debug=context.params["debug"])
+    except DataprepError as error:
+        return str(error)
+    return ""
+
+
+def is_debugged(*flags: str) -> bool:
+    """Whether nothing is compiled where a run would be: to do all of it so takes half a minute."""
+
+    class Probe:
+        def resume(self) -> None:
+            pass
+
+        def run(self) -> int:
+            return int(jax.config.jax_disable_jit)
+
+    context = command.make_context("train_resnet_jax", ["--workdir=x", *flags])
+    with mock.patch("train.train_resnet_jax.open_training", return_value=Probe()):
+        return bool(run(config_of("default", {}), "x", debug=context.params["debug"]))
+
+
+def runs(data: str, folder: Path) -> dict[str, Any]:
+    """Runs with some keys otherwise; their values show in different facts."""
+    return {
+        "whole": watched_run(data, folder / "whole"),
+        "rarely": watched_run(
+            data, folder / "rarely", **{"log_per_step": 4, "log_per_epoch": 1, "eval_per_epoch": 2, "prefetch": 0}
+        ),
+        "often": watched_run(
+            data,
+            folder / "often",
+            **{"eval_per_epoch": -1, "checkpoint_per_step": 4, "checkpoint_per_epoch": 1, "keep_checkpoints": 2},
+        ),
+        "always": watched_run(
+            data,
+            folder / "always",
+            **{"max_steps": 8, "checkpoint_per_minute": 1e-9},
+        ),
+        "small batches": watched_run(data, folder / "small", **{"num_epochs": 1, "batch_size": 2}),
+        "few batches": watched_run(data, folder / "few", **{"num_epochs": 1, "batch_size": 2, "steps_per_eval": 1}),
+        "part": watched_run(data, folder / "part", **{"max_steps": 10}),
+        "rest": watched_run(data, folder / "part"),
+        "over": watched_run(data, folder / "part"),
+        "seed": watched_run(data, folder / "seed", **{"max_steps": 1, "seed": 1}),
+    }
+
+
+def main() -> None:
+    data, images, tfds, root = sys.argv[1:]
+    folder = Path(root)
+    small = {**SMALL, "max_steps": 2}
+    found = {
+        "counts": counts(),
+        "graphs": graphs(),
+        "debug": [is_debugged("--debug=True"), is_debugged("--debug"), is_debugged()],
+        "runs": runs(data, folder),
+        "errors": {
+            "images": error_of(
+                *arguments(folder / "images", **small, dataset__root=images, dataset__index_dir=folder / "index")
+            ),
+            "tfds": error_of(
+                "--config=configs/tpu.py",
+                *arguments(
+                    folder / "tfds",
+                    **{**small, "dataset.root": tfds, "dataset.name": "imagenet_fake", "dataset.use_tfds": True},
+                ),
+            ),
+            "not finite": error_of(
+                *arguments(folder / "inf", **{**SMALL, "learning_rate": 1e30, "log_per_step": 3}, dataset__root=data)
+            ),
+            "other model": error_of(*arguments(folder / "part", **{**SMALL, "model": "ResNet18"}, dataset__root=data)),
+            "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset__root=data)),
+            "no such model": error_of(
+                *arguments(folder / "none", **{**SMALL, "model": "ResNet51"}, dataset__root=data)
+            ),
+            "batch": error_of(*arguments(folder / "none", **{**SMALL, "batch_size": 1000}, dataset__root=data)),
+        },
+        "losses": {name: series(folder / name, "loss") for name in ("images", "tfds")},
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Exported weights: timm takes them and computes the same; key biases come and go; nothing is half there."""
+
+import argparse
+import json
+
+import pytest
+import timm
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
+
+from dataprep.errors import ConflictError, FormatError, UsageError
+from train.checkpoint import CheckpointFolder
+from train.encoder_weights import read_weights, resized_positions
+from train.export import command, export
+from train.models import create_model
+from train.models.finetune import open_classifier
+
+MICRO = {"patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2}
+
+
+def noisy(model: torch.nn.Module) -> torch.nn.Module:
+    """No zeros that would hide a bias."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.1)
+    return model.eval()
+
+
+@pytest.fixture
+def mae(tmp_path) -> tuple[torch.nn.Module, str]:
+    """A masked autoencoder and its checkpoint."""
+    torch.manual_seed(0)
+    model = noisy(create_model("mae_vit_micro_patch8", image_size=32))
+    saved = CheckpointFolder(str(tmp_path / "run")).save(40, {"step": 40, "model": model.state_dict()})
+    return model, str(tmp_path / "run" / saved.name)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pth"])
+def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
+    model, checkpoint = mae
+    output = tmp_path / f"encoder.{suffix}"
+    done = export(checkpoint, str(output))
+    assert (done.model, done.image_size, done.step, done.num_classes) == ("vit_micro_patch8", 32, 40, 0)
+    assert done.source_digest in checkpoint
+    tensors = load_file(output) if suffix == "safetensors" else torch.load(output, weights_only=True)["model"]
+    theirs = VisionTransformer(img_size=32, num_classes=0, global_pool="token", **MICRO).eval()
+    theirs.load_state_dict(tensors, strict=True)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        every = torch.arange(16).expand(3, -1)
+        assert (theirs.forward_features(images) - model.encode(images, every)).abs().max() < 2e-5
+
+
+def test_timms_own_loading_of_a_named_model(tmp_path):
+    with torch.device("meta"):
+        ours = create_model("mae_vit_base_patch16", image_size=224)
+    torch.save(
+        {"model": {name: torch.zeros(each.shape) for name, each in ours.state_dict().items()}}, tmp_path / "a.pth"
+    )
+    done = export(str(tmp_path / "a.pth"), str(tmp_path / "b.safetensors"))
+    assert done.model == "vit_base_patch16"
+    timm.create_model("vit_base_patch16_224", num_classes=0, checkpoint_path=str(tmp_path / "b.safetensors"))
+
+
+def test_the_same_export_again_is_no_change_and_another_is_refused(mae, tmp_path):
+    _, checkpoint = mae
+    for suffix in ("safetensors", "pth"):
+        output = tmp_path / f"encoder.{suffix}"
+        export(checkpoint, str(output))
+        before = output.read_bytes()
+        export(checkpoint, str(output))
+        assert output.read_bytes() == before
+        with pytest.raises(ConflictError):
+            export(checkpoint, str(output), key_bias="remove")
+        assert output.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"encoder.safetensors", "encoder.pth"}
+
+
+def test_a_key_bias_comes_and_goes_without_changing_what_is_computed(mae, tmp_path):
+    _, checkpoint = mae
+    export(checkpoint, str(tmp_path / "without.safetensors"), key_bias="remove")
+    without = load_file(tmp_path / "without.safetensors")
+    assert "blocks.1.attn.q_bias" in without
+    assert not any(name.endswith("qkv.bias") for name in without)
+    export(str(tmp_path / "without.safetensors"), str(tmp_path / "with.pth"))
+    added = torch.load(tmp_path / "with.pth", weights_only=True)["model"]
+    assert not added["blocks.0.attn.qkv.bias"][64:128].any()
+
+    images = torch.randn(3, 3, 32, 32)
+    found = []
+    for source in (checkpoint, tmp_path / "without.safetensors", tmp_path / "with.pth"):
+        model = open_classifier(None, read_weights(str(source)), image_size=32, num_classes=5, pool="token").eval()
+        torch.manual_seed(1)
+        torch.nn.init.normal_(model.head.weight)
+        with torch.no_grad():
+            found.append(model(images))
+    for other in found[1:]:
+        assert (other - found[0]).abs().max() / found[0].abs().max() < 1e-4
+
+
+def test_a_probe_becomes_one_linear_head_of_timms_model(mae, tmp_path):
+    _, checkpoint = mae
+    weights = read_weights(checkpoint)
+    model = open_classifier(None, weights, image_size=32, num_classes=5, pool="token", linear_probe=True)
+    with torch.no_grad():
+        model.head[0].running_mean.normal_()
+        model.head[0].running_var.uniform_(0.5, 2)
+        model.head[1].bias.normal_()
+    torch.save({"model": model.eval().state_dict()}, tmp_path / "probe.pth")
+    done = export(str(tmp_path / "probe.pth"), str(tmp_path / "probe.safetensors"))
+    assert done.num_classes == 5
+    theirs = VisionTransformer(img_size=32, num_classes=5, global_pool="token", **MICRO).eval()
+    theirs.load_state_dict(load_file(tmp_path / "probe.safetensors"), strict=True)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        assert (theirs(images) - model(images)).abs().max() < 1e-4
+
+
+def test_a_fine_tuned_model_is_timms(mae, tmp_path):
+    model = noisy(open_classifier(None, read_weights(mae[1]), image_size=32, num_classes=5, pool="average"))
+    torch.save({"model": model.state_dict()}, tmp_path / "tuned.pth")
+    export(str(tmp_path / "tuned.pth"), str(tmp_path / "tuned.safetensors"))
+    theirs = VisionTransformer(img_size=32, num_classes=5, global_pool="avg", **MICRO).eval()
+    theirs.load_state_dict(load_file(tmp_path / "tuned.safetensors"), strict=True)
+    images = torch.randn(3, 3, 32, 32)
+    with torch.no_grad():
+        assert (theirs(images) - model(images)).abs().max() < 1e-4
+
+
+def test_positions_follow_the_size_of_the_image(mae):
+    weights = read_weights(mae[1])
+    model = open_classifier(None, weights, image_size=64, num_classes=5, pool="average")
+    assert model.pos_embed.shape == (1, 65, 64)
+    assert torch.equal(model.pos_embed[:, 0], weights.positions[:, 0])
+    square = weights.positions[:, 1:].reshape(1, 4, 4, 64).permute(0, 3, 1, 2)
+    expected = torch.nn.functional.interpolate(square, size=(8, 8), mode="bicubic", align_corners=False)
+    assert torch.equal(model.pos_embed[0, 1:].T.reshape(1, 64, 8, 8), expected)
+    assert resized_positions(weights.positions, 4) is weights.positions
+
+
+def test_a_checkpoint_of_maes_own_code_is_read(mae, tmp_path):
+    state = {"model": mae[0].state_dict(), "epoch": 3, "args": argparse.Namespace(model="mae", lr=None)}
+    torch.save(state, tmp_path / "theirs.pth")
+    assert read_weights(str(tmp_path / "theirs.pth")).encoder.name == "vit_micro_patch8"
+
+
+def test_through_a_bucket(mae, bucket_url, tmp_path):
+    _, checkpoint = mae
+    export(checkpoint, f"{bucket_url}/encoder.safetensors")
+    export(f"{bucket_url}/encoder.safetensors", str(tmp_path / "again.safetensors"))
+    first = read_weights(checkpoint).tensors
+    assert all(torch.equal(each, first[name]) for name, each in load_file(tmp_path / "again.safetensors").items())
+
+
+def test_the_command_says_what_it_wrote(mae, tmp_path, capsys):
+    output = tmp_path / "encoder.safetensors"
+    assert command.main([mae[1], str(output), "--json"], standalone_mode=False) == 0
+    found = json.loads(capsys.readouterr().out)
+    with safe_open(output, "pt") as file:
+        facts = json.loads(file.metadata()["dataprep"])
+    assert facts.items() <= found.items()
+    assert found["bytes"] == output.stat().st_size
+    assert command.main([mae[1], str(output)], standalone_mode=False) == 0
+    assert capsys.readouterr().out.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
+
+
+def test_what_is_no_encoder_is_refused(mae, tmp_path):
+    with pytest.raises(UsageError, match=r"ends with \.safetensors or \.pth"):
+        export(mae[1], str(tmp_path / "encoder.onnx"))
+    with pytest.raises(UsageError, match="not found"):
+        export(str(tmp_path / "none.safetensors"), str(tmp_path / "a.pth"))
+    torch.save({"a": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(FormatError, match="no vision transformer among 1 tensors"):
+        export(str(tmp_path / "other.pth"), str(tmp_path / "a.pth"))
+    torch.save({"step": 3}, tmp_path / "empty.pth")
+    with pytest.raises(FormatError, match="no weights"):
+        export(str(tmp_path / "empty.pth"), str(tmp_path / "a.pth"))
+    (tmp_path / "damaged.safetensors").write_bytes(b"\x08" * 100)
+    with pytest.raises(FormatError, match="damaged, or no safetensors"):
+        export(str(tmp_path / "damaged.safetensors"), str(tmp_path / "a.pth"))
+    with pytest.raises(UsageError, match="--model vit_base_patch16, but"):
+        open_classifier("vit_base_patch16", read_weights(mae[1]), image_size=32, num_classes=5, pool="token")
+    assert not (tmp_path / "a.pth").exists()

@@ -1,0 +1,198 @@
+"""Fine-tuning and probing: exact, resumable, the same however the batch is cut; on XLA in processes of their own."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dataprep.errors import UsageError
+from tests.support.finetuning import PROBE, SMALL, finetune
+from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
+from train.finetune_flags import REFUSED, recipe_flags
+from train.finetune_mae import command, open_training
+from train.models import create_model
+from train.runtime import open_runtime
+
+STEPS = 22
+
+
+@pytest.fixture(scope="module")
+def expected(dataset, tmp_path_factory):
+    """Losses of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert finetune(dataset, output_dir=str(folder), **SMALL) == 0
+    found = losses(folder)
+    assert list(found) == list(range(1, STEPS + 1))
+    return found
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory) -> str:
+    """Weights of a masked autoencoder, as its authors publish theirs."""
+    path = tmp_path_factory.mktemp("pretrained") / "mae.pth"
+    torch.manual_seed(3)
+    torch.save({"model": create_model("mae_vit_micro_patch8", image_size=64).state_dict()}, path)
+    return str(path)
+
+
+def newest(folder: object) -> str:
+    return str(sorted(Path(str(folder)).glob("checkpoint-*.pth"))[-1])
+
+
+def evaluations(folder: object) -> list[dict]:
+    return [line for line in map(json.loads, log_lines(folder)) if "val_accuracy" in line]
+
+
+def test_two_runs_are_the_same_and_another_seed_is_not(dataset, expected, tmp_path):
+    assert finetune(dataset, output_dir=str(tmp_path / "same"), **SMALL) == 0
+    assert losses(tmp_path / "same") == expected
+    finetune(dataset, output_dir=str(tmp_path / "other"), **SMALL, seed=1, max_steps=2)
+    assert losses(tmp_path / "other")[1] != expected[1]
+
+
+def test_stopped_in_the_middle_of_an_epoch_and_resumed(dataset, expected, tmp_path):
+    for stop in (3, 11, 0):  # steps 7 and 15 end epochs
+        assert finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=stop, resume="automatic") == 0
+    assert losses(tmp_path) == expected
+    found = evaluations(tmp_path)
+    assert [line["step"] for line in found] == [7, 15, 22]
+    best = 0.0
+    for line in found:
+        best = max(best, line["val_accuracy"])
+        assert line["val_best_accuracy"] == best
+
+
+def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
+    killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)
+
+
+def test_workers_and_parts_change_nothing(dataset, tmp_path):
+    flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "elem"}
+    finetune(dataset, output_dir=str(tmp_path / "whole"), **flags)
+    expected = losses(tmp_path / "whole")
+    finetune(dataset, output_dir=str(tmp_path / "workers"), **{**flags, "num_workers": 1})
+    assert losses(tmp_path / "workers") == expected
+    finetune(dataset, output_dir=str(tmp_path / "parts"), **flags, accum_iter=4)
+    assert losses(tmp_path / "parts") == pytest.approx(expected, rel=1e-4)
+
+
+def test_all_of_a_pretrained_model_learns_and_the_nearest_to_the_pixels_least(dataset, pretrained, tmp_path):
+    flags = {**SMALL, "finetune": pretrained, "layer_decay": 0.5, "blr": 1e-2, "weight_decay": 0.0}
+    training = open_training(recipe_flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **flags))
+    before = {name: each.clone() for name, each in training.model.state_dict().items()}
+    assert training.run() == 0
+    after = training.model.state_dict()
+    changes = [
+        float((after[name] - before[name]).abs().max())
+        for name in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.1.mlp.fc1.weight", "head.weight")
+    ]
+    assert 0 < changes[0] < changes[1] < changes[2] < changes[3]
+    scales = {group["lr_scale"] for group in training.optimizer.param_groups}
+    assert scales == {1.0, 0.5, 0.25, 0.125}
+
+
+def test_a_probe_trains_its_head_alone_and_is_exact(dataset, pretrained, tmp_path):
+    flags = {**PROBE, "finetune": pretrained}
+    training = open_training(recipe_flags(data_path=dataset, device="cpu", output_dir=str(tmp_path / "a"), **flags))
+    before = {name: each.clone() for name, each in training.model.state_dict().items()}
+    assert training.run() == 0
+    changed = {name for name, each in training.model.state_dict().items() if not torch.equal(each, before[name])}
+    assert changed == {f"head.{name}" for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked")} | {
+        "head.1.weight", "head.1.bias",
+    }  # fmt: skip
+    for stop in (4, 0):
+        finetune(dataset, output_dir=str(tmp_path / "b"), **flags, max_steps=stop, resume="automatic")
+    assert losses(tmp_path / "b") == losses(tmp_path / "a")
+    assert evaluations(tmp_path / "b") == evaluations(tmp_path / "a")
+
+
+def test_evaluation_alone_says_what_the_log_says(dataset, pretrained, tmp_path, capsys):
+    flags = {**PROBE, "finetune": pretrained, "output_dir": str(tmp_path)}
+    finetune(dataset, **flags)
+    capsys.readouterr()
+    shared = ["--data_path", dataset, "--device", "cpu", "--input_size", "32", "--effective_batch_size", "4"]
+    for resume in ("automatic", newest(tmp_path)):
+        arguments = [*shared, "--output_dir", str(tmp_path), "--eval", "--dist_eval", "--linear_probe"]
+        assert command.main([*arguments, "--resume", resume], standalone_mode=False) == 0
+        found = json.loads(capsys.readouterr().out)
+        last = evaluations(tmp_path)[-1]
+        assert (found["accuracy"], found["images"]) == (last["val_accuracy"], last["val_images"])
+        assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
+    with pytest.raises(UsageError, match=r"of another model .*head"):
+        command.main([*shared, "--eval", "--resume", newest(tmp_path)], standalone_mode=False)
+    with pytest.raises(UsageError, match="no checkpoint to evaluate"):
+        command.main(
+            [*shared, "--output_dir", str(tmp_path / "none"), "--eval", "--resume", "automatic"], standalone_mode=False
+        )
+
+
+def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp_path):
+    with start("tests.train.test_finetune_mae", dataset, pretrained, str(tmp_path)) as process:
+        _, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    for kind in ("finetune", "probe"):
+        first = losses(tmp_path / f"{kind}-0")
+        assert len(first) == 5
+        assert losses(tmp_path / f"{kind}-1") == first
+
+
+def test_under_spmd_four_devices_have_the_losses_of_one(dataset, tmp_path):
+    flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "pair", "blr": 1e-3}
+    finetune(dataset, output_dir=str(tmp_path / "one"), **flags)
+    arguments = flags_of(data_path=dataset, device="xla", output_dir=tmp_path / "four", **flags)
+    with start("train.finetune_mae", *arguments, CPU_NUM_DEVICES="4") as process:
+        _, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
+
+
+def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
+    """Five steps; and two, then three more."""
+    for kind, flags in (("finetune", SMALL), ("probe", {**PROBE, "finetune": pretrained})):
+        for name, stops in (("0", [5]), ("1", [2, 5])):
+            for stop in stops:
+                output = str(folder / f"{kind}-{name}")
+                training = open_training(
+                    recipe_flags(data_path=dataset, device="xla", output_dir=output, **flags, max_steps=stop)
+                )
+                training.resume("automatic")
+                training.run()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_flags_without_a_meaning_are_refused_with_the_reason(name):
+    with pytest.raises(UsageError, match=f"--{name}: (there is no launcher|images are augmented once)"):
+        command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
+
+
+def test_mixing_on_two_hosts_is_that_of_one(tmp_path):
+    """Rows of two hosts, one after the other as a mesh has them, against one host's rows."""
+    from train.mixing import MixConfig, Mixer, draw_mixes
+
+    torch.manual_seed(0)
+    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
+    config = MixConfig(mixup=0.8, cutmix=1.0, mode="elem")
+    settings = {"config": config, "runtime": open_runtime("cpu"), "seed": 1, "batch_size": 8, "num_classes": 5}
+    mixed, shares = Mixer(**settings)(images, labels, images.flip(0), labels.flip(0), range(24, 32))
+
+    hosts = torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
+    for rank in (0, 1):
+        mine = hosts[4 * rank : 4 * rank + 4]
+        theirs = hosts.flip(0)[4 * rank : 4 * rank + 4]  # of the whole batch, turned
+        positions = range(24 + rank, 32, 2)
+        part, part_shares = Mixer(**settings)(images[mine], labels[mine], images[theirs], labels[theirs], positions)
+        assert torch.equal(part, mixed[mine])
+        assert torch.equal(part_shares, shares[mine])
+    other = draw_mixes(config, seed=1, positions=range(32, 40), batch_size=8, image_size=16)
+    assert (
+        other.share_N.tolist()
+        != draw_mixes(config, seed=1, positions=range(24, 32), batch_size=8, image_size=16).share_N.tolist()
+    )
+
+
+if __name__ == "__main__":
+    on_xla(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,91 @@
+"""The command lines of the seed systems, as docs/training.md shows them, run on any data with smaller sizes added."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import string
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.demo_data import write_demo
+from tests.support.finished import build_here
+from tests.support.markdown import ROOT, blocks, commands
+from tests.support.training import start
+from train import pretrain_mae, train_resnet
+
+DOCUMENT = "docs/training.md"
+ENTRIES = {"train.pretrain_mae": pretrain_mae.command, "train.train_resnet": train_resnet.command}
+SIZES = {
+    "train.pretrain_mae": "--model mae_vit_micro_patch8 --input_size 32 --effective_batch_size 8 --epochs 1 "
+    "--warmup_epochs 0 --num_workers 2",
+    "train.train_resnet": "--model tiny_cnn --image_size 32 --batch_size 8 --test_set_batch_size 8 --num_epochs 1 "
+    "--log_steps 1 --num_workers 2",
+}
+"""Said after what the document says, so that these count."""
+VARIABLES = {"SAVE_DIR": "out", "LOGDIR": "out", "NUM_EPOCHS": "2", "BATCH_SIZE": "256", "NUM_WORKERS": "8"} | {
+    "TEST_BATCH_SIZE": "64"
+}
+
+
+def seed_command(entry: str, data: str) -> list[str]:
+    """The arguments that the document shows for an entry, with variables in them, as the seeds' scripts have."""
+    (found,) = [
+        command.text
+        for block in blocks(DOCUMENT)
+        if block.info == "sh"
+        for command in commands(block)
+        if command.text.startswith(f"python -m {entry} ") and "$" in command.text
+    ]
+    values = {**VARIABLES, "DATA_DIR": data, "IMAGE_DIR": data}
+    return shlex.split(string.Template(found).substitute(values))[3:] + shlex.split(SIZES[entry])
+
+
+@pytest.fixture(scope="module")
+def kinds(dataset, tmp_path_factory) -> dict[str, str]:
+    """The same photographs: a folder of class folders, a TFDS directory, our shards."""
+    root = tmp_path_factory.mktemp("kinds")
+    write_demo("imagenet", root / "originals", images=70, odd=False)
+    found = {"shards": dataset}
+    for fmt in ("imagefolder", "tfrecord"):
+        built = build_here("imagenet", root / "originals", root / f"{fmt}-ours", fmt)
+        found[fmt] = str(shutil.copytree(built, root / fmt, ignore=shutil.ignore_patterns("dataset.json", "index")))
+    return found
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_seeds_command_line_runs_on(kinds, tmp_path, entry):
+    given = json.dumps({kind: seed_command(entry, data) for kind, data in kinds.items()})
+    cache = str(tmp_path / "cache")
+    with start("tests.train.test_seed_commands", entry, str(tmp_path), given, XDG_CACHE_HOME=cache) as process:
+        _, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    for kind in kinds:
+        lines = [json.loads(line) for line in (tmp_path / kind / "out/log.txt").read_text().splitlines()]
+        assert lines[-1]["epoch"] == pytest.approx(1, abs=0.3), kind
+        assert list((tmp_path / kind).glob("*/checkpoint-*.pth")), kind
+        if entry == "train.train_resnet":
+            assert {"val_accuracy"} <= lines[-1].keys(), kind
+
+
+def test_the_demo_trains_as_the_readme_shows():
+    (array,) = re.findall(r"^mae=\((.*?)\)$", (ROOT / "scripts/demo.sh").read_text(), re.MULTILINE | re.DOTALL)
+    words = shlex.split(array.replace('"$demo/', '"demo/'))
+    shown = [command.text for block in blocks("README.md") if block.info == "sh" for command in commands(block)]
+    assert [shlex.split(each) for each in shown if "train.pretrain_mae" in each] == [words]
+    assert pretrain_mae.command.make_context("pretrain_mae", words[3:]).params["device"] == "xla"
+
+
+def run(entry: str, folder: Path, arguments_of: dict[str, list[str]]) -> None:
+    """Each in a folder of its own; the compiler meets the same graphs again."""
+    for kind, arguments in arguments_of.items():
+        (folder / kind).mkdir()
+        os.chdir(folder / kind)
+        ENTRIES[entry].main(arguments, standalone_mode=False)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))

@@ -1,0 +1,267 @@
+"""The ResNet in JAX: exact, resumable after any end, in one process and in two. JAX runs in processes of its own."""
+
+import contextlib
+import json
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+
+import pytest
+
+from dataprep.demo_data import write_demo
+from tests.support.finished import build_here
+from tests.support.training import start
+from tests.support.training_jax import (
+    SMALL,
+    arguments,
+    ended,
+    environment,
+    killed_and_resumed,
+    launch,
+    numbers,
+    series,
+    train,
+)
+from train.jax_config import Config
+
+ENDS = (7, 15, 22)
+"""Steps after which the three epochs end."""
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("originals")
+    write_demo("imagenet", folder, images=60, odd=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(originals, tmp_path_factory):
+    """What other tools would have written: a dataset without our manifest and index."""
+
+    def build(fmt, *parts):
+        ours = build_here("imagenet", originals, tmp_path_factory.mktemp("ours") / fmt, fmt)
+        theirs = tmp_path_factory.mktemp("theirs")
+        shutil.copytree(
+            ours, theirs.joinpath(*parts), ignore=shutil.ignore_patterns("dataset.json", "index"), dirs_exist_ok=True
+        )
+        return theirs
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="module")
+def found(dataset, plain, compiled, tmp_path_factory):
+    """Facts about many runs in one process, and where they wrote."""
+    images, tfds = plain("imagefolder"), plain("tfrecord", "imagenet_fake", "1.0.0")
+    folder = tmp_path_factory.mktemp("cases")
+    variables = {**environment(compiled), "XDG_CACHE_HOME": str(folder / "cache")}
+    program = ("tests.support.training_jax_cases", dataset, str(images), str(tfds), str(folder))
+    with start(*program, **variables) as process:
+        output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1]) | {"folder": folder, "said": errors}
+
+
+@pytest.fixture(scope="module")
+def runs(found):
+    return found["runs"]
+
+
+@pytest.fixture(scope="module")
+def expected(found):
+    """Numbers of an uninterrupted run."""
+    numbers_of_all = numbers(found["folder"] / "whole")
+    assert list(numbers_of_all[0]) == list(range(1, ENDS[-1] + 1))
+    return numbers_of_all
+
+
+def steps(run, name):
+    return [int(step) for step in run[name]]
+
+
+def test_models_have_the_published_numbers_of_parameters(found):
+    # torchvision's; of ResNet-200 timm's.
+    published = {
+        "ResNet18": 11_689_512,
+        "ResNet34": 21_797_672,
+        "ResNet50": 25_557_032,
+        "ResNet101": 44_549_160,
+        "ResNet152": 60_192_808,
+        "ResNet200": 64_673_832,
+    }
+    assert found["counts"].items() >= published.items()
+
+
+def test_killed_at_a_random_step_and_resumed(dataset, compiled, expected, tmp_path):
+    flags = arguments(tmp_path, dataset__root=dataset, checkpoint_per_step=2, **SMALL)[1:]
+    killed_and_resumed(tmp_path, expected, random.Random(), flags, **environment(compiled))
+
+
+def test_a_checkpoint_on_sigterm(dataset, compiled, expected, tmp_path):
+    flags = arguments(tmp_path, dataset__root=dataset, **SMALL)
+    with launch(*flags, **environment(compiled)) as process:
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        errors = ended(process, 143)
+    done = len(series(tmp_path, "loss"))
+    assert f"stopped by a signal after step {done}; the same command goes on" in errors
+    assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.npz"))) == 1
+    newest = next(iter(tmp_path.glob("checkpoint-*.npz")))
+    older = tmp_path / f"checkpoint-{done + 1:09d}-{'0' * 16}.npz"
+    shutil.copy(newest, older)  # newer by its name, of other bytes than that says
+    errors = train(*flags, **environment(compiled))
+    assert f"{older}: " in errors
+    assert "damaged; skipped" in errors
+    assert f"goes on after step {done}" in errors
+    assert numbers(tmp_path) == expected
+
+
+def test_stopped_in_the_middle_of_an_epoch_and_resumed(found, runs, expected):
+    assert [runs[name]["step"] for name in ("part", "rest", "over")] == [10, 22, 22]
+    assert numbers(found["folder"] / "part") == expected
+    assert runs["over"]["saved"] == []
+
+
+@pytest.fixture
+def port():
+    """A free one, below those that any connection of another program may be given meanwhile."""
+    for port in random.sample(range(20_000, 30_000), 50):
+        with contextlib.suppress(OSError), socket.create_server(("localhost", port)):
+            return port
+    raise OSError("no free port")
+
+
+def in_two_processes(port, devices, compiled, *flags):
+    cluster = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
+    variables = environment(compiled, devices) | cluster
+    return [launch(*flags, JAX_PROCESS_ID=str(rank), **variables) for rank in range(2)]
+
+
+def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
+    dataset, compiled, expected, port, tmp_path
+):
+    flags = arguments(tmp_path / "two", dataset__root=dataset, **SMALL)
+    pair = in_two_processes(port, 2, compiled, *flags)
+    train(*arguments(tmp_path / "four", dataset__root=dataset, **SMALL), **environment(compiled, 4))
+    for process in pair:
+        ended(process)
+    two, four = numbers(tmp_path / "two"), numbers(tmp_path / "four")
+    for name, *values in zip(("loss", "accuracy", "lr", "val_loss", "val_accuracy"), two, four, expected, strict=True):
+        for other in values[1:]:
+            assert values[0] == pytest.approx(other, abs=1e-5), name
+    assert len(list((tmp_path / "two").glob("checkpoint-*.npz"))) == 1
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset, compiled, port, tmp_path):
+    flags = arguments(tmp_path, dataset__root=dataset, **{**SMALL, "num_epochs": 500})
+    first, second = in_two_processes(port, 1, compiled, *flags)
+    for _ in range(3):
+        first.stdout.readline()
+    second.send_signal(signal.SIGTERM)
+    assert "the same command goes on" in ended(first, 143)
+    ended(second, 143)
+    (saved,) = tmp_path.glob("checkpoint-*.npz")
+    assert f"checkpoint-{len(series(tmp_path, 'loss')):09d}-" in saved.name
+
+
+def test_any_data_of_others_and_the_command_line_of_resnet_jax(found, expected):
+    assert found["errors"]["images"] == found["errors"]["tfds"] == ""
+    assert list(found["losses"]["images"]) == list(found["losses"]["tfds"]) == ["1", "2"]
+    assert (found["folder"] / "index" / "dataset.json").exists()
+
+
+def test_nothing_is_compiled_to_debug(found):
+    assert found["debug"] == [True, True, False]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
+    assert "the loss is nan, expected a finite one; of 8 samples the first are n" in found["errors"]["not finite"]
+    (report,) = (found["folder"] / "inf").glob("not-finite-*.json")
+    assert len(set(json.loads(report.read_text())["keys"])) == 8
+    assert not list((found["folder"] / "inf").glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other model", ": absent, in this model (64,); use the same --config.model"),
+        ("other batch", "the state is of another sequence"),
+        ("no such model", "no model 'ResNet51'; did you mean"),
+        ("batch", "make no batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(found, name, message):
+    assert message in found["errors"][name]
+
+
+def test_tensorboard_shows_epochs_times_1000(found):
+    shown = scalar_steps(found["folder"] / "whole")
+    assert shown["train/loss"] == list(range(1, 23))
+    assert shown["ep_train/loss"] == [round(1000 * 8 * step / 60) for step in range(1, 23)]
+    assert shown["val/accuracy"] == list(ENDS)
+    assert shown["ep_val/accuracy"] == [round(1000 * 8 * step / 60) for step in ENDS]
+
+
+def scalar_steps(folder):
+    """The x-axis of each tag."""
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, found = path.read_bytes(), {}
+    while data:
+        (size,) = struct.unpack_from("<Q", data)
+        event, data = data[12 : 12 + size], data[16 + size :]
+        low, high = event[10], event[11]  # after the time: a number of up to two bytes, seven bits each
+        step = low if low < 0x80 else low & 0x7F | high << 7
+        for tag in re.findall(rb"\x0a[\x01-\x1f]([ -~]+)\x15", event):
+            found.setdefault(tag.decode(), []).append(step)
+    return found
+
+
+GRAPH_KEYS = ("model", "image_size", "half_precision", "momentum", "weight_decay")
+
+
+@pytest.mark.parametrize("key", GRAPH_KEYS)
+def test_keys_of_the_graph(found, key):
+    assert found["graphs"][key] != found["graphs"][""]
+
+
+FILE_KEYS = {
+    "log_per_step": lambda runs: steps(runs["rarely"], "loss") == [4, 7, 8, 12, 15, 16, 20, 22],
+    "log_per_epoch": lambda runs: {7, 15} <= set(steps(runs["rarely"], "loss")),
+    "eval_per_epoch": lambda runs: (
+        [steps(runs[name], "val_images") for name in ("whole", "rarely", "often")] == [list(ENDS), [15, 22], []]
+    ),
+    "steps_per_eval": lambda runs: (
+        [set(runs[name]["val_images"].values()) for name in ("whole", "small batches", "few batches")]
+        == [{3}, {3}, {2}]
+    ),
+    "checkpoint_per_epoch": lambda runs: runs["often"]["saved"] == [4, 7, 8, 12, 15, 16, 20, 22],
+    "checkpoint_per_step": lambda runs: {4, 8, 12, 16, 20} <= set(runs["often"]["saved"]),
+    "checkpoint_per_minute": lambda runs: runs["always"]["saved"] == list(range(1, 9)),
+    "keep_checkpoints": lambda runs: [runs[name]["kept"] for name in ("whole", "often", "always")] == [1, 2, 3],
+    "max_steps": lambda runs: runs["always"]["step"] == 8,
+    "prefetch": lambda runs: [runs[name]["ahead"] for name in ("whole", "rarely")] == [2, 0],
+    "seed": lambda runs: runs["seed"]["loss"]["1"] != runs["whole"]["loss"]["1"],
+}
+"""Keys, and how they show in what a run writes."""
+
+
+@pytest.mark.parametrize("key", FILE_KEYS)
+def test_keys_of_what_a_run_does(runs, key):
+    assert FILE_KEYS[key](runs)
+
+
+def test_every_key_has_a_test():
+    from tests.train.test_jax_config import LOADER, SCHEDULE
+
+    of_data = {"dataset.root", "dataset.name", "dataset.use_tfds", "dataset.index_dir"}
+    assert {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *of_data} == Config().values().keys()

@@ -1,0 +1,134 @@
+"""The entry: exact, resumable after any end, on any kind of data; on several XLA devices as on one."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataprep.demo_data import write_demo
+from tests.support.finished import build_here
+from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
+from tests.support.training_fsdp import SMALL, TOLERANCE
+from train.train_vit import command
+
+STEPS = 15
+DROPOUT = {"pos_dropout": 0.1, "att_dropout": 0.1, "mlp_dropout": 0.1}
+
+
+def train(folder: Path, *more: str, **flags: Any) -> dict[int, float]:
+    """Losses of a run in this process."""
+    values = {"device": "cpu", "ckpt_dir": folder, **SMALL, **flags}
+    assert command.main([*flags_of(**values), *more], standalone_mode=False) == 0
+    return losses(folder)
+
+
+@pytest.fixture(scope="module")
+def expected(dataset, tmp_path_factory) -> dict[int, float]:
+    """Losses of an uninterrupted run."""
+    found = train(tmp_path_factory.mktemp("whole"), data_path=dataset)
+    assert list(found) == list(range(1, STEPS + 1))
+    return found
+
+
+def test_two_runs_are_the_same_and_a_stopped_one_goes_on_with_the_same_dropout(dataset, expected, tmp_path):
+    assert train(tmp_path / "same", data_path=dataset) == expected
+    whole = train(tmp_path / "whole", data_path=dataset, **DROPOUT)
+    assert whole != expected
+    for stop in (3, 9, 0):
+        found = train(tmp_path / "stopped", data_path=dataset, max_steps=stop, resume="automatic", **DROPOUT)
+    assert found == whole
+
+
+def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+    flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
+    killed_and_resumed("train.train_vit", tmp_path, expected, random.Random(), **flags)
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole(dataset, expected, tmp_path):
+    found = train(tmp_path, data_path=dataset, accum_iter=4, max_steps=5)
+    assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def kinds(dataset, tmp_path_factory) -> dict[str, str]:
+    """The same photographs as anyone has them: class folders, a TFDS directory, our shards."""
+    root = tmp_path_factory.mktemp("kinds")
+    write_demo("imagenet", root / "originals", images=60, odd=False)
+    found = {"shards": dataset}
+    for kind, fmt in (("folder", "imagefolder"), ("tfds", "tfrecord")):
+        found[kind] = build_here("imagenet", root / "originals", root / kind, fmt)
+        (root / kind / "dataset.json").unlink()
+        shutil.rmtree(root / kind / "index")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["folder", "tfds", "shards"])
+def test_the_seeds_command_line(kinds, tmp_path, monkeypatch, kind):
+    """Sizes, steps and folders alone are smaller."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PJRT_DEVICE")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    line = (
+        f"--data_dir {kinds[kind]} --ckpt_dir {tmp_path} --image_size 16 --patch_size 8 --embed_dim 32 --mlp_ratio 4.0 "
+        "--num_heads 2 --num_blocks 2 --batch_size 8 --num_epochs 2 --lr 1e-3 --weight_decay 0.1 --clip_grad_norm 1.0 "
+        "--warmup_steps 3 --log_step_interval 5"
+    )
+    assert command.main(line.split(), standalone_mode=False) == 0
+    lines = [json.loads(line) for line in log_lines(tmp_path)]
+    assert [line["step"] for line in lines if "loss" in line] == [5, 10, 15]
+    (evaluated,) = [line for line in lines if "loss" not in line]
+    assert (evaluated["step"], evaluated["val_images"]) == (15, 3)
+
+
+def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_goes_on(dataset, expected, tmp_path):
+    """Saved on four devices, by steps; gone on with on two, and on one that knows nothing of FSDP."""
+    flags = {"data_path": dataset, "device": "xla", **SMALL}
+    four = tmp_path / "4"
+    run_all({four: ("4", flags_of(**flags, max_steps=5, ckpt_interval_steps=2))})
+    assert losses(four) == pytest.approx({step: expected[step] for step in range(1, 6)}, abs=TOLERANCE)
+    assert len(list(four.glob("checkpoint-*.json"))) == 3
+    assert not list(four.glob("checkpoint-*.pth"))
+    goes_on = flags_of(**flags, max_steps=8, resume="automatic")
+    for name in ("2", "1"):
+        shutil.copytree(four, tmp_path / name)
+    run_all({tmp_path / name: (name, goes_on) for name in ("2", "1")})
+    for name in ("2", "1"):
+        found = losses(tmp_path / name)
+        assert found == pytest.approx({step: expected[step] for step in range(1, 9)}, abs=TOLERANCE), name
+    assert list((tmp_path / "1").glob("checkpoint-000000008-*.pth"))
+    assert list((tmp_path / "2").glob("checkpoint-000000008-*.json"))
+    back = train(tmp_path / "cpu", data_path=dataset, max_steps=8, resume=str(next(four.glob("checkpoint-*5-*.json"))))
+    assert back == pytest.approx({step: expected[step] for step in range(6, 9)}, abs=TOLERANCE)
+
+
+def test_under_fsdp_a_stopped_run_goes_on_bit_for_bit_with_the_same_dropout(dataset, tmp_path):
+    with start("tests.support.training_fsdp", "exact", dataset, str(tmp_path), CPU_NUM_DEVICES="2") as process:
+        _, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors[-3000:]
+
+
+def test_each_of_four_devices_holds_a_quarter_as_planned(dataset):
+    with start("tests.support.training_fsdp", "held", dataset, CPU_NUM_DEVICES="4") as process:
+        output, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors[-3000:]
+    found = json.loads(output.splitlines()[-1])
+    devices = {f"CPU:{number}" for number in range(4)}
+    planned, whole = found["planned"], found["whole"]
+    assert found["weights"] == dict.fromkeys(devices, planned)
+    assert found["moments"] == dict.fromkeys(devices, 2 * planned)
+    assert whole / 4 <= planned < 1.01 * whole / 4
+
+
+def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
+    """Side by side, each in a process of its own on its number of devices."""
+    running = [
+        start("train.train_vit", *arguments, "--ckpt_dir", str(folder), CPU_NUM_DEVICES=devices)
+        for folder, (devices, arguments) in runs.items()
+    ]
+    for process in running:
+        with process:
+            _, errors = process.communicate(timeout=500)
+        assert process.returncode == 0, errors[-3000:]

@@ -1,0 +1,190 @@
+"""Every flag does something: another loss, another learning rate, other weights, other files; or is refused."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from dataprep.errors import UsageError
+from tests.support.training import losses
+from train.checkpoint import load_file
+from train.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES
+from train.train_vit import command, open_training
+from train.vit_flags import REFUSED, Flags
+
+SMALL: dict[str, Any] = {
+    "image_size": 16,
+    "patch_size": 8,
+    "embed_dim": 32,
+    "num_heads": 2,
+    "num_blocks": 2,
+    "batch_size": 8,
+    "epochs": 2,
+    "warmup_steps": 3,
+    "log_interval_steps": 1,
+    "num_workers": 2,
+    "max_steps": 3,
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "fake_data": {"fake_data": True},
+    "image_size": {"image_size": 24},
+    "patch_size": {"patch_size": 4},
+    "embed_dim": {"embed_dim": 48},
+    "num_heads": {"num_heads": 4},
+    "num_blocks": {"num_blocks": 1},
+    "mlp_ratio": {"mlp_ratio": 2.0},
+    "pos_dropout": {"pos_dropout": 0.5},
+    "att_dropout": {"att_dropout": 0.5},
+    "mlp_dropout": {"mlp_dropout": 0.5},
+    "num_classes": {"num_classes": 1001},
+    "batch_size": {"batch_size": 4},
+    "accum_iter": {"accum_iter": 2},
+    "epochs": {"epochs": 3},
+    "max_steps": {"max_steps": 2},
+    "lr": {"lr": 1e-2},
+    "weight_decay": {"weight_decay": 5.0},
+    "clip_grad_norm": {"clip_grad_norm": 1e-3},
+    "warmup_steps": {"warmup_steps": 2},
+    "precision": {"precision": "bfloat16"},
+    "seed": {"seed": 1},
+    "ckpt_interval_steps": {"ckpt_interval_steps": 1},
+    "ckpt_interval_minutes": {"ckpt_interval_minutes": 1e-9},
+    "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
+    "log_interval_steps": {"log_interval_steps": 2},
+    "profile_steps": {"profile_steps": "1:2"},
+}
+AGAINST = {"keep_checkpoints": {"ckpt_interval_steps": 1}, "epochs": {"max_steps": 6}}
+"""What the change is compared with, where that is not a plain run."""
+TOGETHER = {"epochs": {"max_steps": 6}}
+HERE = {"no_grad_ckpt", "ckpt_interval", "test_epoch_interval", "resume_epoch", "num_workers"} | {
+    "plan", "plan_devices", "json",
+}  # fmt: skip
+"""Shown below, or by the other tests of this entry."""
+ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "run_without_fsdp"} | {
+    "pin_mem", "device", "use_xla", "diagnose",
+}  # fmt: skip
+
+
+def train(dataset, **flags: Any) -> int:
+    """In this process; the exit code."""
+    return open_training(Flags(**{"data_path": dataset, "device": "cpu", "output_dir": "", **SMALL, **flags})).run()
+
+
+def traces(dataset, folder, **flags: Any) -> dict[str, Any]:
+    """All that three steps leave behind."""
+    train(dataset, output_dir=str(folder), **flags)
+    lines = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
+    checkpoints = sorted(folder.glob("checkpoint-*.pth"))
+    weights = load_file(checkpoints[-1], None)["model"]
+    return {
+        "log": [(line["step"], line.get("loss"), line.get("lr")) for line in lines],
+        "steps": [path.name[:20] for path in checkpoints],
+        "weights": {name: tuple(each.shape) for name, each in weights.items()},
+        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
+        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
+    }
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Traces of a plain run, made once."""
+    return {}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_it_changes_something(dataset, plain, tmp_path, name):
+    against = json.dumps(AGAINST.get(name, {}))
+    if against not in plain:
+        plain[against] = traces(dataset, tmp_path / "plain", **json.loads(against))
+    assert traces(dataset, tmp_path / "changed", **CHANGES[name], **TOGETHER.get(name, {})) != plain[against]
+
+
+def test_the_same_flags_change_nothing(dataset, tmp_path):
+    flags = {"pos_dropout": 0.1, "att_dropout": 0.1, "mlp_dropout": 0.1}
+    assert traces(dataset, tmp_path / "a", **flags) == traces(dataset, tmp_path / "b", **flags)
+
+
+def test_every_flag_is_shown_here_or_elsewhere():
+    assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | HERE | ELSEWHERE
+
+
+def test_blocks_are_computed_twice_unless_they_are_kept(dataset, tmp_path):
+    calls = {}
+    for kept in (False, True):
+        training = open_training(
+            Flags(data_path=dataset, device="cpu", **SMALL, no_grad_ckpt=kept, output_dir=str(tmp_path / str(kept)))
+        )
+        counted = calls.setdefault(kept, [])
+        training.model.blocks[0].attn.register_forward_hook(lambda *_, counted=counted: counted.append(1))
+        training.run()
+    assert [len(calls[kept]) for kept in (False, True)] == [2 * SMALL["max_steps"], SMALL["max_steps"]]
+    assert losses(tmp_path / "False") == losses(tmp_path / "True")
+
+
+def test_epochs_between_checkpoints_and_evaluations(dataset, tmp_path):
+    flags = {"epochs": 5, "max_steps": 0, "ckpt_interval": 2, "test_epoch_interval": 3, "keep_checkpoints": 9}
+    train(dataset, output_dir=str(tmp_path), **flags)
+    steps = sorted(int(path.name[11:20]) for path in tmp_path.glob("checkpoint-*.pth"))
+    assert steps == [15, 30, 37]  # after 2, 4, 5 epochs of 60 images in batches of 8
+    lines = [json.loads(line) for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" not in line] == [22, 37]  # after 3 and 5 epochs
+
+
+def test_an_epoch_is_resumed(dataset, tmp_path, capsys):
+    flags = {"epochs": 2, "max_steps": 0, "ckpt_interval": 1, "log_interval_steps": 1, "device": "cpu"}
+    train(dataset, output_dir=str(tmp_path), **flags)
+    capsys.readouterr()
+    names = {"epochs": "num_epochs", "log_interval_steps": "log_step_interval", "ckpt_interval": "ckpt_epoch_interval"}
+    values = {names.get(name, name): value for name, value in {**SMALL, **flags}.items()}
+    arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    arguments += ["--data_dir", dataset, "--ckpt_dir", str(tmp_path)]
+    assert command.main([*arguments, "--resume_epoch", "1"], standalone_mode=False) == 0
+    assert "goes on after step 7" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"--resume_epoch 9: .* has no checkpoint after step 67"):
+        command.main([*arguments, "--resume_epoch", "9"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_meaning_is_refused_with_the_reason(name):
+    with pytest.raises(UsageError, match=f"^--{name}: .{{20,}}"):
+        command.main([f"--{name}"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"num_blocks": 0}, "--num_blocks must be 1 or more, got 0"),
+        ({"warmup_steps": 10000}, r"--warmup_steps 10,000 of 15 steps in all; .* e\.g\. 1$"),
+        ({"resume_epoch": 1, "resume": "automatic"}, "--resume_epoch and --resume; give one of them"),
+        ({"json": True}, "--json is for --plan"),
+        ({"fake_data": True, "diagnose": True}, "--fake_data has none"),
+        ({"att_dropout": 1.0}, "att_dropout must be at least 0 and below 1, got 1.0"),
+        ({"num_classes": 2}, "--num_classes 2, the data have"),
+        ({"batch_size": 7, "accum_iter": 2}, "--batch_size 7 cannot be shared by 1 devices x 2 parts"),
+    ],
+)
+def test_what_does_not_fit_is_refused(dataset, flags, message):
+    with pytest.raises(UsageError, match=message):
+        train(dataset, **flags)
+
+
+def test_fake_images_are_as_many_as_imagenet_has_and_read_nothing(tmp_path, monkeypatch):
+    flags = {**SMALL, "fake_data": True, "data_path": str(tmp_path / "none"), "device": "cpu", "batch_size": 1024}
+    training = open_training(Flags(**flags, output_dir=""))
+    loader, validation = training.loader, training.task.validation
+    assert (loader.order.num_samples, validation.order.num_samples) == (TRAINING_IMAGES, VALIDATION_IMAGES)
+    assert loader.order.first_batch(1) == 1_281_167 // 1024
+    *_, last = iter(validation)
+    assert (int(last.mask.sum()), int((last.labels == -1).sum())) == (50_000 % 1024, 1024 - 50_000 % 1024)
+    batches = iter(loader)
+    state = [next(batches) for _ in range(3)][-1].state
+    again = open_training(Flags(**flags, output_dir="")).loader
+    again.load_state_dict(state)
+    assert next(iter(again)).keys[0] == next(batches).keys[0] == "fake-3072"
+    assert not (tmp_path / "none").exists()
+
+
+def test_decoding_threads(dataset):
+    flags = Flags(data_path=dataset, device="cpu", output_dir="", **{**SMALL, "num_workers": 3})
+    assert open_training(flags).loader.config.num_threads == 3

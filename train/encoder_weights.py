@@ -1,0 +1,219 @@
+"""Weights of vision transformers from files of ours and others, by timm's names.
+
+Read are checkpoints of `train.pretrain_mae` and `train.finetune_mae`, the published MAE files ({"model": ...}), and
+timm's state dicts, as .pth or .safetensors. Where queries, keys and values have their biases in one vector (timm,
+ViTDet), and where keys have none (BEiT, `--no_k_bias_in_vit`), is converted both ways: a key's bias changes nothing.
+
+Shapes: L tokens, D the width.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dataprep.errors import FormatError, UsageError
+from dataprep.storage import open_storage
+from train.checkpoint import TORCH, load_any
+from train.models import mae_config, mae_names
+from train.models.mae import MAEConfig
+from train.models.vit import BlockConfig
+
+SAFETENSORS = ".safetensors"
+_PRETRAINING = ("decoder_", "mask_token")
+"""Names that belong to what is dropped after pretraining."""
+_SIDE = 224
+_NAMED = re.compile(r"vit_([a-z]+)_patch(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The size of a vision transformer."""
+
+    size: str
+    """`base`, `large`, …"""
+    patch_size: int
+    depth: int
+    block: BlockConfig
+
+    @property
+    def name(self) -> str:
+        """E.g. `vit_base_patch16`."""
+        return f"vit_{self.size}_patch{self.patch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a file holds."""
+
+    url: str
+    tensors: dict[str, torch.Tensor]
+    """On the host, without those of a decoder."""
+    step: int | None
+    """Updates after which they were saved, where the file says it."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """Whose weights they are.
+
+        Raises:
+            FormatError: Of none that is known here.
+        """
+        try:
+            dim, _, _, patch_size = self.tensors["patch_embed.proj.weight"].shape
+            has_k_bias = "blocks.0.attn.qkv.bias" in self.tensors
+        except (KeyError, ValueError):
+            raise FormatError(
+                f"{self.url}: no vision transformer among {len(self.tensors):,} tensors; expected "
+                "patch_embed.proj.weight, blocks.0.…, as MAE and timm name them"
+            ) from None
+        depth = len({name.split(".")[1] for name in self.tensors if name.startswith("blocks.")})
+        for size, config in _sizes().items():
+            if (config.encoder.dim, config.encoder_depth) == (dim, depth):
+                block = replace(config.encoder, k_bias=has_k_bias)
+                return Encoder(size, patch_size, depth, block)
+        raise FormatError(
+            f"{self.url}: {depth} blocks of width {dim} are no encoder that is known; there are {_known_sizes()}"
+        )
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Of a class token and a square of patches, (1, L, D).
+
+        Raises:
+            FormatError: There are none.
+        """
+        positions_1LD = self.tensors.get("pos_embed", torch.empty(1, 0, 0))
+        tokens = positions_1LD.shape[1]
+        if tokens < 2 or math.isqrt(tokens - 1) ** 2 != tokens - 1:
+            raise FormatError(
+                f"{self.url}: pos_embed of {tokens} tokens, expected a class token and a square of patches"
+            )
+        return positions_1LD
+
+    @property
+    def image_size(self) -> int:
+        """Side of the images that they were trained on, pixels."""
+        return math.isqrt(self.positions.shape[1] - 1) * self.encoder.patch_size
+
+
+def read_weights(url: str) -> Weights:
+    """Read a file on a disk or gs://.
+
+    Raises:
+        UsageError: There is none.
+        FormatError: It is damaged, or holds no weights.
+    """
+    return weights_of(url, _read_safetensors(url) if url.endswith(SAFETENSORS) else _read_torch(url))
+
+
+def weights_of(url: str, state: dict[str, Any]) -> Weights:
+    """Those in what was read.
+
+    Raises:
+        FormatError: There are none.
+    """
+    named = state.get("model", state)
+    if not isinstance(named, dict) or not all(isinstance(each, torch.Tensor) for each in named.values()):
+        raise FormatError(f'{url}: no weights; expected tensors by their names, or those under "model"')
+    step = state.get("step")
+    kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
+    return Weights(url, kept, step if isinstance(step, int) else None)
+
+
+def source_digest(url: str) -> str:
+    """First 16 digits of a file's SHA-256; a checkpoint of ours has them in its name."""
+    folder, _, name = url.rpartition("/")
+    if named := TORCH.parse(name):
+        return named.digest
+    with open_storage(folder or ".").open(name) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]  # type: ignore[arg-type]
+
+
+def named_encoder(name: str) -> Encoder:
+    """By a name such as `vit_base_patch16`; any patch goes with any size.
+
+    Raises:
+        UsageError: There is no such size.
+    """
+    match = _NAMED.fullmatch(name)
+    config = _sizes().get(match[1]) if match else None
+    if match is None or config is None:
+        raise UsageError(f"no encoder {name!r}; expected vit_SIZE_patchN of {_known_sizes()}, e.g. vit_base_patch16")
+    return Encoder(match[1], int(match[2]), config.encoder_depth, config.encoder)
+
+
+def resized_positions(pos_embed_1LD: torch.Tensor, grid: int) -> torch.Tensor:
+    """Positions of a class token and a square of patches, for another square: bicubic, as MAE's fine-tuning does."""
+    class_1LD, patches_1LD = pos_embed_1LD[:, :1], pos_embed_1LD[:, 1:]
+    side = math.isqrt(patches_1LD.shape[1])
+    if side == grid:
+        return pos_embed_1LD
+    square = patches_1LD.reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(square, size=(grid, grid), mode="bicubic", align_corners=False)
+    return torch.cat([class_1LD, resized.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
+
+
+def with_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Biases of queries, keys and values in one vector, `qkv.bias`; of keys that had none they are 0."""
+    out = dict(tensors)
+    for name in [name for name in tensors if name.endswith("attn.q_bias")]:
+        prefix = name.removesuffix("q_bias")
+        query, value = out.pop(name), out.pop(f"{prefix}v_bias")
+        out[f"{prefix}qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    return out
+
+
+def without_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Biases of queries and values, `q_bias` and `v_bias`; those of keys, which shift all scores alike, are dropped."""
+    out = dict(tensors)
+    for name in [name for name in tensors if name.endswith("attn.qkv.bias")]:
+        prefix = name.removesuffix("qkv.bias")
+        query, _, value = out.pop(name).chunk(3)
+        out |= {f"{prefix}q_bias": query.clone(), f"{prefix}v_bias": value.clone()}
+    return out
+
+
+@cache
+def _sizes() -> dict[str, MAEConfig]:
+    """A masked autoencoder of each size of encoder."""
+    sizes: dict[str, MAEConfig] = {}
+    for name in mae_names():
+        size = name.split("_")[2]
+        if size not in sizes:
+            sizes[size] = mae_config(name, image_size=_SIDE)
+    return sizes
+
+
+def _known_sizes() -> str:
+    return ", ".join(f"{size} ({config.encoder_depth} x {config.encoder.dim})" for size, config in _sizes().items())
+
+
+def _read_torch(url: str) -> dict[str, Any]:
+    # Checkpoints of MAE's own code hold their flags, a Namespace, which is data.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return load_any(url)
+
+
+def _read_safetensors(url: str) -> dict[str, Any]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+    except ImportError:
+        raise UsageError(f"{url} needs safetensors: pip install 'dataprep[finetune]'") from None
+    folder, _, name = url.rpartition("/")
+    try:
+        tensors: dict[str, Any] = load(open_storage(folder or ".").read(name))
+    except FileNotFoundError:
+        raise UsageError(f"{url}: not found; give a checkpoint, a .pth or a .safetensors file") from None
+    except SafetensorError as error:
+        raise FormatError(f"{url}: damaged, or no safetensors ({error})") from None
+    return tensors

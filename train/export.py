@@ -1,0 +1,150 @@
+"""The weights of a checkpoint as a file that timm, ViTDet and others read.
+
+python -m train.export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
+timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import torch
+
+from dataprep.errors import UsageError
+from dataprep.storage import disk_errors, open_storage
+from dataprep.storage.checksums import crc32c_of_file
+from train.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
+from train.entry import run_entry
+from train.models.finetune import folded_head
+
+SUFFIXES = (SAFETENSORS, ".pth")
+KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
+    "add": with_key_bias,
+    "remove": without_key_bias,
+    "keep": dict,
+}
+EPILOG = """\b
+Examples:
+  python -m train.export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
+  python -m train.export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
+
+\b
+Exit codes: 0 written, or there already with the same bytes; 1 damaged, or other bytes stand there; 2 usage or input.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written."""
+
+    output: str
+    model: str
+    """E.g. `vit_base_patch16`."""
+    image_size: int
+    """Side of the images, pixels."""
+    num_classes: int
+    """0: the encoder alone."""
+    tensors: int
+    parameters: int
+    bytes: int
+    step: int | None
+    """Updates after which the source was saved, where it says so."""
+    source: str
+    source_digest: str
+    """First 16 digits of the SHA-256 of its bytes."""
+
+
+def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
+    """Write an encoder, and a classifier's head where there is one, create-only: whole or not at all.
+
+    Args:
+        source: A checkpoint of ours, whole or sharded, a published MAE file, or timm's; on a disk or gs://.
+        output: A .safetensors or .pth file on a disk or gs://.
+        key_bias: `add`: one bias of queries, keys and values, as timm and ViTDet have it; `remove`: of queries and
+            values, as BEiT has them; `keep`: as the source.
+
+    Raises:
+        UsageError: The source is not there, or the output is of neither kind.
+        FormatError: The source is damaged, or of no encoder that is known.
+        ConflictError: Other bytes stand at the output.
+    """
+    if not output.endswith(SUFFIXES):
+        raise UsageError(f"{output}: expected a name that ends with {' or '.join(SUFFIXES)}")
+    weights = read_weights(source)
+    tensors = {
+        name: each.detach().contiguous()
+        for name, each in sorted(KEY_BIAS[key_bias](folded_head(weights.tensors)).items())
+    }
+    facts = {
+        "model": weights.encoder.name,
+        "image_size": weights.image_size,
+        "num_classes": len(tensors.get("head.bias", ())),
+        "step": weights.step,
+        "source": source.rpartition("/")[2],
+        "source_digest": source_digest(source),
+    }
+    folder, _, name = output.rpartition("/")
+    storage = open_storage(folder or ".")
+    spool = storage.spool_path(name)
+    with disk_errors(spool):
+        _write(spool, tensors, {key: value for key, value in facts.items() if value is not None}, name)
+        num_bytes = spool.stat().st_size
+    storage.publish(spool, name, crc32c_of_file(spool))
+    return Exported(
+        output=output,
+        tensors=len(tensors),
+        parameters=sum(each.numel() for each in tensors.values()),
+        bytes=num_bytes,
+        **facts,  # type: ignore[arg-type]
+    )
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object], name: str) -> None:
+    """The same tensors and facts make the same bytes."""
+    if name.endswith(SAFETENSORS):
+        try:
+            from safetensors.torch import save_file
+        except ImportError:
+            raise UsageError(f"{name} needs safetensors: pip install 'dataprep[finetune]', or give .pth") from None
+        save_file(tensors, path, {"dataprep": json.dumps(facts)})
+        return
+    with path.open("wb") as file:  # given a path, torch writes its name into the file
+        torch.save({"model": tensors, "metadata": facts}, file)
+
+
+@click.command("export", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.argument("checkpoint")
+@click.argument("output")
+@click.option(
+    "--key_bias",
+    type=click.Choice(list(KEY_BIAS)),
+    default="add",
+    show_default=True,
+    help="add: one bias of queries, keys and values, as timm and ViTDet have it; remove: none of keys, as BEiT.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
+    """Write the weights of CHECKPOINT as OUTPUT, .safetensors or .pth, with timm's names."""
+    done = export(checkpoint, output, key_bias=key_bias)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=1))
+        return 0
+    head = f", {done.num_classes:,} classes" if done.num_classes else ""
+    click.echo(
+        f"{done.output}: {done.model} at {done.image_size} pixels{head}, {done.tensors:,} tensors, "
+        f"{done.parameters:,} parameters, {done.bytes:,} bytes"
+    )
+    return 0
+
+
+def main() -> None:
+    """Entry point."""
+    run_entry(command)
+
+
+if __name__ == "__main__":
+    main()
