@@ -9,13 +9,14 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help demo test lint setup soak bench bench-setup clean
+.PHONY: help demo test cluster-test lint setup soak bench bench-setup clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO packs them, build and verify shards, train on them"
 	@echo "make test        set up and run all tests"
 	@echo "make lint        style, types, import contracts"
 	@echo "make setup       everything for development into .venv"
-	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate"
+	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate fetch"
+	@echo "make cluster-test  the same bytes on real engines on loopback; KILLS=10 is the soak (needs java, mvn, go)"
 	@echo "make bench       images/s of a build beside its peers (make bench-setup first)"
 
 $(BIN)/uv:
@@ -27,7 +28,7 @@ $(BIN)/uv:
 	touch $@
 
 .venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/_jpeg*.[ch])
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,beam,tf,torch,xla,jax,dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,beam,tf,torch,xla,jax,finetune,dev]'
 	@$(BIN)/python -c 'from loaders.decode import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo
 
@@ -44,6 +45,9 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+cluster-test: .venv/.dev
+	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs tests/cluster
 
 soak: .venv/.dev
 	$(BIN)/python -m tests.soak $(SHOW)

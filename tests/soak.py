@@ -25,6 +25,7 @@ from tests.conftest import BUCKET, ENVIRONMENT
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.faults import linked_copy, plant
+from tests.support.fetching import fetch_mixture
 from tests.support.finished import verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
@@ -306,6 +307,19 @@ def _replicate(fmt: str, _folder: Path) -> str:
         emulator().set_latency(0)
 
 
+# Fetching: 20,000 URLs over 200 hosts, each of a known fate
+
+
+def fetch() -> Iterator[Case]:
+    yield "20,000 URLs", _fetch
+
+
+def _fetch(_folder: Path) -> str:
+    mixed = fetch_mixture()
+    assert not mixed.wrong, mixed.wrong[:5]
+    return f"{len(mixed.outcomes):,} outcomes, none wrong, {mixed.elapsed_s:.0f} s"
+
+
 SHOWS = {
     "2": show_2,
     "3": show_3,
@@ -315,6 +329,7 @@ SHOWS = {
     "load-resume": load_resume,
     "load-memory": load_memory,
     "replicate": replicate,
+    "fetch": fetch,
 }
 
 
