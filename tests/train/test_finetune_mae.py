@@ -140,11 +140,11 @@ def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp
         assert losses(tmp_path / f"{kind}-1") == first
 
 
-def test_under_spmd_four_devices_have_the_losses_of_one(dataset, tmp_path):
+def test_under_spmd_two_devices_have_the_losses_of_one(dataset, tmp_path):
     flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "pair", "blr": 1e-3}
     finetune(dataset, output_dir=str(tmp_path / "one"), **flags)
     arguments = flags_of(data_path=dataset, device="xla", output_dir=tmp_path / "four", **flags)
-    with start("train.finetune_mae", *arguments, CPU_NUM_DEVICES="4") as process:
+    with start("train.finetune_mae", *arguments, CPU_NUM_DEVICES="2") as process:
         _, errors = process.communicate(timeout=280)
     assert process.returncode == 0, errors[-3000:]
     assert losses(tmp_path / "four") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
