@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataprep.cpu import children, process_tree
+from dataprep.cpu import every_child, process_tree
 from dataprep.errors import DataprepError, UsageError
 
 SAMPLES_PER_S = 5
@@ -110,7 +110,7 @@ class _Orphans:
     """The children that this process gets from now on."""
 
     def __init__(self) -> None:
-        self._others = set(children(os.getpid()))
+        self._others = every_child(os.getpid())
 
     def __call__(self) -> float:
         """CPU time of those that the command left behind, all of which end with it."""
@@ -129,7 +129,7 @@ class _Orphans:
                     os.waitpid(pid, 0)
 
     def _pids(self) -> set[int]:
-        return set(children(os.getpid())) - self._others
+        return every_child(os.getpid()) - self._others
 
 
 class _Watch:

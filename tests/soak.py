@@ -22,11 +22,12 @@ from pathlib import Path
 from dataprep.demo_data import write_demo
 from dataprep.storage import open_storage
 from tests.conftest import BUCKET, ENVIRONMENT
+from tests.support import fitting, learning, training, training_fsdp, training_jax
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.faults import linked_copy, plant
 from tests.support.fetching import fetch_mixture
-from tests.support.finished import verify_here
+from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
@@ -320,6 +321,61 @@ def _fetch(_folder: Path) -> str:
     return f"{len(mixed.outcomes):,} outcomes, none wrong, {mixed.elapsed_s:.0f} s"
 
 
+# Training: killed with -9 at random steps, the same losses bit for bit; many devices; what is learned
+
+
+@cache
+def training_data() -> str:
+    folder = Path(tempfile.mkdtemp(prefix="soak-training-"))
+    write_demo("imagenet", folder / "originals", images=60, odd=False)
+    return build_here("imagenet", folder / "originals", folder / "shards", "webdataset")
+
+
+EXACT_ENTRIES = {
+    "train.pretrain_mae": {"device": "xla", **training.LONG},
+    "train.train_vit": {"device": "xla", **training_fsdp.LONG},
+    "train.train_resnet": {"device": "cpu", **fitting.EXACT},
+}
+
+
+@cache
+def uninterrupted(module: str) -> dict[int, float]:
+    """Losses of two runs of 200 steps, which are the same."""
+    folder = Path(tempfile.mkdtemp(prefix="soak-runs-"))
+    return training.two_runs(module, folder, data_path=training_data(), **EXACT_ENTRIES[module])
+
+
+def train_exact() -> Iterator[Case]:
+    for module in EXACT_ENTRIES:
+        for number in range(10):
+            yield f"{module} killed {number}", partial(_train_killed, module, number)
+    yield "train.train_resnet_jax killed 10 times", lambda folder: training_jax.many_kills(training_data(), folder, 10)
+
+
+def _train_killed(module: str, number: int, folder: Path) -> str:
+    expected, rng = uninterrupted(module), random.Random(f"{module} {number}")
+    flags = {"data_path": training_data(), **EXACT_ENTRIES[module]}
+    steps = training.killed_and_resumed(module, folder, expected, rng, **flags)
+    return f"{len(expected)} losses, killed after {steps}: the same"
+
+
+def train_devices() -> Iterator[Case]:
+    for devices in (4, 8):
+        yield f"{devices} devices, 50 steps", partial(_train_devices, devices)
+
+
+def _train_devices(devices: int, folder: Path) -> str:
+    difference = training_fsdp.long_runs(training_data(), folder, devices=(devices,))
+    return f"copies and FSDP differ from one device by {difference:.1e} at most"
+
+
+def train_learns() -> Iterator[Case]:
+    yield "reconstruction and probe", learning.learns
+    yield "a ViT fits 500 images", learning.fits
+    yield "a ResNet fits 500 images", fitting.fit
+    yield "a ResNet in JAX fits 500 images", training_jax.fit
+
+
 SHOWS = {
     "2": show_2,
     "3": show_3,
@@ -330,6 +386,9 @@ SHOWS = {
     "load-memory": load_memory,
     "replicate": replicate,
     "fetch": fetch,
+    "train-exact": train_exact,
+    "train-devices": train_devices,
+    "train-learns": train_learns,
 }
 
 

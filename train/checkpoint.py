@@ -189,7 +189,7 @@ def load_any(url: str) -> dict[str, Any]:
         with on_disk(open_storage(folder or "."), name) as path:
             return load_file(path, None)
     except FileNotFoundError:
-        raise UsageError(f"--resume {url}: not found; give a checkpoint, or `automatic`") from None
+        raise UsageError(f"{url}: no checkpoint there; give the path or URL of one") from None
 
 
 def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> dict[str, Any]:

@@ -34,8 +34,6 @@ from train.models.finetune import load_whole, open_classifier
 from train.models.vit import VisionTransformer
 from train.runtime import Runtime, open_runtime
 
-SCALE = (0.08, 1.0)
-"""Share of an image's area that a crop has, as classifiers are trained since Inception."""
 UNCROPPED_SIDE = 224
 """Images larger than this are evaluated without the border that is otherwise cut away."""
 EPILOG = """\b
@@ -164,7 +162,7 @@ def _training_loader(data: Data, flags: Flags, runtime: Runtime, batch: int) -> 
         rank=runtime.rank,
         world_size=runtime.world_size,
         image_size=flags.input_size,
-        scale=SCALE,
+        scale=(flags.min_crop, 1.0),
         transform=flags.transform(),
         processes=flags.processes,
         region_policy=flags.region_policy,

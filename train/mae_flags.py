@@ -24,7 +24,7 @@ class Flags(RecipeFlags):
     decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.")
     pred_downsampling: int = flag(1, "Side, in patches, of one prediction.")
 
-    min_crop: float = flag(0.2, "Smallest share of an image's area that is used.")
+    min_crop: float = flag(0.2, "Smallest share of an image's area that a crop has.")
     max_crop: float = flag(1.0, "Largest share.")
     use_byol_crop: bool = flag(False, "The first crop drawn is cut to the image, as BYOL does, not drawn again.")
 

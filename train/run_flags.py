@@ -39,6 +39,7 @@ class RunFlags:
     epochs: int = flag(400, "Epochs to train.")
     max_steps: int = flag(0, "Stop after so many updates in all, schedule unchanged; 0: train all epochs.")
     accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.")
+    min_crop: float = flag(0.08, "Smallest share of an image's area that a crop has.")
     num_workers: int | None = flag(None, "Threads that decode; default: one a core, at most 16.")
     pin_mem: bool | None = flag(None, "CUDA: copy from pinned memory, beside the steps; on by default.", either=True)
 

@@ -30,8 +30,6 @@ from train.resnet_flags import REFUSED, Flags
 from train.runtime import Runtime, open_runtime
 
 IMAGENET_CLASSES = 1000
-CROP = (0.08, 1.0)
-"""Share of an image's area: torchvision's RandomResizedCrop, as its own references use it."""
 EPILOG = """\b
 Examples:
   python -m train.train_resnet --datadir /data/imagenet --num_epochs 18 --batch_size 128 --test_set_batch_size 64 \\
@@ -118,7 +116,8 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
         "threads": flags.num_workers,
         "region_policy": flags.region_policy,
     }
-    training = common | {"batch_size": flags.batch_size * runtime.num_devices * flags.accum_iter, "scale": CROP}
+    batch_size = flags.batch_size * runtime.num_devices * flags.accum_iter
+    training = common | {"batch_size": batch_size, "scale": (flags.min_crop, 1.0)}
     evaluation = common | {"batch_size": flags.test_set_batch_size * runtime.num_devices}
     if flags.fake_data:
         return (

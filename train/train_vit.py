@@ -37,8 +37,6 @@ from train.vit_flags import REFUSED, Flags
 
 BETAS = (0.9, 0.999)
 """AdamW's own, which vit_10b_fsdp_example leaves as they are."""
-CROP = (0.08, 1.0)
-"""Smallest and largest share of an image's area, torchvision's own."""
 EPILOG = """\b
 Examples:
   python -m train.train_vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
@@ -116,7 +114,7 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
         return FakeLoader(training, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
     data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
     classes_of(data, flags.num_classes)
-    return data.training_loader(**settings, scale=CROP), data.validation_loader(**settings)
+    return data.training_loader(**settings, scale=(flags.min_crop, 1.0)), data.validation_loader(**settings)
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:

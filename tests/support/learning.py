@@ -1,6 +1,6 @@
 """What training learns, on data of which it is known what there is to learn: drawn textures in five classes.
 
-python -m tests.support.learning FOLDER       probes, fits and reconstructs; one line of JSON each
+python -m tests.support.learning FOLDER       reconstructs and probes, then fits; a line each
 
 A texture's class is its form; colours, scale, angle and place are drawn for each image: no mean colour tells it.
 """
@@ -32,6 +32,7 @@ from train.reconstruction import reconstruction_png
 
 SIDE = 64
 """Of the textures, pixels."""
+LEAST_FIT = 0.95
 Field = NDArray[np.float64]
 
 
@@ -62,11 +63,11 @@ TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
     "rings": _rings,
     "waves": _waves,
 }
-MICRO = {"input_size": 32, "device": "cpu", "log_interval_steps": 10, "num_workers": 0}
-"""Flags of all runs here, with the micro encoder: 2 blocks, 64 wide, 8 pixels a patch."""
+MICRO = {"input_size": SIDE, "device": "cpu", "log_interval_steps": 10, "num_workers": 0}
+"""Flags of all runs here, with the micro encoder: 2 blocks, 64 wide, 8 pixels a patch, 64 patches."""
 PRETRAIN = {**MICRO, "num_workers": 2, "model": "mae_vit_micro_patch8", "effective_batch_size": 64, "blr": 4e-3}
-PLAIN = {"aa": "", "reprob": 0.0, "smoothing": 0.0, "drop_path": 0.0}
-"""Fine-tuning that only crops and flips."""
+PLAIN = {"aa": "", "reprob": 0.0, "smoothing": 0.0, "drop_path": 0.0, "min_crop": 1.0}
+"""Fine-tuning that only flips."""
 
 
 def draw_texture(name: str, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -132,7 +133,7 @@ def random_encoder(folder: Path, seed: int = 1) -> str:
     torch.manual_seed(seed)
     path = folder / f"random-{seed}.pth"
     folder.mkdir(parents=True, exist_ok=True)
-    model = MaskedAutoencoder(mae_config("mae_vit_micro_patch8", image_size=32))
+    model = MaskedAutoencoder(mae_config("mae_vit_micro_patch8", image_size=SIDE))
     torch.save({"model": model.state_dict()}, path)
     return str(path)
 
@@ -176,20 +177,36 @@ def _accuracy(flags: Flags) -> float:
     return max(line["val_accuracy"] for line in logged(Path(flags.output_dir)) if "val_accuracy" in line)
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    data = str(write_textures(folder / "textures", images=1000, val_images=250))
+def learns(folder: Path) -> str:
+    """Pretrain, look at held-out images, probe; a random encoder, the mean patch and chance must be beaten."""
+    data = str(write_textures(folder / "textures", images=1000, val_images=1000))
     checkpoint, losses = pretrained(data, folder / "mae", epochs=80, warmup_epochs=8)
-    print(json.dumps({"mae_loss": [losses[0], losses[-1]], "factor": losses[0] / losses[-1]}), flush=True)
     error, constant = reconstructed(data, checkpoint, folder / "reconstruction.png")
-    print(json.dumps({"held_out_error": error, "mean_patch_error": constant}), flush=True)
     probes = {"pretrained": checkpoint, "random": random_encoder(folder)}
     found = {name: probed(data, folder / name, path, epochs=20, warmup_epochs=2) for name, path in probes.items()}
-    print(json.dumps({"probe": found, "chance": 1 / len(TEXTURES)}), flush=True)
+    chance = 1 / len(TEXTURES)
+    text = (
+        f"loss {losses[0]:.2f} to {losses[-1]:.2f}, a factor of {losses[0] / losses[-1]:.1f}; held-out error "
+        f"{error:.3f}, of the mean patch {constant:.3f}; probe {found['pretrained']:.1%}, of a random encoder "
+        f"{found['random']:.1%}, chance {chance:.0%}"
+    )
+    assert error < constant, text
+    assert chance < found["random"] < found["pretrained"], text
+    return text
+
+
+def fits(folder: Path) -> str:
+    """A micro ViT knows 500 images after it was trained on them."""
     few = write_textures(folder / "few", images=500, val_images=0)
-    (few / "val").symlink_to(few / "train")  # judged on what it was trained on
-    fit = fitted(str(few), folder / "fit", epochs=100, warmup_epochs=5, blr=1e-2)
-    print(json.dumps({"fit": fit}), flush=True)
+    (few / "val").symlink_to(few / "train")
+    accuracy = fitted(str(few), folder / "fit", epochs=100, warmup_epochs=5, blr=1e-2)
+    assert accuracy > LEAST_FIT, accuracy
+    return f"{accuracy:.1%} of 500 images"
+
+
+def main() -> None:
+    for what in (learns, fits):
+        print(what(Path(sys.argv[1])), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ SMALL = {
     "num_workers": 2,
 }
 """Flags of a run that a processor does in seconds."""
+LONG = {**SMALL, "num_epochs": 30, "max_steps": 200, "ckpt_interval_steps": 10}
 TOLERANCE = 1e-5
 """Of losses on other numbers of devices, whose sums are taken in another order."""
 

@@ -1,7 +1,7 @@
 """Runs of `train.train_resnet_jax`: killed and started again, in two processes, and until they know their images.
 
 python -m tests.support.training_jax kills DATA FOLDER 10     ten kills, 200 steps
-python -m tests.support.training_jax fit DATA FOLDER          a ResNet18 over all images of a dataset
+python -m tests.support.training_jax fit FOLDER               a ResNet18 over 500 drawn textures
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.learning import LEAST_FIT, write_textures
 from tests.support.training import log_lines, start
 
 MODULE = "train.train_resnet_jax"
@@ -120,16 +121,19 @@ def many_kills(data: str, folder: Path, times: int) -> None:
         print(f"killed after {steps} steps and resumed: the same", flush=True)
 
 
-def fit(data: str, folder: Path) -> None:
-    """Train until the images are known, and say how well."""
-    train(*arguments(folder, dataset__root=data, **FIT), **environment(folder / "compiled"))
-    print(f"accuracy of the last epoch: {max(series(folder, 'accuracy').items())}")
+def fit(folder: Path) -> str:
+    """Train until 500 images are known."""
+    data = write_textures(folder / "textures", images=500, val_images=0)
+    train(*arguments(folder / "run", dataset__root=data, **FIT), **environment(folder / "compiled"))
+    _, accuracy = max(series(folder / "run", "accuracy").items())
+    assert accuracy > LEAST_FIT, accuracy
+    return f"{accuracy:.1%} of 500 images, while training"
 
 
 if __name__ == "__main__":
-    what, data, folder, *more = sys.argv[1:]
+    what, *rest, folder = sys.argv[1:4]
     if what == "kills":
-        many_kills(data, Path(folder), int(more[0]))
+        many_kills(rest[0], Path(folder), int(sys.argv[4]))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        fit(data, Path(folder))
+        print(fit(Path(folder)))

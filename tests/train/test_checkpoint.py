@@ -80,5 +80,5 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
 
 def test_none_there(tmp_path):
     assert CheckpointFolder(str(tmp_path)).newest_valid(print) is None
-    with pytest.raises(UsageError, match="not found; give a checkpoint, or `automatic`"):
+    with pytest.raises(UsageError, match="no checkpoint there; give the path or URL"):
         load_any(str(tmp_path / "none.pth"))

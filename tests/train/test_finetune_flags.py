@@ -18,6 +18,7 @@ BASE = {**SMALL, "mixup": 0.0, "cutmix": 0.0, "max_steps": 3, "aa": "", "reprob"
 MIXED = {"mixup": 0.8}
 BOTH = {"mixup": 0.8, "cutmix": 1.0}
 CHANGES = {
+    "min_crop": {"min_crop": 0.9},
     "model": {"model": "vit_tiny_patch16"},
     "finetune": {"finetune": "PRETRAINED"},
     "input_size": {"input_size": 64},

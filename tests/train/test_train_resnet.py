@@ -32,6 +32,7 @@ SMALL = {
 TINY = {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}
 STEPPED = {"lr_scheduler_type": STEPS}
 CHANGES = {
+    "min_crop": {"min_crop": 0.9},
     "fake_data": {"fake_data": True, "num_classes": 3},
     "model": {"model": "shufflenet_v2_x0_5"},
     "num_classes": {"num_classes": 7},
