@@ -27,6 +27,7 @@ SMALL: dict[str, Any] = {
     "max_steps": 3,
 }
 CHANGES: dict[str, dict[str, Any]] = {
+    "min_crop": {"min_crop": 0.9},
     "fake_data": {"fake_data": True},
     "image_size": {"image_size": 24},
     "patch_size": {"patch_size": 4},
