@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dataprep.cpu import children, every_child
+from dataprep.cpu import children, every_child, own_cpu_s
 from dataprep.measure import measure
 
 
@@ -66,3 +66,20 @@ def test_what_a_command_leaves_behind_ends_with_it(sleeper):
     assert orphan not in every_child(os.getpid())
     assert found.cpu_s > 0
     assert sleeper.poll() is None
+
+
+def test_processor_time_of_less_than_a_tick_is_seen():
+    before_s = own_cpu_s()
+    sum(range(20_000))
+    assert 0 < own_cpu_s() - before_s < 0.5
+
+
+def test_processor_time_of_children_is_seen_once_while_they_live_and_when_they_have_ended():
+    script = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    before_s = own_cpu_s()
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        living_s = own_cpu_s() - before_s
+        child.communicate(b"\n")
+    assert living_s > 0.25
+    assert living_s - 0.05 < own_cpu_s() - before_s < living_s + 0.25
