@@ -83,15 +83,9 @@ class LoopConfig:
     """Epochs between evaluations; the last one is evaluated in any case."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("epochs", 1),
-            ("accum_iter", 1),
-            ("log_interval_steps", 1),
-            ("ckpt_interval", 1),
-            ("eval_interval", 1),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(f"--{name} must be {least} or more, got {getattr(self, name)}")
+        for name in ("epochs", "accum_iter", "log_interval_steps", "ckpt_interval", "eval_interval"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"--{name} must be 1 or more, got {getattr(self, name)}")
         for name in ("ckpt_interval_steps", "ckpt_interval_minutes", "max_steps", "clip_grad_norm"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name} must be 0 or more, got {getattr(self, name)}")

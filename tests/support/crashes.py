@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from dataprep.cpu import children
 from dataprep.formats import FORMATS
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards, read_plan, read_shard_plan
@@ -136,7 +137,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
 
 def _workers(pid: int) -> list[int]:
     """Of a build: the children of its fork server."""
-    return [worker for child in _children(pid) if _is_server(child) for worker in _children(child)]
+    return [worker for child in children(pid) if _is_server(child) for worker in children(child)]
 
 
 def _is_server(pid: int) -> bool:
@@ -144,14 +145,6 @@ def _is_server(pid: int) -> bool:
         return b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
 
 
 def _kill(pid: int) -> bool:

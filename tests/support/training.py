@@ -61,6 +61,22 @@ def log_lines(folder: object) -> list[str]:
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
+def trace_of(folder: Path) -> dict[str, Any]:
+    """All that a short run left behind: two runs that differ in anything have other traces."""
+    from train.checkpoint import load_file
+
+    lines = [line for line in map(json.loads, log_lines(folder)) if "loss" in line]
+    checkpoints = sorted(folder.glob("checkpoint-*.pth"))
+    weights = load_file(checkpoints[-1], None)["model"]
+    return {
+        "log": [(line["step"], line["loss"], line["lr"]) for line in lines],
+        "steps": [path.name[:20] for path in checkpoints],
+        "weights": {name: tuple(each.shape) for name, each in weights.items()},
+        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
+        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
+    }
+
+
 def killed_and_resumed(module: str, folder: Path, expected: dict[int, float], rng: random.Random, **flags: Any) -> int:
     """Kill a run at a random step and start it again: the losses are those of the uninterrupted one.
 

@@ -8,8 +8,7 @@ import torch
 
 from dataprep.errors import UsageError
 from tests.support.finetuning import SMALL, finetune
-from tests.support.training import log_lines
-from train.checkpoint import load_file
+from tests.support.training import trace_of
 from train.finetune_flags import LINEAR_PROBE, Flags, recipe_flags
 from train.finetune_mae import command, open_training
 from train.models import create_model
@@ -98,16 +97,7 @@ def traces(data: str, folder, pretrained: str, **flags) -> dict:
     if values.get("linear_probe"):
         values = {name: value for name, value in values.items() if name not in LINEAR_PROBE or name in flags}
     finetune(data, **{**values, "output_dir": str(folder)})
-    checkpoints = sorted(folder.glob("checkpoint-*.pth"))
-    weights = load_file(checkpoints[-1], None)["model"]
-    lines = [line for line in map(json.loads, log_lines(folder)) if "loss" in line]
-    return {
-        "log": [(line["step"], line["loss"], line["lr"]) for line in lines],
-        "steps": [path.name[:20] for path in checkpoints],
-        "weights": {name: tuple(each.shape) for name, each in weights.items()},
-        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
-        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
-    }
+    return trace_of(folder)
 
 
 @pytest.fixture(scope="module")

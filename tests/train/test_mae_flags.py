@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from train.checkpoint import load_file
+from tests.support.training import trace_of
 from train.mae_flags import Flags
 from train.pretrain_mae import open_training
 
@@ -61,16 +61,7 @@ ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_w
 def traces(pretrain, folder, **flags) -> dict:
     """All that three steps leave behind."""
     pretrain(**{"output_dir": str(folder), "max_steps": 3, **flags})
-    lines = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
-    checkpoints = sorted(folder.glob("checkpoint-*.pth"))
-    weights = load_file(checkpoints[-1], None)["model"]
-    return {
-        "log": [(line["step"], line["loss"], line["lr"]) for line in lines],
-        "steps": [path.name[:20] for path in checkpoints],
-        "weights": {name: tuple(each.shape) for name, each in weights.items()},
-        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
-        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
-    }
+    return trace_of(folder)
 
 
 @pytest.fixture(scope="module")

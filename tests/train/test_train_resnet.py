@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from dataprep.errors import DataprepError, UsageError
-from tests.support.training import flags_of, killed_and_resumed, losses, start
+from tests.support.training import flags_of, killed_and_resumed, losses, start, trace_of
 from train import train_resnet
 from train.checkpoint import load_file
 from train.data import open_data
@@ -129,14 +129,7 @@ def assert_same_weights(folder: Path, expected: Path) -> None:
 def traces(train, folder, **flags) -> dict:
     """All that three steps leave behind."""
     train(**{"model": "tiny_cnn", "output_dir": str(folder), "max_steps": 3, **flags})
-    weights = last_state(folder)["model"]
-    return {
-        "log": [(line["step"], line["loss"], line["lr"]) for line in lines_of(folder) if "loss" in line],
-        "steps": [path.name[:20] for path in sorted(folder.glob("checkpoint-*.pth"))],
-        "weights": {name: tuple(each.shape) for name, each in weights.items()},
-        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
-        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
-    }
+    return trace_of(folder)
 
 
 @pytest.fixture(scope="module")

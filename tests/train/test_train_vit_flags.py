@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from dataprep.errors import UsageError
-from tests.support.training import losses
-from train.checkpoint import load_file
+from tests.support.training import losses, trace_of
 from train.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES
 from train.train_vit import command, open_training
 from train.vit_flags import REFUSED, Flags
@@ -75,16 +74,7 @@ def train(dataset, **flags: Any) -> int:
 def traces(dataset, folder, **flags: Any) -> dict[str, Any]:
     """All that three steps leave behind."""
     train(dataset, output_dir=str(folder), **flags)
-    lines = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
-    checkpoints = sorted(folder.glob("checkpoint-*.pth"))
-    weights = load_file(checkpoints[-1], None)["model"]
-    return {
-        "log": [(line["step"], line.get("loss"), line.get("lr")) for line in lines],
-        "steps": [path.name[:20] for path in checkpoints],
-        "weights": {name: tuple(each.shape) for name, each in weights.items()},
-        "sum": float(sum(each.double().abs().sum() for each in weights.values())),
-        "profiles": len(list(folder.glob("plugins/profile/*/*.pt.trace.json.gz"))),
-    }
+    return trace_of(folder)
 
 
 @pytest.fixture(scope="module")
