@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dataprep.adopt import AdoptRequest, adopt
 from dataprep.cpu import available_cores, cpu_time, memory_bytes
@@ -25,6 +25,7 @@ from loaders.loader import Batch, Loader, open_loader
 from loaders.order import Pick
 from loaders.pipeline import fetch_settings
 from loaders.plan import Planned
+from loaders.rows import impatient
 from loaders.trial import loader_settings
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ def _repeated(name: Any, call: Any, images: int, seconds: float, background: flo
     return StageRate(name=name, images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
 
 
-def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, background: float, keep: int = 0) -> Fetched:
+def fetch_rate_alone(
+    loader: Loader, config: LoaderConfig, seconds: float, background: float, *, keep: int = 0, share: float = 1.0
+) -> Fetched:
     """Fetch what a loader would, as far ahead as it would, and do nothing with it.
 
     Args:
@@ -104,11 +107,14 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
         seconds: To measure; the first batches are not.
         background: Cores that are busy with something else.
         keep: Images of which the bytes are returned.
+        share: Of the bytes of every read, from a bucket: as if they were fewer.
     """
     storage, dataset = loader.dataset.storage(), loader.dataset
     is_cold = not storage.is_local or dataset.split.num_bytes > COLD_MEMORY_SHARE * memory_bytes()
     if storage.is_local and is_cold:
         _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
+    if share < 1:
+        storage = cast("Storage", _ShortReads(impatient(storage, config.deadline_s), share))
     with open_fetcher(storage, dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
         arrivals = _arrivals(fetcher, _batches(loader, config), config)
         images = _warm_up(arrivals, config, keep, seconds)
@@ -127,6 +133,34 @@ def fetch_rate_alone(loader: Loader, config: LoaderConfig, seconds: float, backg
     in_flight = min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
     found = StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
     return Fetched(found, num_bytes / max(1, taken), in_flight, images, is_cold)
+
+
+class _ShortReads:
+    """A bucket of which a share of every range is read; zeros stand for the rest."""
+
+    is_local = False
+
+    def __init__(self, storage: Storage, share: float) -> None:
+        self._storage, self._share = storage, share
+        self.reads_in_flight, self.url_of = storage.reads_in_flight, storage.url_of
+
+    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+        """As long as was asked for."""
+        return self._storage.read_range(name, offset, max(1, int(num_bytes * self._share))).ljust(num_bytes, b"\0")
+
+
+def fill_cache(loader: Loader, config: LoaderConfig, seconds: float) -> int:
+    """Fetch the first batches of a run, which has a cache; how many of them are there then."""
+    dataset, filled = loader.dataset, 0
+    with open_fetcher(dataset.storage(), dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
+        arrivals = _arrivals(fetcher, _batches(loader, config), config)
+        until_s = time.perf_counter() + seconds
+        for _ in arrivals:
+            filled += 1
+            if time.perf_counter() > until_s:
+                break
+        arrivals.close()
+    return filled
 
 
 def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:

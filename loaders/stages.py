@@ -12,6 +12,7 @@ from loaders.config import LoaderConfig
 from loaders.devices import Device
 from loaders.findings import Stage, StageRate
 from loaders.loader import Batch, Loader
+from loaders.order import samples_per_block
 from loaders.rates import CONTENTION, Batches, Rates, predict
 from loaders.stage_rates import (
     SAMPLE_IMAGES,
@@ -19,6 +20,7 @@ from loaders.stage_rates import (
     cached_rate,
     compute_rate,
     fetch_rate_alone,
+    fill_cache,
     mean_bytes,
     prepare_rate,
     reads_in_flight,
@@ -26,12 +28,14 @@ from loaders.stage_rates import (
     transfer_rate,
     write_sample,
 )
-from loaders.trial import Setup, observe
+from loaders.trial import MIN_STEPS, Setup, observe, steps_ahead
 
 MORE = 4
 """Times the batches ahead, and the requests under way."""
 MEMORY_BYTES = 4 * 2**30
 """That more batches ahead may take."""
+FILLING = 3.0
+"""Times the seconds in which a run is watched: to fill a cache for another one."""
 
 
 class Stages:
@@ -134,6 +138,29 @@ class Stages:
         self.progress("fetching, with more under way")
         return fetch_rate_alone(self.loader, config, self._seconds, self.background)
 
+    def fetched_smaller(self, share: float) -> StageRate:
+        """Fetching from a bucket, if images had a share of their bytes: as many reads of less, or where several images
+        come by one read, fewer reads."""
+        self.progress("fetching, as if images were smaller")
+        config, times = self.setup.config, self._images_a_read(share) / self._images_a_read(1.0)
+        found = fetch_rate_alone(
+            self.loader, config, self._seconds, self.background, share=min(1.0, share * times)
+        ).rate
+        return replace(found, images_per_s=found.images_per_s * times, cpu_s_per_image=found.cpu_s_per_image / times)
+
+    def _images_a_read(self, share: float) -> int:
+        """From a bucket, if images had a share of their bytes."""
+        order, config = self.loader.order, self.setup.config
+        if order.samples_per_block == 1 or self.loader.dataset.rows(config.deadline_s).is_folder:
+            return 1
+        return samples_per_block(
+            order.num_samples,
+            share * self.bytes_per_image,
+            block_bytes=config.block_bytes,
+            num_streams=order.num_streams,
+            window=order.window,
+        )
+
     def device_with(self, batch: Batch) -> tuple[StageRate, StageRate]:
         """Transfer and compute of another batch."""
         self.progress("the device, with a larger batch")
@@ -146,6 +173,18 @@ class Stages:
         """Images/s of a whole run with other settings, for as long as the run itself was watched."""
         self.progress("the run, with a change")
         return observe(setup, self.device, 2 * self._seconds).images_per_s
+
+    def tried_cached(self, setup: Setup) -> float | None:
+        """Images/s of a run whose first batches are in its cache, as all are after an epoch; None where they come too
+        slowly for that."""
+        self.progress("filling a cache, to run from it")
+        config = replace(setup.config, cache_dir=str(self._folder / "filled"))
+        filled = fill_cache(self.loader, replace(config, **self.ahead_settings), FILLING * 2 * self._seconds)
+        cached = replace(setup, config=config)
+        steps = filled - 2 * steps_ahead(cached)  # those before the first that counts, and those ahead of the last
+        if steps < MIN_STEPS:
+            return None
+        return observe(cached, self.device, 2 * self._seconds, most_steps=steps).images_per_s
 
     def shrunk(self, short_side: int) -> tuple[str, float]:
         """A sample as a build would shrink it, and the bytes of an image in it."""

@@ -51,23 +51,29 @@ def loader_settings(config: LoaderConfig, **changed: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in LoaderConfig.__dataclass_fields__} | changed
 
 
-def observe(setup: Setup, device: Device, seconds: float) -> Observed:
-    """Train for some seconds; the first steps, in which queues fill, do not count."""
+def steps_ahead(setup: Setup) -> int:
+    """Batches that are under way before the first step."""
+    return setup.config.prefetch_batches + setup.transfer_ahead + 1
+
+
+def observe(setup: Setup, device: Device, seconds: float, *, most_steps: int | None = None) -> Observed:
+    """Train for some seconds, or so many steps; the first ones, in which queues fill, do not count."""
     with setup.open() as loader:
         steps = feed(endless(loader), device, setup.transfer_ahead)
         try:
-            return _observe(steps, setup, seconds)
+            return _observe(steps, steps_ahead(setup), seconds, most_steps)
         finally:
             steps.close()
 
 
-def _observe(steps: Iterator[FedStep], setup: Setup, seconds: float) -> Observed:
-    warm_up = setup.config.prefetch_batches + setup.transfer_ahead + 1
+def _observe(steps: Iterator[FedStep], warm_up: int, seconds: float, most_steps: int | None) -> Observed:
     first = next(itertools.islice(steps, warm_up, None))
     found: list[FedStep] = []
     for step in steps:
         found.append(step)
         elapsed_s = step.ended_s - first.ended_s
+        if len(found) == most_steps:
+            break
         if elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds):
             break
     return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)

@@ -1,18 +1,18 @@
 """The leading changes, tried: arithmetic on stages finds them, a short run with them says what they bring here.
 
-A change of settings is tried on the data themselves, smaller images on the sample that was made of a local dataset.
-What would need another bucket, or a cache that is full, keeps its prediction.
+A change of settings is tried on the data themselves, a cache on the batches with which it is filled before, smaller
+images on the sample that was made of a local dataset. What would need another bucket, or other data in one, keeps its
+prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
 from loaders.findings import Fix
-from loaders.fixes import MIN_GAIN, ranked
+from loaders.fixes import MIN_GAIN, TRUSTED, ranked
 from loaders.stages import Stages
-from loaders.trial import Setup
 
 MOST_TRIED = 3
 """Each takes as long as the run itself was watched; the fourth is rarely the best."""
@@ -33,13 +33,10 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float) -> list[F
     """
 
     def rate_of(fix: Fix) -> float | None:
-        setup = _trial_of(stages, fix)
-        if setup is None:
-            return None
         try:
-            rate = stages.tried(setup)
-            if rate < DISTURBED * fix.predicted_images_per_s:
-                rate = max(rate, stages.tried(setup))
+            rate = _tried(stages, fix)
+            if rate is not None and rate < DISTURBED * fix.predicted_images_per_s:
+                rate = max(rate, _tried(stages, fix) or 0.0)
         except (MemoryError, RuntimeError):
             return 0.0  # e.g. a batch that does not fit
         return rate
@@ -48,26 +45,35 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float) -> list[F
 
 
 def _try_leading(fixes: Sequence[Fix], observed: float, rate_of: Callable[[Fix], float | None]) -> list[Fix]:
-    found = list(fixes)
-    for _ in range(MOST_TRIED):
-        best = next(iter(ranked(found)), None)
-        rate = rate_of(best) if best is not None and not best.is_tried else None
-        if best is None or rate is None:
-            break
-        found.remove(best)
-        tried = replace(best, images_per_s=rate, gain=rate / observed, is_tried=True)
-        if tried.gain >= MIN_GAIN:
-            found.append(tried)
+    found, tried, untriable = list(fixes), 0, set[str]()
+    while tried < MOST_TRIED and (leading := _leading(ranked(found), untriable)) is not None:
+        rate = rate_of(leading)
+        if rate is None:
+            untriable.add(leading.name)
+            continue
+        tried += 1
+        rest = [fix for fix in found if fix is not leading]
+        known = replace(leading, images_per_s=rate, gain=rate / observed, is_tried=True)
+        found = [*rest, known] if known.gain >= MIN_GAIN else rest
     return ranked(found)
 
 
-def _trial_of(stages: Stages, fix: Fix) -> Setup | None:
-    """A run that shows what a change brings; None where nothing here does."""
-    if fix.name == "cache" or fix.needs == "copy":
+def _leading(found: Sequence[Fix], untriable: Set[str]) -> Fix | None:
+    """What to try next: the best, or where that cannot be tried, what comes near it; None when the best was tried."""
+    if not found or found[0].is_tried:
         return None
+    near = (fix for fix in found if fix.images_per_s >= TRUSTED * found[0].images_per_s)
+    return next((fix for fix in near if not fix.is_tried and fix.name not in untriable), None)
+
+
+def _tried(stages: Stages, fix: Fix) -> float | None:
+    """Images/s of a run that shows what a change brings; None where nothing here does."""
+    setup = stages.setup
+    if fix.name == "cache":
+        return stages.tried_cached(setup)
     if fix.needs == "restart":
-        return stages.setup.changed(fix.settings)
-    if not stages.is_local:
-        return None
-    sample, _ = stages.shrunk(fix.settings["short_side"])
-    return replace(stages.setup, url=sample, split="train", config=replace(stages.setup.config, fields=()))
+        return stages.tried(setup.changed(fix.settings))
+    if fix.needs == "rebuild" and stages.is_local:
+        sample, _ = stages.shrunk(fix.settings["short_side"])
+        return stages.tried(replace(setup, url=sample, split="train", config=replace(setup.config, fields=())))
+    return None

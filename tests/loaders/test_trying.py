@@ -80,3 +80,16 @@ def test_settings_of_one_name_are_tried_one_after_the_other():
     left, tried = tried_with({"workers": 110.0}, two)
     assert tried == ["workers", "workers"]
     assert [fix[1] for fix in left] == [110.0]
+
+
+def test_what_comes_near_one_that_cannot_be_tried_is_tried_in_its_place():
+    fixes = [fix_of("resize", 300.0, "rebuild"), fix_of("cache", 280.0), fix_of("workers", 200.0)]
+    left, tried = tried_with({"cache": 275.0, "workers": 290.0}, fixes)
+    assert tried == ["resize", "cache"]
+    assert [fix[0] for fix in left] == ["cache", "resize", "workers"], "a rate that was seen, and less effort"
+
+
+def test_one_that_was_tried_does_not_come_before_a_prediction_of_much_more():
+    fixes = [fix_of("resize", 300.0, "rebuild"), fix_of("cache", 280.0)]
+    left, _ = tried_with({"cache": 250.0}, fixes)
+    assert [fix[0] for fix in left] == ["resize", "cache"]
