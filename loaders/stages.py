@@ -178,9 +178,8 @@ class Stages:
         """Images/s of a run whose first batches are in its cache, as all are after an epoch; None where they come too
         slowly for that."""
         self.progress("filling a cache, to run from it")
-        config = replace(setup.config, cache_dir=str(self._folder / "filled"))
-        filled = fill_cache(self.loader, replace(config, **self.ahead_settings), FILLING * 2 * self._seconds)
-        cached = replace(setup, config=config)
+        cached = setup.changed({"cache_dir": str(self._folder / "filled")})
+        filled = fill_cache(self.loader, cached.changed(self.ahead_settings).config, FILLING * 2 * self._seconds)
         steps = filled - 2 * steps_ahead(cached)  # those before the first that counts, and those ahead of the last
         if steps < MIN_STEPS:
             return None
