@@ -15,7 +15,7 @@ help:
 	@echo "make test        set up and run all tests"
 	@echo "make lint        style, types, import contracts"
 	@echo "make setup       everything for development into .venv"
-	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate fetch train-exact train-devices train-learns"
+	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate fetch laion-statuses laion-crash laion-memory train-exact train-devices train-learns"
 	@echo "make cluster-test  the same bytes on real engines on loopback; KILLS=10 is the soak (needs java, mvn, go)"
 	@echo "make bench       images/s of a build beside its peers (make bench-setup first)"
 

@@ -34,6 +34,9 @@ from dataprep.writeback import WritebackFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from dataprep.laion.build import ShardFetcher
+    from dataprep.web.limits import Limits
+
 T = TypeVar("T")
 
 # Of images read ahead of the one being checked. With 64 requests of 110 kB in flight 7 MB are on their way; the rest
@@ -51,6 +54,8 @@ class BuildJob:
     output_url: str
     source_url: str
     plan_hash: str
+    limits: Limits | None = None
+    """How one worker fetches, where the originals are a table of URLs."""
 
 
 def build_shard(job: BuildJob, index: int) -> ShardReceipt:
@@ -59,20 +64,37 @@ def build_shard(job: BuildJob, index: int) -> ShardReceipt:
     Raises:
         SourceError: An original ends early or is gone.
         ImageError: An image is bad and `--on-bad fail` was given.
-        StorageError: The shard could not be put in place; nothing of it is visible then.
+        StorageError: The shard could not be put in place; nothing of it is visible then, or a rerun finishes it.
     """
+    if job.limits is not None:
+        from dataprep.laion.build import ShardFetcher
+
+        return ShardFetcher(job).build(index)
     return _ShardBuilder(job).begin(index).result()
 
 
 def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
     """As `build_shard`, but returns when all images are read, checked and written, and only the end of the shard is
-    under way. For one thread of a process: the next call reads ahead until the shard before stands, or has failed."""
+    under way. For one thread of a process: the next call reads ahead until the shard before stands, or has failed.
+
+    A shard that is fetched has ended when this returns.
+    """
+    if job.limits is not None:
+        return _known(_fetcher(job).build(index))
     return _builder(job).begin(index)
 
 
 @lru_cache(maxsize=1)
 def _builder(job: BuildJob) -> _ShardBuilder:
     return _ShardBuilder(job)
+
+
+@lru_cache(maxsize=1)
+def _fetcher(job: BuildJob) -> ShardFetcher:
+    """It keeps what it learns of hosts from shard to shard."""
+    from dataprep.laion.build import ShardFetcher
+
+    return ShardFetcher(job)
 
 
 @dataclass(frozen=True, slots=True)

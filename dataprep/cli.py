@@ -22,6 +22,7 @@ COMMANDS = {
     "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
     "plan-input": "Whether the hosts of a TPU can feed it, and what would change that.",
     "replicate": "Copies of a dataset beside those who read it, by Cloud Storage itself.",
+    "retry-failed": "Fetch again what failed of a table of URLs, as new shards of a finished dataset.",
     "tpu": "Create TPU VMs, set them up, run and end programs on all their workers, delete them.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }

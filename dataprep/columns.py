@@ -12,42 +12,55 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Those whose name in Arrow is not their name in NumPy.
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
 
 def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
-    """A table from the values of each column: integers or None, or strings, plain or as a dictionary."""
+    """A table from the values of each column: numbers or strings, or strings as a dictionary; null for None, which only
+    a dictionary does not take."""
     import pyarrow as pa
 
     arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def integers(values: Sequence[int | None], kind: pa.DataType) -> pa.Array:
-    """Integers of a type, null for None. Raises OverflowError for one that the type does not hold."""
+def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
+    """Integers or floats of a type, null for None. Raises OverflowError for an integer that the type does not hold."""
     import numpy as np
     import pyarrow as pa
 
-    valid = None
-    if None in values:
-        valid = pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
-    numbers = np.fromiter((value or 0 for value in values), np.dtype(str(kind)), len(values))
-    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(numbers)])
+    dtype = np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
+    stored = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
+    return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(stored)])
 
 
-def strings(values: Sequence[str]) -> pa.Array:
-    """Strings, at most 2 GiB together."""
+def strings(values: Sequence[str | None]) -> pa.Array:
+    """Strings, at most 2 GiB together, null for None."""
     import numpy as np
     import pyarrow as pa
 
-    encoded = [value.encode() for value in values]
+    encoded = [b"" if value is None else value.encode() for value in values]
     ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int32, len(encoded) + 1)
-    return pa.Array.from_buffers(pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))])
+    buffers = [_validity(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+
+
+def _validity(values: Sequence[Any]) -> pa.Buffer | None:
+    """A bit for each value, set where it is not null; none where all are."""
+    import numpy as np
+    import pyarrow as pa
+
+    if None not in values:
+        return None
+    return pa.py_buffer(np.packbits([value is not None for value in values], bitorder="little"))
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     import pyarrow as pa
 
     if pa.types.is_dictionary(kind):
-        numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
-        codes = integers([numbers[value] for value in values], kind.index_type)
-        return pa.DictionaryArray.from_arrays(codes, strings(list(numbers)))
-    return strings(values) if kind == pa.string() else integers(values, kind)
+        codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
+        indices = numbers([codes[value] for value in values], kind.index_type)
+        return pa.DictionaryArray.from_arrays(indices, strings(list(codes)))
+    return strings(values) if kind == pa.string() else numbers(values, kind)

@@ -108,7 +108,7 @@ def write_demo(
                 DemoImage(name, seed, index, layout.photograph(index), oddities.get(index, ""))
                 for index in range(images + layout.val_images)
             ]
-            with _made(specs, progress) as made:
+            with made_images(specs, progress) as made:
                 layout.write(directory, made)
     except BrokenProcessPool as error:
         raise StorageError(f"{directory}: a process that made images was killed; run the same command again") from error
@@ -140,8 +140,9 @@ def _is_there(directory: Path, report: DemoReport) -> bool:
 
 
 @contextmanager
-def _made(specs: Sequence[DemoImage], progress: Progress | None) -> Iterator[Iterator[MadeImage]]:
-    """The images of the descriptions, in their order, made by as many processes as there are cores."""
+def made_images(specs: Sequence[DemoImage], progress: Progress | None) -> Iterator[Iterator[MadeImage]]:
+    """The images of the descriptions, in their order, made by as many processes as there are cores; `BrokenProcessPool`
+    where one of them was killed."""
 
     def counted(made: Iterator[MadeImage]) -> Iterator[MadeImage]:
         for done, image in enumerate(made, start=1):

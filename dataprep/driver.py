@@ -41,13 +41,14 @@ from dataprep.plan import (
     physical_key,
 )
 from dataprep.records import Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
-from dataprep.sources import DATASETS, sized_dataset
+from dataprep.sources import BUILT, sized_dataset
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.base import Storage
 from dataprep.workspace import (
     BUILD,
     FOLDER,
     PLAN_JSON,
+    RETRY,
     finished_shards,
     load_enumeration,
     read_plan,
@@ -61,10 +62,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from dataprep.laion.plan import LaionRequest
     from dataprep.sources.base import Dataset
 
 _OVERWRITING = f"{BUILD}/overwriting"
-_ROOT_FILES = ("features.json", "*.labels.txt", "replicas.json", "*.tfrecord-*-of-*")
+_ROOT_FILES = ("features.json", "*.labels.txt", "replicas.json", "*.tfrecord-*")
 """What a dataset may have in its root beside dataset.json and dataset_info.json; anything else is somebody else's."""
 
 Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]
@@ -80,6 +82,8 @@ class BuildRequest:
     output_url: str
     max_reject_ratio: float
     overwrite: bool = False
+    laion: LaionRequest | None = None
+    """Where the originals are tables of URLs; they have no limit on rejections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +114,23 @@ class Progress(Protocol):
         """All shards stand; index and manifest are being written."""
 
 
-def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[Plan, Iterator[pa.Table]]:
+def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> tuple[Plan, Iterator[pa.Table] | None]:
     """Enumerate the originals and plan the shards.
 
     Args:
         keep: Store enumerations under `_build/`, and use those stored by an earlier run. A dry run does neither.
 
     Returns:
-        The plan, and its references: one table a shard, in the order of their indexes.
+        The plan, and its references: one table a shard, in the order of their indexes; None for a table of URLs.
     """
     import numpy as np
 
     options = request.options
+    if request.laion is not None:
+        from dataprep.laion.plan import plan_tables
+
+        progress.enumerating(options.splits[0])
+        return plan_tables(request.laion, options, progress.reading), None
     dataset = sized_dataset(options.dataset, options.fake_images)
     source, output = open_originals(request.source_url), open_storage(request.output_url)
     splits: list[PlannedSplit] = []
@@ -159,7 +168,7 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
     if manifest is None:
         try:
             built = _build_missing(storage, plan, tables, request, engine, progress)
-            manifest = _assemble(storage, plan, request.max_reject_ratio, progress)
+            manifest = _assemble(storage, plan, request, progress)
         except (DataprepError, OSError):
             # Another build may have finished, and cleaned up, under our feet.
             manifest = _finished(storage, plan)
@@ -233,7 +242,7 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
 def _build_missing(
     storage: Storage,
     plan: Plan,
-    tables: Iterator[pa.Table],
+    tables: Iterator[pa.Table] | None,
     request: BuildRequest,
     engine: Engine,
     progress: Progress,
@@ -242,29 +251,43 @@ def _build_missing(
     done = finished_shards(storage)
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
-    job = BuildJob(request.output_url, request.source_url, plan.plan_hash)
+    limits = None if request.laion is None else request.laion.limits
+    job = BuildJob(request.output_url, request.source_url, plan.plan_hash, limits)
     if missing:
         for receipt in engine(job, missing):
             progress.shard_done(receipt)
     return len(missing)
 
 
-def _assemble(storage: Storage, plan: Plan, max_reject_ratio: float, progress: Progress) -> Manifest:
+def _assemble(storage: Storage, plan: Plan, request: BuildRequest, progress: Progress) -> Manifest:
     """Index, metadata, manifest: in this order, each create-only."""
     progress.assembling()
+    if request.laion is not None:
+        return _assemble_laion(storage, plan)
     dataset = sized_dataset(plan.options.dataset, plan.options.fake_images)
     splits: list[SplitManifest] = []
     first_index = 0
     for split in plan.splits:
         splits.append(merge_split(storage, plan, split, first_index))
         first_index += len(split.shard_samples)
-    refuse_rejections(storage, plan, max_reject_ratio, splits)
+    refuse_rejections(storage, plan, request.max_reject_ratio, splits)
     files = _metadata_files(plan, dataset, splits)
     for name, data in files.items():
         storage.create(name, data)
     if FORMATS[plan.options.format] is None and storage.is_local:
         _place_folder(Path(storage.url), plan)
     manifest = build_manifest(plan, dataset, splits, [bytes_entry(name, data) for name, data in files.items()])
+    storage.create(MANIFEST, manifest_bytes(manifest))
+    return manifest
+
+
+def _assemble_laion(storage: Storage, plan: Plan) -> Manifest:
+    from dataprep.laion.finish import finish_laion, nothing_came
+
+    manifest = finish_laion(storage, plan)
+    if not any(split.samples for split in manifest.splits):
+        _remove_dataset(storage)  # or the failures would stand for ever
+        raise nothing_came(storage.url, manifest.splits[0])
     storage.create(MANIFEST, manifest_bytes(manifest))
     return manifest
 
@@ -335,10 +358,15 @@ def _make_way(storage: Storage, request: BuildRequest, progress: Progress) -> No
             return
     if not manifest_there and storage.stat(_OVERWRITING) is None and storage.stat(PLAN_JSON) is None:
         return
+    _remove_dataset(storage)
+
+
+def _remove_dataset(storage: Storage) -> None:
+    """The manifest first; until all is gone a mark says that nothing else may begin here."""
     storage.create(_OVERWRITING, b"")
     storage.delete(MANIFEST)
     storage.delete("dataset_info.json")
-    for name in {split for dataset in DATASETS.values() for split in dataset.splits} | {"images", "index"}:
+    for name in {split for dataset in BUILT.values() for split in dataset.splits} | {"images", "index", RETRY}:
         storage.delete_tree(name)
     for info in list(storage.list()):
         if any(fnmatch(info.name, pattern) for pattern in _ROOT_FILES):

@@ -83,6 +83,10 @@ class SplitInspection:
     sizes: Histogram
     """Of bytes an image."""
     troubles: tuple[Trouble, ...]
+    statuses: dict[str, int]
+    """Of a table of URLs: rows by how they ended; empty of other datasets."""
+    reasons: dict[str, int]
+    """The same rows by reason, the most frequent first."""
 
     @property
     def bytes_per_image(self) -> float:
@@ -164,6 +168,8 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -
     smallest = 1 << 62
     for batch in open_index(storage, split.name).batches(["image_bytes", "height", "width"]):
         num_bytes, height, width = (column.fill_null(0).to_numpy().astype(np.int64) for column in batch.columns)
+        if not len(num_bytes):
+            continue
         known = (height > 0) & (width > 0)
         samples += len(num_bytes)
         unknown += int(len(known) - known.sum())
@@ -190,6 +196,8 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -
         aspects=aspects.histogram(trim=False),
         sizes=sizes.histogram(trim=True),
         troubles=_troubles(storage, split),
+        statuses=split.statuses,
+        reasons=dict(Counter(split.reasons).most_common()),
     )
 
 

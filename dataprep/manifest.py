@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from dataprep.sources.base import Dataset
 
 MANIFEST = "dataset.json"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
+_SPLIT_FIELDS = tuple(SplitManifest.__dataclass_fields__)
+_ADDED = ("statuses", "reasons")
+"""Fields of a split since 1.1; older manifests are read without."""
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -63,7 +66,7 @@ def _manifest_from(document: dict[str, Any]) -> Manifest:
     splits = tuple(
         SplitManifest(
             **{
-                **{name: split[name] for name in SplitManifest.__dataclass_fields__},
+                **{name: split[name] for name in _SPLIT_FIELDS if name in split or name not in _ADDED},
                 "shards": tuple(split["shards"]),
                 "class_counts": tuple(split["class_counts"]),
             }
@@ -74,15 +77,27 @@ def _manifest_from(document: dict[str, Any]) -> Manifest:
     return Manifest(**{**known, **sequences, "splits": splits})
 
 
-def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: int) -> SplitManifest:
+def merge_split(
+    storage: Storage,
+    plan: Plan,
+    split: PlannedSplit,
+    first_index: int,
+    seen: Callable[[ShardReceipt], None] = lambda receipt: None,
+) -> SplitManifest:
     """Merge the receipts of one split, shard after shard in bounded memory, and write its index files.
+
+    Args:
+        seen: Told of every receipt, in the order of the shards.
 
     Raises:
         BuildError: A receipt is missing.
     """
     import numpy as np
 
-    shards: list[ShardReceipt] = []
+    shards: list[dict[str, Any]] = []
+    events: list[Event] = []
+    statuses: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     class_counts = np.zeros(len(plan.classes), np.int64)
 
     def index_rows() -> Iterator[pa.Table]:
@@ -91,26 +106,32 @@ def merge_split(storage: Storage, plan: Plan, split: PlannedSplit, first_index: 
             if found is None:
                 raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
             receipt, rows = found
-            shards.append(receipt)
+            seen(receipt)
+            shards.append(shard_entry(receipt))
+            events.extend(receipt.events)
+            if receipt.fetched is not None:
+                statuses.update(receipt.fetched.statuses)
+                reasons.update(receipt.fetched.reasons)
             if len(class_counts):
                 class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
             yield rows
 
     index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), index_schema())
-    events = [event for receipt in shards for event in receipt.events]
     events_file = f"index/{split.name}-events.parquet"
     events_entry = publish_row_groups(storage, events_file, iter([_events_table(events)]), _events_schema())
     return SplitManifest(
         name=split.name,
-        samples=sum(receipt.samples for receipt in shards),
-        num_bytes=sum(receipt.num_bytes for receipt in shards),
-        shards=tuple(_shard_entry(receipt) for receipt in shards),
+        samples=sum(shard["samples"] for shard in shards),
+        num_bytes=sum(shard["bytes"] for shard in shards),
+        shards=tuple(shards),
         class_counts=tuple(int(count) for count in class_counts),
         repeats={"count": split.repeat_count, "stored": split.repeat_stored},
         repaired=_count(events, "repaired"),
         rejected=_count(events, "rejected"),
         index=index,
         events=events_entry,
+        statuses=dict(statuses),
+        reasons=dict(sorted(reasons.items())),
     )
 
 
@@ -177,7 +198,8 @@ def bytes_entry(name: str, data: bytes) -> dict[str, Any]:
     return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def _shard_entry(receipt: ShardReceipt) -> dict[str, Any]:
+def shard_entry(receipt: ShardReceipt) -> dict[str, Any]:
+    """`{file, samples, bytes, sha256, crc32c}`, as the manifest lists a shard."""
     return {
         "file": receipt.file,
         "samples": receipt.samples,

@@ -86,10 +86,14 @@ class Plan:
     codecs: dict[str, str]
     classes: tuple[str, ...]
     splits: tuple[PlannedSplit, ...]
+    laion: dict[str, Any] | None = None
+    """Of a table of URLs, which has no references: `tables` and `rows`, all that decides what becomes of its rows."""
 
     def document(self) -> dict[str, Any]:
         """The plan as JSON values, its hash included."""
         values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
+        if self.laion is None:
+            del values["laion"]
         body: dict[str, Any] = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return body | {"plan_hash": _sha256_json(body)}
 
@@ -124,6 +128,7 @@ def plan_from_document(document: dict[str, Any]) -> Plan:
             PlannedSplit(**{**s, "shard_samples": tuple(s["shard_samples"]), "sources": tuple(s["sources"])})
             for s in document["splits"]
         ),
+        laion=document.get("laion"),
     )
 
 
@@ -182,12 +187,12 @@ def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
     return digest.hexdigest()
 
 
-def codec_versions() -> dict[str, str]:
-    """Versions of the libraries whose output or verdict enters a dataset's bytes."""
+def codec_versions(*more: str) -> dict[str, str]:
+    """Versions of the libraries whose output or verdict enters a dataset's bytes, and of `more` packages."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
-    for package in ("pillow", "pyarrow", "simplejpeg"):
+    for package in ("pillow", "pyarrow", "simplejpeg", *more):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:  # a bundled application without package metadata

@@ -99,9 +99,29 @@ class Event:
     """One line for people."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """What the receipt of a shard says besides, where the bytes come from the web and cannot be made twice: the receipt
+    decides which attempt is the shard (dataprep/laion/commit.py)."""
+
+    attempt: str
+    """Folder in which the files of that attempt wait to be put in place, under their own names."""
+    files: tuple[dict[str, Any], ...]
+    """The files beside the samples, each `{file, bytes, sha256, crc32c}`."""
+    statuses: dict[str, int]
+    """Rows by how they ended."""
+    reasons: dict[str, int]
+    """Rows by reason; `success` for those that have none."""
+    allow_networks: tuple[str, ...] = ()
+    """What was open to it beyond public addresses."""
+    before: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of rows that were tried again: `statuses` and `reasons` that they had until then."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardReceipt:
-    """Proof that one shard stands whole in its place; its index rows travel beside it in the receipt's file."""
+    """Proof that one shard stands whole in its place, or, where it was `fetched`, waits to be put there; its index rows
+    travel beside it in the receipt's file."""
 
     index: int
     split: str
@@ -115,6 +135,7 @@ class ShardReceipt:
     crc32c: str
     """Base64 of the big-endian value, as Cloud Storage writes it; the same range of bytes as `sha256`."""
     events: tuple[Event, ...] = ()
+    fetched: Fetched | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +158,10 @@ class SplitManifest:
     """`{file, bytes, sha256}` of `index/<split>.parquet`."""
     events: dict[str, Any]
     """`{file, bytes, sha256}` of `index/<split>-events.parquet`."""
+    statuses: dict[str, int] = field(default_factory=dict)
+    """Of a table's rows: counts by how they ended; empty where the originals are no table."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """The same rows by reason, `success` for those that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +177,7 @@ class Manifest:
     order_version: int
     options: dict[str, Any]
     sources: tuple[dict[str, Any], ...]
-    """Each `{split, name, bytes, enumeration_sha256}`."""
+    """Each `{split, name, bytes, enumeration_sha256}`; of tables `{split, name, bytes, rows, sha256}`."""
     codecs: dict[str, str]
     licence: str
     origin: str
@@ -164,4 +189,4 @@ class Manifest:
     """True where `--allow-partial` let counts differ from the published ones."""
     splits: tuple[SplitManifest, ...]
     files: tuple[dict[str, Any], ...] = field(default=())
-    """The dataset's own metadata files (TFDS): each `{file, bytes, sha256}`."""
+    """The dataset's own metadata files (TFDS), and those beside its shards: each `{file, bytes, sha256}`."""

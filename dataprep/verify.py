@@ -13,6 +13,7 @@ findings are listed in checks/findings.py. A damaged or hostile dataset gives fi
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -141,6 +142,8 @@ class _SplitSum:
     samples: int = 0
     num_bytes: int = 0
     labels: NDArray[np.int64] | None = None
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     parts: list[ShardResult] = field(default_factory=list)
 
     def add(self, result: ShardResult) -> None:
@@ -150,7 +153,9 @@ class _SplitSum:
         self.num_bytes += result.num_bytes
         if len(result.labels):
             self.labels = result.labels if self.labels is None else self.labels + result.labels
-        self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS))
+        for counts, more in ((self.statuses, result.statuses), (self.reasons, result.reasons)):
+            counts.update(more)  # which may take away what rows had before they were tried again
+        self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS, statuses=Counter(), reasons=Counter()))
 
     def keys(self) -> NDArray[np.uint64]:
         """Sorted hashes of all keys in lower case."""
@@ -270,6 +275,15 @@ def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, index
         for label in np.flatnonzero(found.labels != expected):
             got = f"{found.labels[label]:,} samples of label {label}, the manifest has {expected[label]:,}"
             findings.add("count", split.name, got)
+    if found.shards == len(split.shards):
+        for name, counts, due in (
+            ("statuses", found.statuses, split.statuses),
+            ("reasons", found.reasons, split.reasons),
+        ):
+            odd = sorted(key for key in counts.keys() | due.keys() if counts[key] != due.get(key, 0))
+            for key in odd:
+                got = f"{counts[key]:,} rows beside the shards, the manifest has {due.get(key, 0):,}"
+                findings.add("count", split.name, f"{name}: {key[:80]!r}: {got}")
     with _reading(split.events["file"], findings):
         check_events(storage, split, keys if complete else None, findings)
 

@@ -1,11 +1,13 @@
 """What lies under `<dataset>/_build/` while a build is under way: the plan, the enumerations, the receipts.
 
 plan.json                  create-only; holds the plan's hash
-plan.parquet               references, one row group a shard
+plan.parquet               references, one row group a shard; a table of URLs has none
 source-<split>.parquet     an enumeration, kept so that no rerun walks the archives again
 receipts/00007.parquet     create-only; a shard's receipt with its index rows
 folder/                    an image folder on disk before it is renamed into place
-tmp/                       files being written
+tmp/                       files being written, and those of fetched shards that wait to be put in place
+
+`_retry/` holds receipts/ and tmp/ likewise while failed rows of a finished dataset are tried again.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import lru_cache, partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.checksums import digests_of
+from dataprep.checksums import HashingWriter, digests_of
 from dataprep.columns import table_of
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.plan import Plan, differences, plan_from_document
-from dataprep.records import Enumeration, Event, SampleRef, ShardPlan, ShardReceipt, SourceFile
+from dataprep.records import Enumeration, Event, Fetched, SampleRef, ShardPlan, ShardReceipt, SourceFile
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.base import Storage
 
@@ -38,7 +41,7 @@ BUILD = "_build"
 PLAN_JSON = f"{BUILD}/plan.json"
 PLAN_PARQUET = f"{BUILD}/plan.parquet"
 FOLDER = f"{BUILD}/folder"
-_RECEIPTS = f"{BUILD}/receipts"
+RETRY = "_retry"
 
 
 def refs_schema() -> pa.Schema:
@@ -94,8 +97,8 @@ def refs_from_table(table: pa.Table) -> list[SampleRef]:
 # The plan
 
 
-def store_plan(storage: Storage, plan: Plan, shards: Iterator[pa.Table]) -> None:
-    """Store a plan and its references, create-only; the same plan already there is fine.
+def store_plan(storage: Storage, plan: Plan, shards: Iterator[pa.Table] | None) -> None:
+    """Store a plan and its references, if it has any, create-only; the same plan already there is fine.
 
     Raises:
         UsageError: Another build is under way there; says what differs.
@@ -105,7 +108,8 @@ def store_plan(storage: Storage, plan: Plan, shards: Iterator[pa.Table]) -> None
         refuse_other_plan(storage, plan, found)
         return
     # References first: whoever finds plan.json finds them too.
-    publish_row_groups(storage, PLAN_PARQUET, shards, refs_schema())
+    if shards is not None:
+        publish_row_groups(storage, PLAN_PARQUET, shards, refs_schema())
     document = json.dumps(plan.document(), indent=1, sort_keys=True).encode() + b"\n"
     try:
         storage.create(PLAN_JSON, document)
@@ -146,13 +150,19 @@ def open_plan(output_url: str, plan_hash: str) -> tuple[Plan, pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     storage = open_storage(output_url)
-    plan = read_plan(storage)
-    if plan is None or plan.plan_hash != plan_hash:
-        raise FormatError(f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {plan_hash[:12]}")
+    plan = stored_plan(storage, plan_hash)
     if storage.is_local:
         return plan, pq.ParquetFile(storage.url_of(PLAN_PARQUET))
     file = RangeFile(storage, PLAN_PARQUET, PLAN_WINDOW_BYTES)
     return plan, pq.ParquetFile(pa.PythonFile(file, mode="r"))
+
+
+def stored_plan(storage: Storage, plan_hash: str) -> Plan:
+    """The plan of the build under way. Raises FormatError when it is not the one asked for."""
+    plan = read_plan(storage)
+    if plan is None or plan.plan_hash != plan_hash:
+        raise FormatError(f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {plan_hash[:12]}")
+    return plan
 
 
 def read_shard_plan(output_url: str, plan_hash: str, index: int) -> ShardPlan:
@@ -250,39 +260,53 @@ def load_enumeration(storage: Storage, source: Storage, split: str, *, allow_par
 # Receipts
 
 
-def receipt_file(index: int) -> str:
-    return f"{_RECEIPTS}/{index:05d}.parquet"
+def receipt_file(index: int, root: str = BUILD) -> str:
+    return f"{root}/receipts/{index:05d}.parquet"
 
 
-def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table) -> None:
-    """Store a shard's receipt and index rows, create-only: from here on the shard is done."""
+def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str = BUILD) -> None:
+    """Store a shard's receipt and index rows, create-only: from here on the shard is done.
+
+    Raises:
+        ConflictError: Another receipt stands there.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     metadata = {b"receipt": json.dumps(asdict(receipt), sort_keys=True).encode()}
     sink = pa.BufferOutputStream()
     pq.write_table(rows.replace_schema_metadata(metadata), sink)
-    storage.create(receipt_file(receipt.index), sink.getvalue().to_pybytes())
+    storage.create(receipt_file(receipt.index, root), sink.getvalue().to_pybytes())
 
 
-def read_receipt(storage: Storage, index: int) -> tuple[ShardReceipt, pa.Table] | None:
+def read_receipt(storage: Storage, index: int, root: str = BUILD) -> tuple[ShardReceipt, pa.Table] | None:
     """A shard's receipt and its index rows, or None while it is not done."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        data = storage.read(receipt_file(index))
+        data = storage.read(receipt_file(index, root))
     except FileNotFoundError:
         return None
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     fields: dict[str, Any] = json.loads(table.schema.metadata[b"receipt"])
     events = tuple(Event(**event) for event in fields.pop("events"))
-    return ShardReceipt(**fields, events=events), table.replace_schema_metadata(None)
+    fetched = _fetched(fields.pop("fetched", None))
+    return ShardReceipt(**fields, events=events, fetched=fetched), table.replace_schema_metadata(None)
 
 
-def read_receipts(storage: Storage, indexes: Iterable[int]) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
+def _fetched(fields: dict[str, Any] | None) -> Fetched | None:
+    if fields is None:
+        return None
+    sequences = {name: tuple(fields[name]) for name in ("files", "allow_networks")}
+    return Fetched(**{**fields, **sequences})
+
+
+def read_receipts(
+    storage: Storage, indexes: Iterable[int], root: str = BUILD
+) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
     """What `read_receipt` returns for each, in their order; over a network many are read at a time."""
-    read = partial(read_receipt, storage)
+    read = partial(read_receipt, storage, root=root)
     if storage.reads_in_flight == 1:
         yield from map(read, indexes)
         return
@@ -298,9 +322,9 @@ def read_receipts(storage: Storage, indexes: Iterable[int]) -> Iterator[tuple[Sh
             yield found
 
 
-def finished_shards(storage: Storage) -> set[int]:
+def finished_shards(storage: Storage, root: str = BUILD) -> set[int]:
     """Indexes of the shards that have a receipt."""
-    names = (info.name.rpartition("/")[2] for info in storage.list(f"{_RECEIPTS}/"))
+    names = (info.name.rpartition("/")[2] for info in storage.list(f"{root}/receipts/"))
     return {int(name.removesuffix(".parquet")) for name in names}
 
 
@@ -313,6 +337,15 @@ def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], 
     Returns:
         `{file, bytes, sha256}`, as the manifest lists it.
     """
+    spool, digests = spool_row_groups(storage, name, groups, schema)
+    storage.publish(spool, name, digests.crc32c)
+    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+
+
+def spool_row_groups(
+    storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema
+) -> tuple[Path, HashingWriter]:
+    """Write such a file to where `storage.publish` takes it from; the path, and the file's digests."""
     import pyarrow.parquet as pq
 
     spool = storage.spool_path(name)
@@ -320,6 +353,4 @@ def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], 
         for table in groups:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
     with disk_errors(spool), spool.open("rb") as stream:
-        digests = digests_of(stream)
-    storage.publish(spool, name, digests.crc32c)
-    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+        return spool, digests_of(stream)

@@ -32,7 +32,7 @@ from dataprep.records import ShardReceipt
 from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards, read_receipts
 from pipelines.options import pipeline_options
-from pipelines.runners import prepare_arguments
+from pipelines.runners import prepare_arguments, shards_at_once
 
 POLL_S = 0.5
 STATE_POLL_S = 5.0
@@ -93,6 +93,12 @@ def beam_engine(
     pipeline_options(runner, arguments)
     prepared = tuple(prepare_arguments(runner, workers, arguments, urls))
     return partial(_run, runner, prepared, stall_s, log)
+
+
+def shards_under_way(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> int:
+    """How many shards a job may have under way at once; for arguments as those of `beam_engine`. Raises UsageError."""
+    pipeline_options(runner, arguments)
+    return shards_at_once(runner, workers, prepare_arguments(runner, workers, arguments, urls))
 
 
 def _run(

@@ -34,6 +34,12 @@ PRISM = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 FLINK_RETRIES = 5
 SERVER_FLAGS = {"FlinkRunner": ("--number_of_execution_retries", "--execution_retry_delay")}
 """Options that only the job server knows; Python's side of Beam hands them on."""
+_AT_ONCE = {
+    "FnApiRunner": ("--direct_num_workers",),
+    "FlinkRunner": ("--parallelism",),
+    "DataflowRunner": ("--max_num_workers", "--number_of_worker_harness_threads"),
+}
+"""Options whose product is the number of shards under way."""
 _CODE = "--sdk_container_image", "--extra_package", "--setup_file"
 _WAIT_S = 10
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -81,6 +87,32 @@ def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls:
         UsageError: Something that the runner needs is missing; says how to get it.
     """
     return [*arguments, *RUNNERS[runner](Request(_given(arguments), workers, tuple(urls)))]
+
+
+def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
+    """How many shards a job may have under way at once: what hosts of the web are asked is divided by it.
+
+    Args:
+        runner: One of RUNNERS.
+        workers: Taken for a runner whose options do not say it; then it is the user who does, with --workers.
+        arguments: The user's, and those of `prepare_arguments`.
+
+    Raises:
+        UsageError: Dataflow was not told how many machines and threads it may start, and may start a thousand.
+    """
+    given, at_once = _given(arguments), 1
+    for name in _AT_ONCE.get(runner, ()):
+        value = given.get(name, "")
+        if value.isdigit() and int(value):
+            at_once *= int(value)
+        elif runner == "DataflowRunner":
+            raise UsageError(
+                f"--runner DataflowRunner needs {' and '.join(f'{each}=N' for each in _AT_ONCE[runner])} after --, so "
+                "that all of its threads together keep to the limits of a host"
+            )
+        else:
+            return workers
+    return at_once if runner in _AT_ONCE else workers
 
 
 def engines_folder() -> Path:

@@ -25,12 +25,15 @@ from tests.conftest import BUCKET, ENVIRONMENT
 from tests.support import fitting, learning, training, training_fsdp, training_jax
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
+from tests.support.crashes_laion import crash_cases
 from tests.support.faults import linked_copy, plant
 from tests.support.fetching import fetch_mixture
 from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
+from tests.support.laion_memory import plan_flat
+from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed
 from tests.support.replication import kill_replicate
 
@@ -376,6 +379,26 @@ def train_learns() -> Iterator[Case]:
     yield "a ResNet in JAX fits 500 images", training_jax.fit
 
 
+def laion_statuses() -> Iterator[Case]:
+    """LAION: the web at its worst, in two orders, gives one dataset."""
+    for fmt in ("webdataset", "tfrecord"):
+        yield f"20,000 URLs twice, {fmt}", partial(_laion_twice, fmt)
+
+
+def _laion_twice(fmt: str, folder: Path) -> str:
+    return build_twice(folder, fmt, rows=20_000, hosts=200, rows_per_shard=2_000)
+
+
+def laion_memory() -> Iterator[Case]:
+    """LAION: plans of 50 million rows."""
+    for kind in ("parquet", "jsonl"):
+        yield f"a plan of 50 million rows, {kind}", partial(_laion_plan, kind)
+
+
+def _laion_plan(kind: str, folder: Path) -> str:
+    return plan_flat(folder, kind, 50_000_000)
+
+
 SHOWS = {
     "2": show_2,
     "3": show_3,
@@ -386,6 +409,9 @@ SHOWS = {
     "load-memory": load_memory,
     "replicate": replicate,
     "fetch": fetch,
+    "laion-statuses": laion_statuses,
+    "laion-crash": crash_cases,
+    "laion-memory": laion_memory,
     "train-exact": train_exact,
     "train-devices": train_devices,
     "train-learns": train_learns,

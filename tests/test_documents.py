@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+from itertools import dropwhile
 
 import click
 import pytest
@@ -102,9 +103,13 @@ def test_dataprep_takes_every_command_line(words):
     name, *arguments = words
     command = group.get_command(click.Context(group), name)
     assert command is not None, f"{name} is none of {', '.join(COMMANDS)}"
+    if name == "build":
+        _, command, arguments = command.resolve_command(click.Context(command), arguments)
+        assert command is not None
     parsed = command.make_context(name, arguments).params
     if parsed.get("runner", "local") != "local":
-        pipeline_options(parsed["runner"], parsed["beam_options"])
+        words = parsed.get("beam_options") or parsed["others"]  # a table of URLs may have several sources before them
+        pipeline_options(parsed["runner"], tuple(dropwhile(lambda word: not word.startswith("-"), words)))
 
 
 @pytest.mark.parametrize("words", command_lines("pip"))

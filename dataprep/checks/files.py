@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from dataprep.checks.findings import Findings
 from dataprep.checks.hashes import position_of
+from dataprep.checks.laion import is_laion, names_beside
 from dataprep.checksums import digests_of
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.index import open_events, open_index
+from dataprep.laion.finish import tfds_files
+from dataprep.laion.plan import options_from
 from dataprep.manifest import MANIFEST
 from dataprep.records import Manifest, SplitManifest
 from dataprep.sources import Dataset
@@ -97,11 +100,13 @@ def check_metadata(storage: Storage, manifest: Manifest, dataset: Dataset, findi
     expected = _expected_metadata(manifest, dataset, findings)
     if expected is None:
         return
-    listed = [entry["file"] for entry in manifest.files]
+    beside = names_beside(manifest) if is_laion(manifest) else set()  # compared with their shards
+    entries = [entry for entry in manifest.files if entry["file"] not in beside]
+    listed = [entry["file"] for entry in entries]
     if listed != sorted(expected):
         findings.add("manifest", MANIFEST, f"metadata files {_shown(listed)}, expected {_shown(sorted(expected))}")
         return
-    for entry in manifest.files:
+    for entry in entries:
         name = entry["file"]
         if entry["bytes"] > len(expected[name]) + MAX_PROSE_BYTES:
             got = f"{entry['bytes']:,} bytes, expected about {len(expected[name]):,}"
@@ -116,6 +121,8 @@ def _expected_metadata(manifest: Manifest, dataset: Dataset, findings: Findings)
     shard_format = FORMATS[manifest.format]
     if shard_format is None:
         return {}
+    if is_laion(manifest):
+        return tfds_files(manifest.format, options_from(manifest.options["laion"]), manifest.splits[0])
     info = DatasetInfo(
         name=manifest.name,
         description=dataset.description,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -21,7 +22,7 @@ from dataprep.records import Manifest, SplitManifest
 from dataprep.sources import Dataset
 from dataprep.storage import Storage
 from dataprep.storage.disk_errors import disk_errors
-from dataprep.workspace import BUILD
+from dataprep.workspace import BUILD, RETRY
 
 _REPLICAS = "replicas.json"
 _READ_IN_ROOT = ("*.tfrecord*", "*.tar", "dataset_info.json", "features.json", "*.labels.txt")
@@ -52,22 +53,23 @@ def check_listing(
     folders = {*dataset.splits, "index", REPEATED}
     by_root = {image_root(manifest, split): split for split in manifest.splits if FORMATS[manifest.format] is None}
     linked = {split.name for split in manifest.splits if links_repeats(manifest, split)}
-    leftovers = 0
+    leftovers: Counter[str] = Counter()
     try:
         for info in storage.list():
             top, slash, _ = info.name.partition("/")
             if info.name in expected or top in linked:
                 continue
-            if top == BUILD:
-                leftovers += 1
+            if top in (BUILD, RETRY):
+                leftovers[top] += 1
             elif slash and top in by_root:
                 _check_image_file(info.name, info.num_bytes, files.get(by_root[top].name), findings)
             elif top in folders if slash else any(fnmatch(top, pattern) for pattern in _READ_IN_ROOT):
                 findings.add("extra", info.name, f"{info.num_bytes:,} bytes that nothing names; remove it")
     except UsageError as error:  # a link that leads out of the dataset
         findings.add("extra", storage.url, f"not all files could be listed: {error}")
-    if leftovers:
-        findings.add("leftover", BUILD, f"files of a build: {leftovers:,}; run its command again, or remove the folder")
+    for folder, count in leftovers.items():
+        whose = "a build" if folder == BUILD else "dataprep retry-failed"
+        findings.add("leftover", folder, f"files of {whose}: {count:,}; run its command again, or remove the folder")
     if storage.is_local:
         for split in manifest.splits:
             if split.name in files:

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dataprep.checks.laion import beside_faults, file_of, is_laion, laion_faults
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED
 from dataprep.randomness import ORDER_VERSION
 from dataprep.records import Manifest, SplitManifest
-from dataprep.sources import DATASETS, Dataset, FakeImageNet, SplitFacts
+from dataprep.sources import BUILT, Dataset, FakeImageNet, SplitFacts
 from dataprep.sources.base import MAX_SAMPLES
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -29,18 +30,19 @@ _MANIFEST_TYPES = {
 }  # fmt: skip
 _SPLIT_TYPES = {
     "samples": int, "num_bytes": int, "repeats": dict, "repaired": dict, "rejected": dict, "index": dict,
-    "events": dict,
+    "events": dict, "statuses": dict, "reasons": dict,
 }  # fmt: skip
 _SHARD_TYPES = {"file": str, "samples": int, "bytes": int, "sha256": str, "crc32c": str}
 MAX_COUNT = 1 << 53
 """Of samples or bytes: what JSON carries exactly, and sums of which fit in 64 bits."""
 _FILE_TYPES = {"file": str, "bytes": int, "sha256": str}
 _SOURCE_TYPES = {"split": str, "name": str, "bytes": int, "enumeration_sha256": str}
+_TABLE_TYPES = {"split": str, "name": str, "bytes": int, "rows": int, "sha256": str}
 
 
 def dataset_of(manifest: Manifest) -> Dataset:
     """The dataset that it says it is, a generated one of its size. Expects no shape faults."""
-    dataset, images = DATASETS[manifest.name], manifest.options.get("fake_images")
+    dataset, images = BUILT[manifest.name], manifest.options.get("fake_images")
     if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
         return dataset.with_images(images)
     return dataset
@@ -79,15 +81,17 @@ def adopted_faults(manifest: Manifest) -> Iterator[str]:
 
 def shape_faults(manifest: Manifest) -> Iterator[str]:
     """What keeps it from being looked at more closely: wrong types, unknown names."""
-    dataset = DATASETS.get(manifest.name) if isinstance(manifest.name, str) else None
+    dataset = BUILT.get(manifest.name) if isinstance(manifest.name, str) else None
     if dataset is None:
-        yield f"name {_shown(manifest.name)}, expected one of {', '.join(DATASETS)}"
+        yield f"name {_shown(manifest.name)}, expected one of {', '.join(BUILT)}"
     yield from _common_faults(manifest)
     for split in manifest.splits:
         if dataset is not None and (not isinstance(split.name, str) or split.name not in dataset.splits):
             yield f"split {_shown(split.name)}, expected one of {', '.join(dataset.splits)}"
         else:
             yield from _split_shape_faults(split, hashed=True)
+    if is_laion(manifest):
+        yield from laion_faults(manifest)
 
 
 def _common_faults(manifest: Manifest) -> Iterator[str]:
@@ -98,7 +102,8 @@ def _common_faults(manifest: Manifest) -> Iterator[str]:
     yield from _type_faults("", fields, _MANIFEST_TYPES)
     if not all(isinstance(name, str) for name in manifest.classes):
         yield "classes hold something else than names"
-    for field, types in (("files", _FILE_TYPES), ("sources", _SOURCE_TYPES)):
+    sources = _TABLE_TYPES if is_laion(manifest) else _SOURCE_TYPES
+    for field, types in (("files", _FILE_TYPES), ("sources", sources)):
         for entry in getattr(manifest, field):
             yield from _type_faults(f"{field}: ", entry, types)
 
@@ -112,7 +117,7 @@ def _split_shape_faults(split: SplitManifest, *, hashed: bool) -> Iterator[str]:
         yield from _type_faults(f"{where}shard {number}: ", shard, _SHARD_TYPES, hashed=hashed)
     for name in ("index", "events"):
         yield from _type_faults(f"{where}{name}: ", getattr(split, name), _FILE_TYPES)
-    for name in ("repeats", "repaired", "rejected"):
+    for name in ("repeats", "repaired", "rejected", "statuses", "reasons"):
         counts = getattr(split, name)
         if not isinstance(counts, dict) or not all(_is(count, int) for count in counts.values()):
             yield f"{where}{name} {_shown(counts)}, expected counts"
@@ -148,7 +153,7 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
     if not splits or max(Counter(splits).values()) > 1:
         yield f"splits {', '.join(splits) or 'none'}, expected each once and at least one"
     for split in manifest.splits:
-        count = DATASETS[manifest.name].repeats(split.name)
+        count = BUILT[manifest.name].repeats(split.name)
         repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
         if split.repeats != repeats:
             yield f"split {split.name}: repeats {_shown(split.repeats)}, expected {_shown(repeats)}"
@@ -159,6 +164,8 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
         for (what, found), due in zip(names, expected, strict=True):
             if found != due:
                 yield f"split {split.name}: {what} is {_shown(found)}, expected {due}"
+    if is_laion(manifest):
+        yield from beside_faults(manifest)
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
@@ -166,25 +173,36 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
     names = [split.name for split in manifest.splits]
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
-    if manifest.revision < 1 or not manifest.shuffled:
-        yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, true"
+    shuffled = not is_laion(manifest)
+    if manifest.revision < 1 or manifest.shuffled != shuffled:
+        yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
     if len(set(manifest.classes)) != len(manifest.classes) or list(manifest.classes) != sorted(manifest.classes):
         yield "classes are not sorted, or one is there twice"
     sources = sorted({source["split"] for source in manifest.sources})
     if sources != sorted(set(names)):
         yield f"sources are those of {', '.join(sources) or 'nothing'}, the splits {', '.join(names)}"
     yield from _option_faults(manifest, names)
+    if not is_laion(manifest):
+        yield from _image_option_faults(manifest)
     for split in manifest.splits:
         for fault in _split_faults(manifest, split):
             yield f"split {split.name}: {fault}"
 
 
 def _option_faults(manifest: Manifest, split_names: list[str]) -> Iterator[str]:
-    images = manifest.options.get("images")
     pairs = {
         "dataset": (manifest.options.get("dataset"), manifest.name),
         "format": (manifest.options.get("format"), manifest.format),
         "splits": (manifest.options.get("splits"), split_names),
+    }
+    for name, (option, fact) in pairs.items():
+        if option != fact:
+            yield f"options.{name} is {_shown(option)}, elsewhere it says {_shown(fact)}"
+
+
+def _image_option_faults(manifest: Manifest) -> Iterator[str]:
+    images = manifest.options.get("images")
+    pairs = {
         "allow_partial": (manifest.options.get("allow_partial"), manifest.partial),
         "images.check": (images.get("check") if isinstance(images, dict) else None, manifest.checked),
     }
@@ -211,6 +229,14 @@ def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
             yield f"{name} {got:,}, expected {expected:,}"
     if not split.shards:
         yield "no shards, expected one at least"
+    if split.statuses or split.reasons:
+        rows = sum(source["rows"] for source in manifest.sources) if is_laion(manifest) else 0
+        counted = {"statuses": sum(split.statuses.values()), "reasons": sum(split.reasons.values())}
+        for name, count in counted.items():
+            if count != rows:
+                yield f"{name} of {count:,} rows, the sources have {rows:,}"
+        if split.statuses.get("success") != samples:
+            yield f"success {split.statuses.get('success')}, the shards have {samples:,} samples"
 
 
 def shard_file(manifest: Manifest, split: SplitManifest, number: int) -> str:
@@ -218,6 +244,8 @@ def shard_file(manifest: Manifest, split: SplitManifest, number: int) -> str:
     shard_format = FORMATS[manifest.format]
     if shard_format is None:
         return f"{split.name}/#{number:05d}-of-{len(split.shards):05d}"
+    if is_laion(manifest):
+        return file_of(manifest, number)
     return shard_format.shard_file(manifest.name, split.name, number, len(split.shards))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,6 +46,10 @@ class ShardResult:
     """Bytes of each of `files`, as the index has them."""
     folders: frozenset[str] = frozenset()
     """First component of the names of `files` below the split."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Of a table of URLs: rows by status, less what rows that were tried again had before."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """The same by reason."""
 
     def count(self, keys: list[str], labels: list[int], num_classes: int) -> None:
         """Note the samples that were found."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dataprep.checks.folder import check_folder_shard
+from dataprep.checks.laion import is_laion
+from dataprep.checks.laion_shard import check_laion_shard
 from dataprep.checks.shard import ShardResult, check_shard_file, read_rows
 from dataprep.errors import StorageError, UsageError
 from dataprep.formats import FORMATS
@@ -50,7 +52,9 @@ def _check(job: ShardJob, storage: Storage, split: SplitManifest, number: int, r
     manifest, shard = job.manifest, split.shards[number]
     rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
     shard_format = FORMATS[manifest.format]
-    if shard_format is not None:
+    if is_laion(manifest):
+        check_laion_shard(storage, manifest, number, rows, deep=job.deep, result=result)
+    elif shard_format is not None:
         check_shard_file(storage, manifest, shard_format, shard, rows, deep=job.deep, result=result)
     elif rows is not None:
         dataset = DATASETS[manifest.name]

@@ -1,4 +1,4 @@
-"""`dataprep build`: original files to verified shards."""
+"""`dataprep build`: original files to verified shards; a command a dataset, of which most are one and the same."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -34,7 +34,7 @@ from dataprep.images import ImagePolicy
 from dataprep.placement import guard
 from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions, Plan
 from dataprep.pool import Pool
-from dataprep.sources import DATASETS, Dataset, sized_dataset
+from dataprep.sources import BUILT, DATASETS, Dataset, sized_dataset
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
 
@@ -54,17 +54,76 @@ Examples:
 Killed, or out of disk? Run the same command again: only what is missing is done, and the result is the same
 to the byte.
 """
-_OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
+LAION = "laion"
+OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
 _WORKER_MODULES = ("dataprep.cli", "dataprep.build", "numpy", "pyarrow.parquet", "simplejpeg")
+_FETCHING_MODULES = (*_WORKER_MODULES, "dataprep.laion.build", "dataprep.laion.fetching", "cv2")
 _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 
 
-@click.command("build", epilog=EPILOG)
-@click.argument("dataset", type=click.Choice(list(DATASETS)))
+SHARED_OPTIONS = (
+    click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
+    click.option("--runner", default="local", show_default=True, help="local, or a Beam runner by its name."),
+    workers_option,
+    click.option(
+        "--stall-minutes",
+        type=click.FloatRange(0, min_open=True),
+        default=20,
+        show_default=True,
+        help="Beam runners: a running job that finishes no shard for so long is cancelled.",
+    ),
+    beside_option,
+    tpu_option,
+    region_policy_option,
+    click.option("--overwrite", is_flag=True, help="Remove the dataset that stands there first."),
+    click.option("--dry-run", is_flag=True, help="Print the plan and write nothing."),
+    json_option,
+)
+"""Of every dataset."""
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that every dataset has."""
+    for option in reversed(SHARED_OPTIONS):
+        command = option(command)
+    return command
+
+
+class _Datasets(click.Group):
+    """A command a dataset; that of laion is imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(BUILT)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == LAION:
+            from dataprep.commands.build_laion import command as laion
+
+            return laion
+        return _command_of(cmd_name) if cmd_name in DATASETS else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in BUILT and not args[0].startswith("-"):
+            ctx.fail(f"{args[0]!r} is not one of {', '.join(BUILT)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Datasets"):
+            formatter.write_dl([(name, _one_line(BUILT[name].description)) for name in BUILT])
+
+
+@click.group("build", cls=_Datasets, epilog=EPILOG, subcommand_metavar="DATASET [OPTIONS] [-- BEAM_OPTIONS]")
+def command() -> None:
+    """Build a dataset from its original files: plan, shards, index, manifest.
+
+    Every dataset has options of its own (dataprep build DATASET --help); all have --dry-run and --json.
+    """
+
+
+@click.command("build")
 @click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
 @click.option("--source", metavar="URL", help="Folder or gs:// prefix that holds the original files.")
 @click.option("--images", "fake_images", type=int, help="imagenet-fake: train images (default 10,000).")
-@click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset.")
 @click.option("--format", "format_name", required=True, type=click.Choice(list(FORMATS)))
 @click.option("--split", "splits", multiple=True, help="Build only this split; may be repeated.")
 @click.option("--shard-bytes", type=Bytes(), default=DEFAULT_SHARD_BYTES, show_default="256MiB")
@@ -91,22 +150,8 @@ _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 @click.option("--max-reject-ratio", type=click.FloatRange(0, 1), help="Share of images that may be rejected.")
 @click.option("--allow-partial", is_flag=True, help="Accept counts other than the published; recorded.")
 @click.option("--check-source", is_flag=True, help="Compare the archives' md5 with the published ones first.")
-@click.option("--runner", default="local", show_default=True, help="local, or a Beam runner by its name.")
-@workers_option
-@click.option(
-    "--stall-minutes",
-    type=click.FloatRange(0, min_open=True),
-    default=20,
-    show_default=True,
-    help="Beam runners: a running job that finishes no shard for so long is cancelled.",
-)
-@beside_option
-@tpu_option
-@region_policy_option
-@click.option("--overwrite", is_flag=True, help="Remove the dataset that stands there first.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and write nothing.")
-@json_option
-def command(
+@shared_options
+def _archives(
     dataset: str,
     beam_options: tuple[str, ...],
     source: str | None,
@@ -127,10 +172,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Build DATASET from its original files: plan, shards, index, manifest.
+    """Nothing is unpacked: images are read as byte ranges of the archives.
 
-    Nothing is unpacked: images are read as byte ranges of the archives. A valid JPEG keeps its bytes; what is no RGB or
-    grey JPEG is re-encoded, what cannot be decoded is rejected and listed.
+    A valid JPEG keeps its bytes; what is no RGB or grey JPEG is re-encoded, what cannot be decoded is rejected and
+    listed.
     """
     facts = sized_dataset(dataset, fake_images)
     options["fake_images"] = fake_images or (DEFAULT_IMAGES if facts.generated else None)
@@ -144,7 +189,7 @@ def command(
     _refuse_unfit(request, runner, beam_options)
     reader, builder = named_place(beside, tpu), place_of_workers(beam_options)
     if not dry_run:
-        guard(output, region_policy, where=reader, advice=_OUTPUT_ADVICE)
+        guard(output, region_policy, where=reader, advice=OUTPUT_ADVICE)
         if runs_here(runner) or builder is not None:
             guard(request.source_url, region_policy, where=builder)
     with BuildProgress(quiet=as_json) as progress:
@@ -157,10 +202,25 @@ def command(
             _print_plan(plan, request, buckets, as_json)
             return
         started_s = time.monotonic()
-        with _engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
+        with open_engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
             result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, output, elapsed_s, as_json)
+
+
+def _command_of(dataset: str) -> click.Command:
+    """The command of one of DATASETS."""
+    return click.Command(
+        dataset,
+        params=_archives.params,
+        callback=partial(cast(Callable[..., None], _archives.callback), dataset),
+        help=f"Build {dataset} from its original files.\n\n{_archives.help}",
+        epilog=EPILOG,
+    )
+
+
+def _one_line(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
 
 
 def _source(dataset: Dataset, source: str | None) -> str:
@@ -201,7 +261,7 @@ def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, .
         raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
 
 
-def _engine(
+def open_engine(
     request: BuildRequest,
     runner: str,
     workers: int,
@@ -209,6 +269,7 @@ def _engine(
     stall_s: float,
     progress: BuildProgress,
 ) -> AbstractContextManager[Engine]:
+    """What runs the shards of a build: processes of this machine, or a Beam runner."""
     if runner == "local":
         return _local_engine(request, workers, progress)
     return nullcontext(_beam_engine(request, runner, workers, beam_options, stall_s, progress))
@@ -218,7 +279,8 @@ def _engine(
 def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) -> Iterator[Engine]:
     """The pool; what its workers need is imported while the originals are enumerated and planned."""
     on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
-    with Pool(workers, progress.log, preload=_WORKER_MODULES + (() if on_disk else _BUCKET_MODULES)) as pool:
+    modules = _WORKER_MODULES if request.laion is None else _FETCHING_MODULES
+    with Pool(workers, progress.log, preload=modules + (() if on_disk else _BUCKET_MODULES)) as pool:
         yield lambda job, indexes: pool.run(partial(begin_shard, job), indexes)
 
 
@@ -230,12 +292,34 @@ def _beam_engine(
     stall_s: float,
     progress: BuildProgress,
 ) -> Engine:
-    try:
+    with _needing_beam(runner):
         from pipelines.engine import beam_engine
-    except ImportError as error:
-        raise UsageError(f"--runner {runner} needs Apache Beam ({error}): pip install 'dataprep[beam]'") from error
     urls = (request.source_url, request.output_url)
     return beam_engine(runner, workers, beam_options, urls, stall_s=stall_s, log=progress.log)
+
+
+def shards_at_once(runner: str, workers: int, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
+    """How many shards a build has under way at once; of a Beam runner its options say it, or --workers.
+
+    Args:
+        runner: `local`, or a Beam runner's name.
+        workers: Of --workers.
+        beam_options: What was given after `--`.
+        urls: Of originals and output.
+    """
+    if runner == "local":
+        return workers
+    with _needing_beam(runner):
+        from pipelines.engine import shards_under_way
+    return shards_under_way(runner, workers, beam_options, urls)
+
+
+@contextmanager
+def _needing_beam(runner: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"--runner {runner} needs Apache Beam ({error}): pip install 'dataprep[beam]'") from error
 
 
 def _check_source(request: BuildRequest, progress: BuildProgress) -> None:

@@ -93,6 +93,10 @@ def _print_split(console: Console, split: SplitInspection) -> None:
     for name, spread in (("width", split.width), ("height", split.height)):
         if spread is not None:
             facts[name] = f"{spread.smallest:,} to {spread.largest:,} pixels, median {spread.median:,}"
+    if split.statuses:
+        rows = sum(split.statuses.values())
+        ended = (f"{name.replace('_', ' ')} {count:,}" for name, count in split.statuses.items() if count)
+        facts["rows"] = f"{rows:,}: {', '.join(ended)}"
     if split.unknown_sides:
         facts["unknown"] = f"width and height of {split.unknown_sides:,} images, which were not checked"
     console.print(_facts(facts))
@@ -101,6 +105,11 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         if histogram.counts:
             console.print()
             console.print(_bars(title, histogram))
+    failures = {reason: f"{count:,}" for reason, count in split.reasons.items() if reason != "success"}
+    if failures:
+        console.print()
+        console.print(Text("  no image", style="bold"))
+        console.print(_facts(failures, indent=4))
     for trouble in split.troubles:
         console.print()
         console.print(Text(one_line(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))

@@ -33,11 +33,12 @@ def _tags(inspection: Inspection) -> list[tuple[str, str]]:
         "header": ("only headers of images checked", "warn"),
         "none": ("images not checked", "warn"),
     }
-    counts = (
-        ("partial: other counts than published", "warn") if inspection.partial else ("the published counts", "good")
-    )
-    order = ("shuffled", "") if inspection.shuffled else ("in the order of the originals", "warn")
-    return [checked.get(inspection.checked, (f"checked: {inspection.checked}", "")), counts, order]
+    tags = [checked.get(inspection.checked, (f"checked: {inspection.checked}", ""))]
+    if not any(split.statuses for split in inspection.splits):  # of a table nobody published counts
+        partial = ("partial: other counts than published", "warn")
+        tags.append(partial if inspection.partial else ("the published counts", "good"))
+    tags.append(("shuffled", "") if inspection.shuffled else ("in the order of the originals", "warn"))
+    return tags
 
 
 def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any]:
@@ -45,6 +46,9 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
         kind: sum(trouble.count for trouble in split.troubles if trouble.kind == kind)
         for kind in ("repaired", "rejected")
     }
+    ends = [(f"{troubled[kind]:,}", kind) for kind in ("repaired", "rejected")]
+    if split.statuses:
+        ends = [(f"{count:,}", f"rows: {name.replace('_', ' ')}") for name, count in split.statuses.items() if count]
     count, stored = split.repeats["count"], split.repeats["stored"]
     passes = "pass an epoch" if count == 1 else f"passes an epoch, {stored} stored"
     return {
@@ -54,8 +58,7 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
             (human_bytes(split.num_bytes), f"in {split.shards:,} shard{'s' if split.shards > 1 else ''}"),
             (human_bytes(split.bytes_per_image), "an image"),
             (f"{count}", passes),
-            (f"{troubled['repaired']:,}", "repaired"),
-            (f"{troubled['rejected']:,}", "rejected"),
+            *ends,
         ],
         "plots": _plots(split),
         "troubles": split.troubles,

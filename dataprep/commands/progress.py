@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -24,6 +26,8 @@ _MB = 10**6
 
 class ImageProgress:
     """A bar over images with rate, bytes and time left."""
+
+    _unit = "images"
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -74,12 +78,16 @@ class ImageProgress:
         self._done += images
         self._bytes += num_bytes
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
-        rate = f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
+        rate = self._rate(elapsed_s)
         self._show(self._what, self._done, self._images, rate)
         if self._bar is None and time.monotonic() - self._line_s > LINE_EVERY_S:
             self._line_s = time.monotonic()
             left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
-            self.log(f"{self._what}: {self._done:,} of {self._images:,} images, {rate}, {left_s / 60:.0f} min left")
+            done = f"{self._done:,} of {self._images:,} {self._unit}"
+            self.log(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
+
+    def _rate(self, elapsed_s: float) -> str:
+        return f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
 
     def _show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
         if self._bar is None:
@@ -119,9 +127,13 @@ class BuildProgress(ImageProgress):
         self.step(f"listing the originals of {split}")
 
     def planned(self, plan: Plan, done: set[int]) -> None:
-        self._shard_samples = [count for split in plan.splits for count in split.shard_samples]
+        self.shards([count for split in plan.splits for count in split.shard_samples], done)
+
+    def shards(self, samples: Sequence[int], done: set[int]) -> None:
+        """So many samples have the shards; these stand already."""
+        self._shard_samples = samples
         if done:
-            self.log(f"going on: {len(done)} of {plan.num_shards} shards stand already")
+            self.log(f"going on: {len(done)} of {len(samples)} shards stand already")
         missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
         self.begin("building", sum(missing))
 
@@ -130,6 +142,32 @@ class BuildProgress(ImageProgress):
 
     def assembling(self) -> None:
         self.step("writing index and manifest")
+
+
+class LaionProgress(BuildProgress):
+    """The same of a table of URLs: of its rows not all become images."""
+
+    _unit = "rows"
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._reasons: Counter[str] = Counter()
+
+    def shard_done(self, receipt: ShardReceipt) -> None:
+        if receipt.fetched is not None:
+            self._reasons.update(receipt.fetched.reasons)
+        super().shard_done(receipt)
+
+    def _rate(self, elapsed_s: float) -> str:
+        """`310 rows/s, 245 images/s, 4.1 MB/s, 79 % came; http 404 9 %, timeout 4 %`."""
+        rows = max(1, self._done)
+        came, failures = self._reasons["success"], self._reasons - Counter(success=self._reasons["success"])
+        rate = (
+            f"{self._done / elapsed_s:,.0f} rows/s, {came / elapsed_s:,.0f} images/s, "
+            f"{human_bytes(self._bytes / elapsed_s)}/s, {100 * came / rows:.0f} % came"
+        )
+        top = ", ".join(f"{reason} {100 * count / rows:.0f} %" for reason, count in failures.most_common(3))
+        return f"{rate}; {top}" if top else rate
 
 
 class VerifyProgress(ImageProgress):

@@ -1,15 +1,11 @@
 """TFRecord: a shard is a run of framed tf.train.Example messages, beside the files by which TFDS serves them.
 
-The messages are few and fixed, so they are written by hand: the wire format is that of
-https://protobuf.dev/programming-guides/encoding, the framing that of TensorFlow's record_writer.h. As in
-protobuf's deterministic serialisation, the entries of the feature map are sorted by name.
+As in protobuf's deterministic serialisation, the entries of the feature map are sorted by name.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, BinaryIO
@@ -26,15 +22,22 @@ from dataprep.formats.checked import (
     check_sample,
     sample_fault,
 )
+from dataprep.formats.example import (
+    CRC,
+    FRAME_HEAD_BYTES,
+    LEN_1,
+    LEN_3,
+    LENGTH,
+    frame_head,
+    map_entry,
+    map_entry_before,
+    masked,
+    message,
+    varint,
+)
+from dataprep.formats.tfds import dataset_info, feature, features_dict, image, json_bytes, scalar, text
 from dataprep.records import NO_LABEL, Placement, Sample
 
-TFDS_VERSION = "1.0.0"
-
-# Field 1 or 2 with wire type LEN, and field 3 (Feature.int64_list): tag bytes of the wire format.
-_LEN_1, _LEN_2, _LEN_3 = b"\x0a", b"\x12", b"\x1a"
-_LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
-_HEAD_BYTES = _LENGTH.size + _CRC.size
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
 
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
@@ -78,7 +81,7 @@ class TFRecordFormat:
                 A shard cut between two records is read as a shorter one: the format does not mark its end.
         """
         source = CheckedStream(stream)
-        while head := source.take_unless_at_end(_HEAD_BYTES):
+        while head := source.take_unless_at_end(FRAME_HEAD_BYTES):
             yield _read_record(source, head, classes)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
@@ -88,8 +91,8 @@ class TFRecordFormat:
             FormatError: a class name cannot be a line of the text file, or is there twice.
         """
         files = {
-            "dataset_info.json": _json(_dataset_info(info)),
-            "features.json": _json(_features(len(info.classes))),
+            "dataset_info.json": json_bytes(_dataset_info(info)),
+            "features.json": json_bytes(_features(len(info.classes))),
         }
         if info.classes:
             for class_name in info.classes:
@@ -118,89 +121,62 @@ class TFRecordWriter:
         image_bytes = len(sample.image)
         tail = _after_image(sample)
         before = _before_image(sample.height, image_bytes, len(tail))
-        length = _LENGTH.pack(len(before) + image_bytes + len(tail))
         crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(before), sample.image), tail)
-        head = length + _masked(google_crc32c.value(length)) + before
+        head = frame_head(len(before) + image_bytes + len(tail)) + before
         # Three writes: the image's bytes are never joined with others.
         self._stream.write(head)
         self._stream.write(sample.image)
-        self._stream.write(tail + _masked(crc))
+        self._stream.write(tail + masked(crc))
         offset = self._offset
-        self._offset += len(head) + image_bytes + len(tail) + _CRC.size
+        self._offset += len(head) + image_bytes + len(tail) + CRC.size
         return Placement(offset, self._offset - offset, offset + len(head), image_bytes)
 
     def close(self) -> None:
         """Nothing ends a run of records."""
 
 
-def _masked(crc: int) -> bytes:
-    """TFRecord stores CRCs rotated and offset, so that a CRC over data that holds CRCs stays a good one."""
-    return _CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
 def _before_image(height: int, image_bytes: int, tail_bytes: int) -> bytes:
     """An Example's bytes up to the image's: the map entry of height, then the opening of the image's."""
-    opening = _LEN_1 + _varint(image_bytes)  # BytesList.value
-    opening = _LEN_1 + _varint(len(opening) + image_bytes) + opening  # Feature.bytes_list
-    opening = b"\x0a\x05image" + _LEN_2 + _varint(len(opening) + image_bytes) + opening  # key and value
-    opening = _LEN_1 + _varint(len(opening) + image_bytes) + opening  # Features.feature
-    entries = _int_entry(b"height", height) + opening
-    return _LEN_1 + _varint(len(entries) + image_bytes + tail_bytes) + entries  # Example.features
+    entries = _int_entry(b"height", height) + map_entry_before(b"image", image_bytes)
+    return LEN_1 + varint(len(entries) + image_bytes + tail_bytes) + entries  # Example.features
 
 
 def _after_image(sample: Sample) -> bytes:
     """An Example's bytes after the image's: the map entries of key, label, orientation and width."""
-    key = _message(_LEN_1, _message(_LEN_1, sample.key.encode()))
+    key = map_entry(b"key", message(LEN_1, message(LEN_1, sample.key.encode())))
     label = b"" if sample.label == NO_LABEL else _int_entry(b"label", sample.label)
     orientation, width = _int_entry(b"orientation", sample.orientation), _int_entry(b"width", sample.width)
-    return _message(_LEN_1, b"\x0a\x03key" + _message(_LEN_2, key)) + label + orientation + width
+    return key + label + orientation + width
 
 
 @lru_cache(maxsize=8192)  # sides, orientations and labels come back: 0.1 us instead of 1.5
 def _int_entry(name: bytes, value: int) -> bytes:
-    feature = _message(_LEN_3, _message(_LEN_1, _varint(value)))  # Feature.int64_list, packed
-    return _message(_LEN_1, _message(_LEN_1, name) + _message(_LEN_2, feature))
+    return map_entry(name, message(LEN_3, message(LEN_1, varint(value))))  # Feature.int64_list, packed
 
 
-def _message(tag: bytes, content: bytes) -> bytes:
-    return tag + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    """Base 128, least significant first; `value` is not negative."""
-    if value < 0x80:
-        return value.to_bytes(1, "little")
-    digits = bytearray()
-    while value >= 0x80:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
-
-
-def _int_of(varint: bytes) -> int:
-    return sum((digit & 0x7F) << 7 * position for position, digit in enumerate(varint))
+def _int_of(digits: bytes) -> int:
+    return sum((digit & 0x7F) << 7 * position for position, digit in enumerate(digits))
 
 
 def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...]) -> StoredSample:
     """One record, of which length and the length's checksum are read already."""
-    start = source.offset - _HEAD_BYTES
-    length_field, crc_field = head[: _LENGTH.size], head[_LENGTH.size :]
-    if crc_field != _masked(google_crc32c.value(length_field)):
+    start = source.offset - FRAME_HEAD_BYTES
+    length_field, crc_field = head[: LENGTH.size], head[LENGTH.size :]
+    if crc_field != masked(google_crc32c.value(length_field)):
         raise source.error("another checksum", "the one of the record's length", at=start)
-    length: int = _LENGTH.unpack(length_field)[0]
+    length: int = LENGTH.unpack(length_field)[0]
     if length > _MAX_RECORD_BYTES:
         raise source.error(f"a record of {length:,} bytes", f"at most {_MAX_RECORD_BYTES:,}", at=start)
     data = source.take(length)
-    if source.take(_CRC.size) != _masked(google_crc32c.value(data)):
-        raise source.error("another checksum", "the one of the record's data", at=start + _HEAD_BYTES)
+    if source.take(CRC.size) != masked(google_crc32c.value(data)):
+        raise source.error("another checksum", "the one of the record's data", at=start + FRAME_HEAD_BYTES)
     decoded = _decode(data, classes)
     if decoded is None:
         label = " label," if classes else ""
         expected = f"a tf.train.Example of height, image, key,{label} orientation, width"
-        raise source.error("another message", expected, at=start + _HEAD_BYTES)
+        raise source.error("another message", expected, at=start + FRAME_HEAD_BYTES)
     sample, image_start = decoded
-    placement = Placement(start, source.offset - start, start + _HEAD_BYTES + image_start, len(sample.image))
+    placement = Placement(start, source.offset - start, start + FRAME_HEAD_BYTES + image_start, len(sample.image))
     return StoredSample(sample, placement)
 
 
@@ -240,50 +216,29 @@ def _tfds_name(dataset: str) -> str:
 
 
 def _dataset_info(info: DatasetInfo) -> dict[str, Any]:
-    """The fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string."""
-    content: dict[str, Any] = {
-        "citation": info.citation,
-        "description": info.description,
-        "fileFormat": "tfrecord",
-        "name": _tfds_name(info.name),
-        "redistributionInfo": {"license": info.licence},
-        "splits": [
-            {
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-                "name": split,
-                "numBytes": str(info.split_bytes[split]),
-                "shardLengths": [str(samples) for samples in info.shard_samples[split]],
-            }
-            for split in sorted(info.shard_samples)
-        ],
-        "version": TFDS_VERSION,
-    }
+    content = dataset_info(
+        name=_tfds_name(info.name),
+        description=info.description,
+        citation=info.citation,
+        licence=info.licence,
+        filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        shard_samples=info.shard_samples,
+        split_bytes=info.split_bytes,
+    )
     if info.classes:
         content["supervisedKeys"] = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
     return content
 
 
 def _features(num_classes: int) -> dict[str, Any]:
-    scalar = _feature("scalar.Scalar", tensor={"dtype": "int64", "encoding": "none", "shape": {}})
-    image_shape = {"dimensions": ["-1", "-1", "3"]}
     features = {
-        "height": scalar,
-        "image": _feature(
-            "image_feature.Image", image={"dtype": "uint8", "encodingFormat": "jpeg", "shape": image_shape}
-        ),
-        "key": _feature("text_feature.Text", text={}),
-        "orientation": scalar,
-        "width": scalar,
+        "height": scalar("int64"),
+        "image": image("jpeg"),
+        "key": text(),
+        "orientation": scalar("int64"),
+        "width": scalar("int64"),
     }
     if num_classes:
         class_label = {"numClasses": str(num_classes)}
-        features["label"] = _feature("class_label_feature.ClassLabel", classLabel=class_label)
-    return _feature("features_dict.FeaturesDict", featuresDict={"features": features})
-
-
-def _feature(class_path: str, **content: Any) -> dict[str, Any]:
-    return {"pythonClassName": f"tensorflow_datasets.core.features.{class_path}", **content}
-
-
-def _json(content: dict[str, Any]) -> bytes:
-    return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"
+        features["label"] = feature("class_label_feature.ClassLabel", classLabel=class_label)
+    return features_dict(features)

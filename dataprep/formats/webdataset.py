@@ -1,7 +1,6 @@
 """WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls` and `key.json` stand side by side.
 
-Every header is a function of the member's name and size alone, written and checked by the same few lines: the
-reader renders what the writer would have written and compares.
+Written and checked by the same few lines: the reader renders what the writer would have written and compares.
 """
 
 from __future__ import annotations
@@ -20,29 +19,12 @@ from dataprep.formats.checked import (
     is_key,
     sample_fault,
 )
+from dataprep.formats.ustar import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, member
 from dataprep.records import NO_LABEL, Placement, Sample
 
-BLOCK_BYTES = 512
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
-# A ustar header (POSIX.1-1988) is name, these fields, size, these, checksum, these, prefix and 12 zeros.
-_MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
-_MTIME = b"0" * 11 + b"\0"
-_LINK_TO_DEVICE = bytes(100) + b"ustar\x0000" + bytes(80)
-_FILE, _EXTENDED = b"0", b"x"
-# The checksum counts its own eight bytes as blanks.
-_FIXED_SUM = sum(_MODE_OWNER) + sum(_MTIME) + sum(_LINK_TO_DEVICE) + 8 * ord(" ")
-_NAME_BYTES, _PREFIX_BYTES = 100, 155
-_FIELDS = (
-    ("name", 100), ("mode", 108), ("uid", 116), ("gid", 124), ("size", 136), ("mtime", 148),
-    ("checksum", 156), ("type", 157), ("link name", 257), ("magic", 265), ("owner", 297), ("group", 329),
-    ("device", 345), ("prefix", 500), ("padding", 512),
-)  # fmt: skip
-"""Each field's name and end, in bytes from the header's start."""
-
-# What carries the path of a file whose name ustar cannot hold (POSIX.1-2001, "pax"). tarfile, webdataset,
-# Hugging Face datasets and GNU tar all read it, also from a stream.
-_EXTENDED_NAME = b"././@PaxHeader"
+# The path of a file whose name ustar cannot hold.
 _EXTENDED_RECORD = re.compile(rb"\d{2,3} path=([^\n]{1,300})\.jpg\n\0*")
 
 _OCTAL_SIZE = re.compile(rb"[0-7]{11}\0")
@@ -106,11 +88,11 @@ class WebDatasetWriter:
         check_sample(sample, has_classes=self._has_classes)
         key = sample.key.encode()
         image_bytes = len(sample.image)
-        head = _header(key, b".jpg", image_bytes)
+        head = header(key, b".jpg", image_bytes)
         tail = bytes(-image_bytes % BLOCK_BYTES)
         if self._has_classes:
-            tail += _member(key, b".cls", b"%d" % sample.label)
-        tail += _member(key, b".json", _json_of(sample))
+            tail += member(key, b".cls", b"%d" % sample.label)
+        tail += member(key, b".json", _json_of(sample))
         # Three writes: joining 110 kB of image with its header costs 3 us more.
         self._stream.write(head)
         self._stream.write(sample.image)
@@ -122,39 +104,6 @@ class WebDatasetWriter:
     def close(self) -> None:
         """Write the two zero blocks that end a tar."""
         self._stream.write(_ZERO_BLOCK * 2)
-
-
-def _member(key: bytes, suffix: bytes, data: bytes) -> bytes:
-    return _header(key, suffix, len(data)) + data + bytes(-len(data) % BLOCK_BYTES)
-
-
-def _header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
-    """All blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
-    name = key + suffix
-    if len(name) <= _NAME_BYTES:
-        return _ustar(b"", name, num_bytes, _FILE)
-    slash = name.find(b"/", len(name) - _NAME_BYTES - 1)  # the first that leaves no more than fits
-    if 0 < slash <= _PREFIX_BYTES:
-        return _ustar(name[:slash], name[slash + 1 :], num_bytes, _FILE)
-    record = _extended_record(name)
-    return (
-        _ustar(b"", _EXTENDED_NAME, len(record), _EXTENDED)
-        + record.ljust(BLOCK_BYTES, b"\0")
-        + _ustar(b"", name[:_NAME_BYTES], num_bytes, _FILE)
-    )
-
-
-def _extended_record(name: bytes) -> bytes:
-    """`<length> path=<name>` and a line end. The length counts itself: three digits for names this long."""
-    return b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
-
-
-def _ustar(prefix: bytes, name: bytes, num_bytes: int, kind: bytes) -> bytes:
-    size = b"%011o\0" % num_bytes
-    checksum = _FIXED_SUM + sum(name) + sum(size) + ord(kind) + sum(prefix)
-    name = name.ljust(_NAME_BYTES, b"\0")
-    prefix = prefix.ljust(_PREFIX_BYTES + 12, b"\0")
-    return b"".join((name, _MODE_OWNER, size, _MTIME, b"%06o\0 " % checksum, kind, _LINK_TO_DEVICE, prefix))
 
 
 def _json_of(sample: Sample) -> bytes:
@@ -170,7 +119,7 @@ def _json_of(sample: Sample) -> bytes:
 def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) -> StoredSample:
     """One sample, of which the first header block is read already."""
     start = source.offset - BLOCK_BYTES
-    if block[156:157] == _EXTENDED:
+    if block[156:157] == EXTENDED:
         block += source.take(2 * BLOCK_BYTES)
     key = _key_of(source, block, start)
     image_offset = source.offset
@@ -196,20 +145,20 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) 
 def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
     """The key that the headers of an image's member name."""
     if len(head) == BLOCK_BYTES:
-        prefix, name = head[345:500].rstrip(b"\0"), head[:_NAME_BYTES].rstrip(b"\0")
+        prefix, name = head[345:500].rstrip(b"\0"), head[:NAME_BYTES].rstrip(b"\0")
         path = prefix + b"/" + name if prefix else name
         key, suffix = path[:-4], path[-4:]
     else:
         record = _EXTENDED_RECORD.fullmatch(head, BLOCK_BYTES, 2 * BLOCK_BYTES)
         key, suffix = (record[1], b".jpg") if record else (b"", b"")
     if suffix != b".jpg" or not is_key(key.decode("ascii", "replace")):
-        name = head[:_NAME_BYTES].rstrip(b"\0")
+        name = head[:NAME_BYTES].rstrip(b"\0")
         raise source.error(f"a header of {name!r}", "that of a sample's .jpg", at=start)
     return key
 
 
 def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes) -> bytes:
-    head = source.take(len(_header(key, suffix, 0)))
+    head = source.take(len(header(key, suffix, 0)))
     return _read_member(source, head, key, suffix, MAX_FIELD_BYTES)
 
 
@@ -218,10 +167,10 @@ def _read_member(source: CheckedStream, head: bytes, key: bytes, suffix: bytes, 
     start = source.offset - len(head)
     size = head[-BLOCK_BYTES:][124:136]
     num_bytes = int(size[:-1], 8) if _OCTAL_SIZE.fullmatch(size) else 0
-    expected = _header(key, suffix, num_bytes)
+    expected = header(key, suffix, num_bytes)
     if head != expected:
         at = next(i for i, (got, due) in enumerate(zip(head, expected, strict=False)) if got != due)
-        field = next(name for name, end in _FIELDS if at % BLOCK_BYTES < end)
+        field = next(name for name, end in FIELDS if at % BLOCK_BYTES < end)
         got = f"another {field} in the header"
         raise source.error(got, f"the one of {(key + suffix).decode()}", at=start + at)
     if num_bytes > limit_bytes:

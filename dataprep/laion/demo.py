@@ -2,20 +2,26 @@
 
 laion.parquet     the table, with LAION-400M's columns and Re-LAION's scores
 images/           the files behind the URLs; serve the folder at `base_url`
-expected.json     by position in the table, the status and reason that a build with its default options must give
+demo.json         of what arguments all this is made; written first
+expected.json     by position in the table, the status and reason that a build with its default options must give;
+                  written last
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from dataprep.demo_images import DemoImage, MadeImage, make_image, require_photographs
-from dataprep.errors import UsageError
+from dataprep.demo_data import REPORT, Progress, made_images
+from dataprep.demo_images import DemoImage, MadeImage, require_photographs
+from dataprep.errors import StorageError, UsageError
 from dataprep.laion.collect import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
 
 TABLE = "laion.parquet"
@@ -65,42 +71,99 @@ _ODDITIES = (
 )
 
 
-def write_demo_laion(folder: Path, base_url: str, images: int, seed: int = 0) -> list[Expected]:
-    """Write a table and the files behind it.
+def write_demo_laion(
+    folder: Path, base_url: str, images: int, seed: int = 0, progress: Progress | None = None
+) -> list[Expected]:
+    """Write a table and the files behind it; the same ones already there are left as they are.
 
     Args:
         folder: Made if need be.
         base_url: Where `folder` will be served, e.g. `http://127.0.0.1:8000`.
         images: Rows of the table.
         seed: Of the crops.
+        progress: Told of the images done.
 
     Returns:
         What must become of each row, in the table's order, where loopback is allowed and robots.txt forbids nothing.
 
     Raises:
-        UsageError: Photographs are missing, or the number of rows is out of range.
+        UsageError: Photographs are missing, the number of rows is out of range, or the folder holds something else.
+        StorageError: The folder cannot be written.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if not 1 <= images <= 1_000_000:
         raise UsageError(f"--images must be 1 to 1,000,000, got {images:,}")
     require_photographs()
+    try:
+        if not _is_there(folder, {"name": "laion", "base_url": base_url, "images": images, "seed": seed}):
+            _write(folder, base_url, images, seed, progress)
+        return [Expected(**end) for end in json.loads((folder / EXPECTED).read_text())]
+    except BrokenProcessPool as error:
+        raise StorageError(f"{folder}: a process that made images was killed; run the same command again") from error
+    except OSError as error:
+        raise StorageError(f"{folder}: not written: {error.strerror or error}; choose another folder") from error
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # which keeps connections
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a line a request is of no use to anyone."""
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024  # a fetcher opens its connections at once; of the five by default some would wait seconds
+
+
+def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
+    """A server of a folder, on loopback alone; its `serve_forever` answers.
+
+    Args:
+        folder: May come later.
+        port: 0 takes a free one.
+
+    Raises:
+        UsageError: The port is taken.
+    """
+    try:
+        return _Server(("127.0.0.1", port), functools.partial(_Handler, directory=str(folder)))
+    except OSError as error:
+        raise UsageError(f"--port {port}: {error.strerror or error}; choose another one, or 0 for any") from error
+
+
+def _is_there(folder: Path, document: dict[str, Any]) -> bool:
+    """Whether this very demo is whole already; the folder is this demo's otherwise."""
+    marker = folder / REPORT
+    found = json.loads(marker.read_text()) if marker.exists() else None
+    if found == document and (folder / EXPECTED).exists():
+        return True
+    if found is None and (folder / TABLE).exists():
+        raise UsageError(f"{folder} holds {TABLE}, which is no demo; choose another folder")
+    if found is not None and found.get("name") != document["name"]:
+        raise UsageError(f"{folder} holds another demo (see {REPORT}); choose another folder, or remove it")
     (folder / IMAGES).mkdir(parents=True, exist_ok=True)
+    (folder / EXPECTED).unlink(missing_ok=True)
+    marker.write_text(json.dumps(document, indent=1) + "\n")
+    return False
+
+
+def _write(folder: Path, base_url: str, images: int, seed: int, progress: Progress | None) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     odd = dict(zip(range(ODD_EVERY - 1, images, ODD_EVERY), _ODDITIES, strict=False))
     rows, ends = [], []
-    for index in range(images):
-        made = make_image(DemoImage("laion", seed, index, index // 20))
-        oddity = odd.get(index, _Odd(_OK))
-        name = f"{IMAGES}/{index:06d}.jpg"
-        file = oddity.file(made.file)
-        if file is not None:
-            (folder / name).write_bytes(file)
-        rows.append(_row(index, f"{base_url.rstrip('/')}/{name}", made) | dict(oddity.columns))
-        ends.append(oddity.expected)
+    specs = [DemoImage("laion", seed, index, index // 20) for index in range(images)]
+    with made_images(specs, progress) as made:
+        for index, image in enumerate(made):
+            oddity = odd.get(index, _Odd(_OK))
+            name = f"{IMAGES}/{index:06d}.jpg"
+            file = oddity.file(image.file)
+            if file is not None:
+                (folder / name).write_bytes(file)
+            rows.append(_row(index, f"{base_url.rstrip('/')}/{name}", image) | dict(oddity.columns))
+            ends.append(oddity.expected)
     pq.write_table(pa.Table.from_pylist(rows), folder / TABLE, row_group_size=64)
     (folder / EXPECTED).write_text(json.dumps([asdict(end) for end in ends], indent=1) + "\n")
-    return ends
 
 
 def _row(index: int, url: str, made: MadeImage) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -56,6 +56,7 @@ def make_shard(
     split_index: int,
     stream: BinaryIO,
     spool: BinaryIO,
+    before: Mapping[str, Mapping[str, int]] | None = None,
 ) -> MadeShard:
     """Fetch the rows of a shard and write their samples.
 
@@ -68,13 +69,15 @@ def make_shard(
         split_index: The shard's place in its split, for the index.
         stream: An empty file for the samples; left open.
         spool: Another, to be written and read: holds encoded images until all rows have ended, in all as many bytes.
+        before: Of rows that are tried again, `statuses` and `reasons` that they had; told in the stats.
     """
     results = collect(rows, fetch, options, spool)
     places = write_samples(stream, format_name, rows, results, schema, spool)
+    statuses, reasons = count_statuses(results), count_reasons(results)
     return MadeShard(
         index=index_table(split_index, rows, results, places, spool),
         parquet=rows_parquet(rows, results, schema),
-        stats=stats_json(results),
-        statuses=count_statuses(results),
-        reasons=count_reasons(results),
+        stats=stats_json(statuses, reasons, before),
+        statuses=statuses,
+        reasons=reasons,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dataprep.formats.tfrecord import TFDS_VERSION, _feature, _json
+from dataprep.formats.tfds import dataset_info, features_dict, image, json_bytes, scalar, text
 from dataprep.laion.shard import ShardSchema
 from dataprep.sources.laion import CITATION, DESCRIPTION, LICENCE
 
@@ -27,38 +27,21 @@ def metadata_files(
         shard_samples: By split, the samples of each shard, in the order of their numbers.
         split_bytes: By split, bytes of all shards.
     """
-    info = {
-        "citation": CITATION,
-        "description": DESCRIPTION,
-        "fileFormat": "tfrecord",
-        "name": "laion",
-        "redistributionInfo": {"license": LICENCE},
-        "splits": [
-            {
-                "filepathTemplate": FILEPATH_TEMPLATE,
-                "name": split,
-                "numBytes": str(split_bytes[split]),
-                "shardLengths": [str(samples) for samples in shard_samples[split]],
-            }
-            for split in sorted(shard_samples)
-        ],
-        "version": TFDS_VERSION,
-    }
-    return {"dataset_info.json": _json(info), "features.json": _json(_features(schema))}
+    info = dataset_info(
+        name="laion",
+        description=DESCRIPTION,
+        citation=CITATION,
+        licence=LICENCE,
+        filepath_template=FILEPATH_TEMPLATE,
+        shard_samples=shard_samples,
+        split_bytes=split_bytes,
+    )
+    return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
 
 
 def _features(schema: ShardSchema) -> dict[str, Any]:
-    text = _feature("text_feature.Text", text={})
-    kinds = {"string": text, "int": _scalar("int64"), "float": _scalar("float32")}
-    encoding = "png" if schema.image_name == "png" else "jpeg"
-    shape = {"dimensions": ["-1", "-1", "3"]}
+    kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
     features = {column.name: kinds[column.kind] for column in schema.columns}
-    features["txt"] = text
-    features[schema.image_name] = _feature(
-        "image_feature.Image", image={"dtype": "uint8", "encodingFormat": encoding, "shape": shape}
-    )
-    return _feature("features_dict.FeaturesDict", featuresDict={"features": features})
-
-
-def _scalar(dtype: str) -> dict[str, Any]:
-    return _feature("scalar.Scalar", tensor={"dtype": dtype, "encoding": "none", "shape": {}})
+    features["txt"] = text()
+    features[schema.image_name] = image("png" if schema.image_name == "png" else "jpeg")
+    return features_dict(features)

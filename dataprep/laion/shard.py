@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -20,8 +20,18 @@ import google_crc32c
 
 from dataprep.checksums import crc32c_of
 from dataprep.columns import table_of
-from dataprep.formats.tfrecord import _LEN_1, _LEN_2, _LEN_3, _LENGTH, _masked, _message, _varint
-from dataprep.formats.webdataset import BLOCK_BYTES, _header, _member
+from dataprep.formats.example import (
+    LEN_1,
+    LEN_2,
+    LEN_3,
+    frame_head,
+    map_entry,
+    map_entry_before,
+    masked,
+    message,
+    varint,
+)
+from dataprep.formats.ustar import BLOCK_BYTES, header, member
 from dataprep.laion.collect import (
     DUPLICATE,
     FAILED_TO_DOWNLOAD,
@@ -30,8 +40,6 @@ from dataprep.laion.collect import (
     SUCCESS,
     RowOptions,
     RowResult,
-    count_reasons,
-    count_statuses,
     read_image,
 )
 from dataprep.records import NO_LABEL, Placement
@@ -90,9 +98,14 @@ class Record(NamedTuple):
 
 def schema_of(tables: LaionTables, options: RowOptions) -> ShardSchema:
     """The columns of a build."""
+    return schema_with(tables.carried, options)
+
+
+def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
+    """The same from the columns that are carried, as the table names them."""
     carried: list[Column] = []
-    taken = set(_TAKEN) | {column.name for column in tables.carried}
-    for column in tables.carried:
+    taken = set(_TAKEN) | {column.name for column in table_columns}
+    for column in table_columns:
         name = column.name
         if name in _TAKEN:
             while name in taken:
@@ -152,7 +165,7 @@ def write_samples(
     Returns:
         Where each lies, in bytes from the shard's start.
     """
-    render = _RENDERERS[format_name]
+    render = RENDERERS[format_name]
     places: list[Placement] = []
     offset = 0
     for row, result in _successes(rows, results):
@@ -173,9 +186,9 @@ def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Reco
     fields = _present(values, schema)
     key, document = fields["key"].encode(), json.dumps(fields, indent=4).encode()
     caption = fields["caption"].encode()
-    tail = _member(key, b".json", document) + _member(key, b".txt", caption)
+    tail = member(key, b".json", document) + member(key, b".txt", caption)
     padding = bytes(-len(image) % BLOCK_BYTES)
-    return Record(_header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
+    return Record(header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
 
 
 def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
@@ -185,12 +198,12 @@ def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) ->
     kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
     before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
     after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
-    opening = _image_opening(schema.image_name.encode(), len(image))
+    opening = map_entry_before(schema.image_name.encode(), len(image))
     length = len(before) + len(opening) + len(image) + len(after)
-    message = _LEN_1 + _varint(length) + before + opening  # Example.features
-    crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(message), image), after)
-    size = _LENGTH.pack(len(message) + len(image) + len(after))
-    return Record(size + _masked(google_crc32c.value(size)) + message, image, after + _masked(crc))
+    start = LEN_1 + varint(length) + before + opening  # Example.features
+    crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(start), image), after)
+    frame_bytes = len(start) + len(image) + len(after)
+    return Record(frame_head(frame_bytes) + start, image, after + masked(crc))
 
 
 def index_table(
@@ -213,33 +226,45 @@ def index_table(
 
 def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: ShardSchema) -> bytes:
     """img2dataset's parquet file: every row of the shard, also those without an image."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
-    narrow = {"width", "height", "original_width", "original_height"}
-    arrow = pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])
+    arrow = arrow_schema(schema)
     values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
     columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=arrow), sink)
+    pq.write_table(table_of(columns, arrow), sink)
     return sink.getvalue()
 
 
-def stats_json(results: Sequence[RowResult]) -> bytes:
-    """img2dataset's counts; those of rows that it does not know stand beside them, so that all sum up to `count`."""
-    counts = count_statuses(results)
+def arrow_schema(schema: ShardSchema) -> pa.Schema:
+    """Of the parquet file."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    narrow = {"width", "height", "original_width", "original_height"}
+    return pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])
+
+
+def stats_json(
+    statuses: Mapping[str, int], reasons: Mapping[str, int], before: Mapping[str, Mapping[str, int]] | None = None
+) -> bytes:
+    """img2dataset's counts; those of rows that it does not know stand beside them, so that all sum up to `count`.
+
+    Args:
+        statuses: Rows by status.
+        reasons: Rows by reason.
+        before: Of rows that were tried again, `statuses` and `reasons` that they had; they count here now.
+    """
     document = {
-        "count": len(results),
-        "successes": counts[SUCCESS],
-        "failed_to_download": counts[FAILED_TO_DOWNLOAD],
-        "failed_to_resize": counts[FAILED_TO_RESIZE],
-        "filtered": counts[FILTERED],
-        "duplicates": counts[DUPLICATE],
-        "status_dict": count_reasons(results),
+        "count": sum(statuses.values()),
+        "successes": statuses[SUCCESS],
+        "failed_to_download": statuses[FAILED_TO_DOWNLOAD],
+        "failed_to_resize": statuses[FAILED_TO_RESIZE],
+        "filtered": statuses[FILTERED],
+        "duplicates": statuses[DUPLICATE],
+        "status_dict": reasons,
     }
-    return json.dumps(document, indent=4).encode()
+    return json.dumps(document | ({"before": before} if before else {}), indent=4).encode()
 
 
 def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:
@@ -258,16 +283,7 @@ def _present(values: Sequence[Any], schema: ShardSchema) -> dict[str, Any]:
 
 def _entry(name: str, kind: Kind, value: Any) -> bytes:
     """An entry of Features.feature: the name and a list of one value."""
-    feature = _FEATURES[kind](value)
-    return _message(_LEN_1, _message(_LEN_1, name.encode()) + _message(_LEN_2, feature))
-
-
-def _image_opening(name: bytes, image_bytes: int) -> bytes:
-    """An entry up to where its bytes begin, so that they need not be copied."""
-    opening = _LEN_1 + _varint(image_bytes)  # BytesList.value
-    opening = _LEN_1 + _varint(len(opening) + image_bytes) + opening  # Feature.bytes_list
-    opening = _message(_LEN_1, name) + _LEN_2 + _varint(len(opening) + image_bytes) + opening
-    return _LEN_1 + _varint(len(opening) + image_bytes) + opening
+    return map_entry(name.encode(), _FEATURES[kind](value))
 
 
 def _float32(value: float) -> bytes:
@@ -275,8 +291,8 @@ def _float32(value: float) -> bytes:
 
 
 _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
-    "string": lambda text: _message(_LEN_1, _message(_LEN_1, text.encode())),
-    "float": lambda number: _message(_LEN_2, _message(_LEN_1, _float32(number))),
-    "int": lambda number: _message(_LEN_3, _message(_LEN_1, _varint(number & (2**64 - 1)))),
+    "string": lambda text: message(LEN_1, message(LEN_1, text.encode())),
+    "float": lambda number: message(LEN_2, message(LEN_1, _float32(number))),
+    "int": lambda number: message(LEN_3, message(LEN_1, varint(number & (2**64 - 1)))),
 }
-_RENDERERS = {"webdataset": tar_record, "tfrecord": tfrecord_record}
+RENDERERS = {"webdataset": tar_record, "tfrecord": tfrecord_record}

@@ -7,8 +7,10 @@ from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
 from dataprep.sources.coco import COCO_DUP5
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
 from dataprep.sources.imagenet import IMAGENET
+from dataprep.sources.laion import LAION
 
 __all__ = [
+    "BUILT",
     "DATASETS",
     "ArchiveFacts",
     "Dataset",
@@ -24,6 +26,9 @@ DATASETS: dict[str, Dataset] = {
     "imagenet": IMAGENET,
     "imagenet-fake": IMAGENET_FAKE,
 }
+"""Those whose originals are images."""
+BUILT: dict[str, Dataset] = DATASETS | {LAION.name: LAION}
+"""All that a manifest may name: laion's originals are tables of URLs."""
 
 
 def dataset_named(name: str) -> Dataset:

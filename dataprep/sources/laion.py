@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from dataprep.errors import SourceError, UsageError
+from dataprep.records import Enumeration
+from dataprep.sources.base import Dataset, SplitFacts
 from dataprep.sources.tables import Column, Kind, Progress, TableFile, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
@@ -24,6 +26,8 @@ DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions an
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
+SPLIT = "train"
+"""The only one."""
 
 
 class Role(NamedTuple):
@@ -48,8 +52,32 @@ ROLES: Mapping[str, Role] = {
     "sha256": Role(("sha256",), "string"),
 }
 """LAION's `hash` is one of URL and caption, of no use to verify an image: it is carried as any other column."""
-_RENAMED = frozenset({"url", "caption", "sha256"})
-"""Roles whose column is written under the role's own name: sha256 is that of the bytes that came."""
+RENAMED = frozenset({"url", "caption"})
+"""Roles whose column is written under the role's own name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaionDataset(Dataset):
+    """What a manifest and its readers need to know of LAION; its original is a table, which has no references."""
+
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def _find(self, root: Storage, split: str, **_: Any) -> Enumeration:
+        raise UsageError("laion is a table of URLs, there are no images to list; build it with dataprep build laion")
+
+
+LAION = LaionDataset(
+    name="laion",
+    description=DESCRIPTION,
+    citation=CITATION,
+    licence=LICENCE,
+    origin=ORIGIN,
+    facts={SPLIT: SplitFacts(samples=None)},
+    default_splits=(SPLIT,),
+    image_suffix=".jpg",
+)
 
 
 class Row(NamedTuple):
@@ -92,7 +120,7 @@ class LaionTables:
     @property
     def carried(self) -> tuple[Column, ...]:
         """The columns that are written as they are, beside url and caption."""
-        renamed = {self.columns[role] for role in _RENAMED if role in self.columns}
+        renamed = {self.columns[role] for role in RENAMED if role in self.columns}
         kinds = {name: ROLES[role].kind for role, name in self.columns.items()}
         return tuple(
             Column(column.name, kinds.get(column.name, column.kind))
@@ -275,7 +303,9 @@ def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
         return text
     try:
         number = float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if cast is int and not -(2.0**63) <= number < 2.0**63:
         return None
     return cast(number) if math.isfinite(number) else None
 

@@ -75,6 +75,11 @@ class Storage(Protocol):
         this call wrote it; False when something else stands there, which stays: of several at once one wins, and
         the others read again. Where a disk has no locks, the last of several wins."""
 
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
+        """Put a spooled file in place of exactly the object that is expected, atomically and durably, and remove the
+        spool file. True when it stands there, by this call or an earlier one; False when something else does, which
+        stays."""
+
     def remove_stale_spools(self) -> int:
         """Remove spool files of this machine whose writers are dead; the number of them. On disk also the folders
         for them, where nothing is left inside."""

@@ -211,6 +211,29 @@ class GCSStorage:
             return False
         return True
 
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
+        """As `replace`; after a lost response it finds its own bytes."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        blob = self._blob(name)
+        try:
+            with disk_errors(spool), bucket_errors(self.url_of(name), "storage.objects.create"):
+                ours = (spool.stat().st_size, crc32c)
+                try:
+                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
+                except NotFound as error:
+                    if is_missing_bucket(error):
+                        raise
+                    return False
+                if (blob.size, blob.crc32c) == (expected.num_bytes, expected.crc32c) != ours:
+                    with contextlib.suppress(PreconditionFailed), spool.open("rb") as stream:
+                        self._send(name, stream, *ours, blob.generation)
+                        return True
+            theirs = self.stat(name)
+            return theirs is not None and (theirs.num_bytes, theirs.crc32c) == ours
+        finally:
+            process_spools().discard(spool)
+
     def rewrite_from(self, source: GCSStorage, name: str, copied: Callable[[int], None]) -> ObjectInfo | None:
         """Let Cloud Storage copy an object of another bucket, create-only: no byte of it comes here.
 

@@ -175,6 +175,24 @@ class LocalStorage:
         finally:
             self._spools.discard(spool)
 
+    def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
+        """As `replace`."""
+        target = self._path(name)
+        try:
+            with disk_errors(target):
+                ours = (_sync(spool), crc32c)
+                if not target.exists():
+                    return False
+                with _locked(target.parent):
+                    theirs = (target.stat().st_size, crc32c_of_file(target))
+                    if theirs == (expected.num_bytes, expected.crc32c) != ours:
+                        spool.rename(target)
+                        _sync(target.parent)
+                        return True
+            return theirs == ours
+        finally:
+            self._spools.discard(spool)
+
     def delete(self, name: str) -> None:
         """The folders above it stay."""
         path = self._path(name)

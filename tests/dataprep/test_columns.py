@@ -3,7 +3,7 @@ import sys
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.columns import table_of
@@ -15,6 +15,9 @@ SCHEMA = pa.schema(
         ("big", pa.int64()),
         ("crc", pa.uint32()),
         ("side", pa.int32()),
+        ("caption", pa.string()),
+        ("similarity", pa.float64()),
+        ("score", pa.float32()),
     ]
 )
 ROWS = st.tuples(
@@ -23,9 +26,13 @@ ROWS = st.tuples(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 2**32 - 1),
     st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.text(),
+    st.none() | st.floats(allow_nan=False),
+    st.none() | st.floats(allow_nan=False, width=32),
 )
 
 
+@settings(deadline=None)  # Arrow's own way imports pandas at first
 @given(st.lists(ROWS))
 def test_the_table_is_the_one_that_arrow_makes(rows):
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(SCHEMA)
@@ -43,7 +50,9 @@ def test_pandas_is_not_imported():
     code = (
         "import sys, pyarrow as pa\n"
         "from dataprep.columns import table_of\n"
-        "table_of([['a'], [1]], pa.schema([('key', pa.string()), ('label', pa.int32())]))\n"
+        "table = table_of([[None, 'a'], [1, 2]], pa.schema([('key', pa.string()), ('label', pa.float64())]))\n"
+        "import io, pyarrow.parquet as pq\n"
+        "pq.write_table(table, io.BytesIO())\n"
         "print('pyarrow' in sys.modules, 'pandas' in sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

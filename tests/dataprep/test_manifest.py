@@ -61,7 +61,7 @@ def test_a_later_minor_version_with_more_fields_is_read(dataset, tmp_path):
 
 
 def test_an_unknown_major_version_is_refused(dataset, tmp_path):
-    with pytest.raises(FormatError, match=r"dataset\.json: schema version 2\.0, this dataprep reads 1\.0; update"):
+    with pytest.raises(FormatError, match=r"dataset\.json: schema version 2\.0, this dataprep reads 1\.1; update"):
         read_manifest(changed(dataset, tmp_path, schema_version="2.0"))
 
 

@@ -9,7 +9,15 @@ from contextlib import contextmanager
 import pytest
 
 from dataprep.errors import UsageError
-from pipelines.runners import BEAM_VERSION, REFUSED, RUNNERS, check_name, engines_folder, prepare_arguments
+from pipelines.runners import (
+    BEAM_VERSION,
+    REFUSED,
+    RUNNERS,
+    check_name,
+    engines_folder,
+    prepare_arguments,
+    shards_at_once,
+)
 
 BUCKETS = ("gs://bucket/originals", "gs://bucket/out")
 DATAFLOW = ("--project=p", "--region=us-central1", "--temp_location=gs://b/t", "--sdk_container_image=image")
@@ -165,3 +173,22 @@ def test_dataflow_needs_a_place_code_and_buckets():
     with pytest.raises(UsageError, match="cannot reach /out; copy it to a bucket"):
         prepare_arguments("DataflowRunner", 1, DATAFLOW, [BUCKETS[0], "/out"])
     assert prepare_arguments("DataflowRunner", 1, DATAFLOW, BUCKETS) == list(DATAFLOW)
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments", "expected"),
+    [
+        ("FnApiRunner", ["--direct_num_workers=5"], 5),
+        ("FlinkRunner", ["--parallelism", "12"], 12),
+        ("PrismRunner", [], 3),
+        ("SparkRunner", ["--spark_master_url=spark://h:7077"], 3),
+        ("DataflowRunner", ["--max_num_workers=4", "--number_of_worker_harness_threads=2"], 8),
+    ],
+)
+def test_how_many_shards_a_job_has_under_way(runner, arguments, expected):
+    assert shards_at_once(runner, 3, arguments) == expected
+
+
+def test_dataflow_must_say_how_many_shards_it_has_under_way():
+    with pytest.raises(UsageError, match="needs --max_num_workers=N and --number_of_worker_harness_threads=N"):
+        shards_at_once("DataflowRunner", 3, ["--max_num_workers=4"])

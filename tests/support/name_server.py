@@ -21,12 +21,13 @@ class NameServer:
     Args:
         answer: From a name and how often the same question came before, to addresses of both families; none of either
             means that there is no such name, and None that nothing is answered.
+        address: Where it listens; port 0 is a free one.
     """
 
-    def __init__(self, answer: Callable[[str, int], Sequence[str] | None]) -> None:
+    def __init__(self, answer: Callable[[str, int], Sequence[str] | None], address: tuple[str, int]) -> None:
         self._answer = answer
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.bind(address)
         self.asked: Counter[tuple[str, int]] = Counter()
 
     @property
@@ -74,9 +75,11 @@ def _name(question: bytes) -> tuple[str, int]:
 
 
 @contextmanager
-def name_server(answer: Callable[[str, int], Sequence[str] | None]) -> Iterator[NameServer]:
+def name_server(
+    answer: Callable[[str, int], Sequence[str] | None], address: tuple[str, int] = ("127.0.0.1", 0)
+) -> Iterator[NameServer]:
     """A running one."""
-    server = NameServer(answer)
+    server = NameServer(answer, address)
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
     try:

@@ -59,7 +59,7 @@ class Exchange:
 
     async def send(self, body: bytes, *headers: str, code: int = 200) -> None:
         """A whole answer, after the server's latency."""
-        await asyncio.sleep(self.server.latency_s)
+        await asyncio.sleep(self.server.latency_s + self.server.draw.uniform(0, self.server.jitter_s))
         await self.raw(_head(code, *headers, f"Content-Length: {len(body)}") + body)
 
     async def raw(self, data: bytes) -> None:
@@ -164,6 +164,10 @@ async def _busy(exchange: Exchange) -> None:
         await exchange.send(picture(), JPEG_TYPE)
 
 
+async def _own(exchange: Exchange) -> None:
+    await exchange.send(own_picture(exchange.path), JPEG_TYPE)
+
+
 async def _elsewhere(exchange: Exchange) -> None:
     target = exchange.url("/image/1.jpg", f"other.{DOMAIN}")
     await exchange.send(b"<html>", f"Location: {target}", code=301)
@@ -176,8 +180,15 @@ def _fixed(body: bytes | Callable[[], bytes], *headers: str, code: int = 200) ->
     return answer
 
 
+def own_picture(path: str) -> bytes:
+    """An image that no other path has: the path is a comment in it."""
+    start, comment = picture()[:2], path.encode()
+    return start + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + picture()[2:]
+
+
 KINDS: dict[str, tuple[Callable[[Exchange], Awaitable[None]], Status]] = {
     "image": (_fixed(picture, JPEG_TYPE), Status.SUCCESS),
+    "own": (_own, Status.SUCCESS),
     "exif": (_fixed(lambda: picture("exif"), JPEG_TYPE), Status.SUCCESS),
     "png": (_fixed(lambda: picture("png"), "Content-Type: image/png"), Status.SUCCESS),
     "animated": (_fixed(lambda: picture("animated"), "Content-Type: image/gif"), Status.SUCCESS),

@@ -62,7 +62,7 @@ def mixture(port: int, count: int = 20_000, hosts: int = 200) -> list[Case]:
         number = row % hosts
         # Every kind comes early, so that a short table has them all.
         kind = [*quick, *slow][row // 2 % len(KINDS)] if row % 2 and row < 4 * len(KINDS) else None
-        kind = kind or draw.choices(["image", draw.choice(quick), draw.choice(slow)], [76, 23, 1])[0]
+        kind = kind or draw.choices(["own", draw.choice(quick), draw.choice(slow)], [76, 23, 1])[0]
         special = list(HOSTS)[number // 16 % len(HOSTS)] if number % 16 == 15 else None
         host = f"{special or 'host'}-{number}.{DOMAIN}"
         expected = HOSTS[special] if special else frozenset({KINDS[kind][1]})
@@ -74,10 +74,16 @@ def mixture(port: int, count: int = 20_000, hosts: int = 200) -> list[Case]:
 class WebServer:
     """The counts are for tests in the same process."""
 
-    address: str = "127.0.0.1"
+    address: str | None = "127.0.0.1"
+    """None: all of this machine's, of both families."""
     latency_s: float = 0.0
+    jitter_s: float = 0.0
+    """Up to so much more, other for each answer, so that they come in another order each time."""
+    draw: random.Random = field(default_factory=random.Random)
     port: int = 0
     connections: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    """Connections by the address of this machine to which they came."""
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By host and path."""
     begun_s: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -108,6 +114,7 @@ class WebServer:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.reached[writer.get_extra_info("sockname")[0]] += 1
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while not writer.is_closing() and (head := await read_head(reader)):
                 await self._exchange(head, writer)
@@ -137,7 +144,8 @@ class WebServer:
         elif exchange.path.startswith("/mutated/"):
             await mutated(exchange)
         else:
-            await KINDS[exchange.path.split("/")[1].partition("?")[0]][0](exchange)
+            kind = exchange.path.split("/")[1].partition("?")[0]
+            await KINDS.get(kind, KINDS["missing"])[0](exchange)
 
     async def _robots(self, exchange: Exchange, sort: str) -> None:
         if self.robots_location:
@@ -177,9 +185,10 @@ class RemoteWeb:
 
 
 @contextmanager
-def web_server_process(latency_s: float = 0.0) -> Iterator[RemoteWeb]:
+def web_server_process(latency_s: float = 0.0, jitter_s: float = 0.0) -> Iterator[RemoteWeb]:
     """The same in a process of its own, for measurements and soaks: all names lead to it, as `addresses_of` says."""
-    command = [sys.executable, "-m", "tests.support.web_server", "--latency-s", str(latency_s)]
+    command = [sys.executable, "-m", "tests.support.web_server"]
+    command += ["--latency-s", str(latency_s), "--jitter-s", str(jitter_s)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         remote = RemoteWeb(**json.loads(_line(process.stdout)))
         try:
@@ -197,10 +206,12 @@ def _line(stream: IO[str] | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--latency-s", type=float, default=0.0)
-    latency_s = parser.parse_args().latency_s
+    parser.add_argument("--jitter-s", type=float, default=0.0)
+    options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with web_server(latency_s=latency_s) as server, name_server(addresses_of) as names:
+    latency = {"latency_s": options.latency_s, "jitter_s": options.jitter_s}
+    with web_server(**latency) as server, name_server(addresses_of) as names:
         print(json.dumps({"port": server.port, "nameserver": names.address}), flush=True)
         sys.stdin.read()
         used = resource.getrusage(resource.RUSAGE_SELF)

@@ -13,7 +13,7 @@ import google_crc32c
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.laion.collect import RowOptions, collect, read_image
+from dataprep.laion.collect import RowOptions, collect, count_reasons, count_statuses, read_image
 from dataprep.laion.duplicates import DuplicatePolicy, find_duplicates, hashes_beside
 from dataprep.laion.encode import EncodeOptions
 from dataprep.laion.metadata import metadata_files
@@ -128,7 +128,7 @@ def test_duplicates_over_shards_are_found_beside_them(built, tmp_path):
 
 def test_stats_sum_up(built):
     _, results, *_ = built()
-    stats = json.loads(stats_json(results))
+    stats = json.loads(stats_json(count_statuses(results), count_reasons(results)))
     assert stats["count"] == 4 and stats["successes"] == 3 and stats["failed_to_download"] == 1
     parts = ("successes", "failed_to_download", "failed_to_resize", "filtered", "duplicates")
     assert sum(stats[name] for name in parts) == stats["count"] == sum(stats["status_dict"].values())

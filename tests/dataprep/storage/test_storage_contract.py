@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import ConflictError, StorageError, UsageError
-from dataprep.storage import Storage, open_storage
+from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.checksums import crc32c_of_bytes
 
 # Resumable uploads begin above 8 MiB; 16 MiB is one chunk of them.
@@ -369,3 +369,20 @@ def test_no_spool_file_outlives_a_conflict(storage: Storage) -> None:
         storage.create("x", b"3")
     assert not spool.exists()
     assert names_in(storage) == ["x"]
+
+
+def test_a_file_is_replaced_where_exactly_the_expected_one_stands(storage):
+    def put(data: bytes, expected: bytes) -> bool:
+        spool = storage.spool_path("index.parquet")
+        spool.write_bytes(data)
+        due = ObjectInfo("index.parquet", len(expected), crc32c_of_bytes(expected))
+        replaced = storage.replace_file(spool, "index.parquet", crc32c_of_bytes(data), due)
+        assert not spool.exists()
+        return replaced
+
+    assert not put(b"new", b"old")  # nothing stands there
+    storage.create("index.parquet", b"old")
+    assert put(b"new", b"old")
+    assert put(b"new", b"old")  # again, as after a lost answer
+    assert not put(b"newer", b"old")
+    assert storage.read("index.parquet") == b"new"

@@ -1,0 +1,381 @@
+"""Images/s, CPU time and memory of `dataprep build laion`, beside img2dataset and beside encoding alone: one table.
+
+    python benchmarks/laion.py --corpus DIR --json laion.json
+
+The web is one process on loopback (image_server.py), which shares the cores with whoever fetches from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tarfile
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from image_server import addresses
+from originals import DATAPREP, corpus_images
+
+from dataprep.measure import Measurement, measure
+from dataprep.plan import codec_versions
+from dataprep.pool import WORKER_ENVIRONMENT
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = Path(__file__).resolve().parent
+IMG2DATASET = ROOT / ".bench-venv/img2dataset/bin/img2dataset"
+START_IMAGES = 8
+IMG2DATASET_TARGET, ROOFLINE_TARGET = 1.5, 0.9
+"""Of their images/s; the lower of the two is to be reached."""
+
+HEADER = """\
+Whole processes from exec to exit, {images:,} images of {kilobytes:.0f} kB at {hosts} addresses of one server that
+answers after {latency_ms:g} ms, {rows_per_shard:,} rows a shard, webdataset; medians of {rounds} interleaved
+rounds{warm_up}. All shrink the shorter side to 256 pixels and never enlarge (keep_ratio, area, JPEG of quality 95),
+keep the bytes of what needs no change. dataprep and img2dataset give the SHA-256 of what came and write the same JPEGs.
+
+dataprep  checks addresses, asks for robots.txt at each host, at most 16 rows a second and host; writes the images,
+          fields and captions, img2dataset's parquet and stats, an index with a CRC32C an image, digests, the manifest;
+          fsynced, create-only, can be resumed
+(a)       the roofline: our decoder, resizer and encoder in plain loops over the same files; no web, nothing written
+(b)       img2dataset with so many threads a process
+
+CPU ms/image: processor time of all processes beyond that of the start
+server:       the web server's; all share the machine's cores with it
+ratio:        dataprep's images/s to this row's
+start s:      the same command on {start_images} images: imports, processes, all that does not grow with the table
+after start:  images/s of what the full run took beyond that, and the same ratio of these
+largest MB:   peak of the largest process; sum MB: of all its processes together"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """A table, and the files behind it in its order."""
+
+    table: Path
+    files: Path
+    images: int
+    rows_per_shard: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One row of the table."""
+
+    group: str
+    """`ours`, `a` or `b`."""
+    processes: int
+    threads: int = 0
+    """Of img2dataset, in each process."""
+
+    @property
+    def title(self) -> str:
+        how = f"{self.processes} process{'es' if self.processes > 1 else ''}"
+        if self.group == "ours":
+            return f"dataprep build laion, {how}"
+        return f"(a) encoding alone, {how}" if self.group == "a" else f"(b) img2dataset, {how} x {self.threads} threads"
+
+    def command(self, given: Input, out: Path) -> list[str | Path]:
+        """What to execute."""
+        if self.group == "a":
+            script = BENCHMARKS / "peers/encode_only.py"
+            return [sys.executable, script, given.files, "--processes", str(self.processes)]
+        if self.group == "ours":
+            build = [DATAPREP, "build", "laion", "--source", given.table, "--output", out, "--format", "webdataset"]
+            build += ["--contact", "mailto:benchmark@example.org", "--allow-network", "127.0.0.0/8", "--json"]
+            return [*build, "--rows-per-shard", str(given.rows_per_shard), "--workers", str(self.processes)]
+        download = [IMG2DATASET, "--url_list", given.table, "--input_format", "parquet", "--output_folder", out]
+        download += ["--url_col", "URL", "--caption_col", "TEXT", "--output_format", "webdataset"]
+        download += ["--resize_mode", "keep_ratio", "--resize_only_if_bigger", "True", "--skip_reencode", "True"]
+        download += ["--number_sample_per_shard", str(given.rows_per_shard), "--thread_count", str(self.threads)]
+        return [*download, "--processes_count", str(self.processes)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """One run."""
+
+    measured: Measurement
+    server_cpu_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """Medians of one contender's rounds."""
+
+    name: str
+    group: str
+    images_per_s: float
+    cpu_ms_per_image: float
+    """After the start, as the wall time of `after_start_images_per_s`."""
+    server_cpu_ms_per_image: float
+    largest_mb: float
+    sum_mb: float
+    start_s: float
+    after_start_images_per_s: float
+    wall_s: list[float]
+    """Each round's."""
+    ratio: float | None = None
+    """Ours to this one's."""
+    after_start_ratio: float | None = None
+
+
+class Bench:
+    """The web, and what every run measured."""
+
+    def __init__(self, images: list[Path], options: argparse.Namespace, work: Path) -> None:
+        self.images, self._options, self._work = images, options, work
+        self._files = work / "files.txt"
+        self._files.write_text("".join(f"{image.resolve()}\n" for image in images))
+        self.rounds: dict[Contender, list[Found]] = defaultdict(list)
+        self.starts: dict[Contender, list[Found]] = defaultdict(list)
+        self._digests: dict[str, str] | None = None
+
+    @contextmanager
+    def web(self) -> Iterator[None]:
+        """The server runs, and the tables have its port."""
+        words = [sys.executable, BENCHMARKS / "image_server.py", self._files, "--hosts", str(self._options.hosts)]
+        words += ["--latency-s", str(self._options.latency_ms / 1e3)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+            if server.stdin is None or server.stdout is None:
+                raise SystemExit("the server has no pipes")
+            self._port = int(server.stdout.readline())
+            spread = [len(self.images) * index // START_IMAGES for index in range(START_IMAGES)]
+            self._full = self._input("full", list(range(len(self.images))), self._options.rows_per_shard)
+            self._start = self._input("start", spread, START_IMAGES // 2)
+            yield
+            server.stdin.close()
+
+    def round(self, contenders: list[Contender], *, keep: bool) -> None:
+        """Every run once, one after the other."""
+        for contender in contenders:
+            full = self._once(contender, self._full)
+            start = self._once(contender, self._start)
+            if keep:
+                self.rounds[contender].append(full)
+                self.starts[contender].append(start)
+
+    def row(self, contender: Contender) -> Row:
+        """Medians of what was measured."""
+        found, count = self.rounds[contender], len(self.images)
+        wall_s = statistics.median(each.measured.wall_s for each in found)
+        cpu_s = statistics.median(each.measured.cpu_s for each in found)
+        starts = [each.measured for each in self.starts[contender]]
+        start_s = statistics.median(start.wall_s for start in starts)
+        cpu_s -= statistics.median(start.cpu_s for start in starts)
+        return Row(
+            name=contender.title,
+            group=contender.group,
+            images_per_s=count / wall_s,
+            cpu_ms_per_image=1e3 * cpu_s / (count - START_IMAGES),
+            server_cpu_ms_per_image=1e3 * statistics.median(each.server_cpu_s for each in found) / count,
+            largest_mb=statistics.median(each.measured.largest_bytes for each in found) / 1e6,
+            sum_mb=statistics.median(each.measured.sum_bytes for each in found) / 1e6,
+            start_s=start_s,
+            after_start_images_per_s=(count - START_IMAGES) / max(wall_s - start_s, 1e-3),
+            wall_s=[round(each.measured.wall_s, 3) for each in found],
+        )
+
+    def _input(self, name: str, numbers: list[int], rows_per_shard: int) -> Input:
+        """Neighbours in the table lie at different hosts."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        hosts = addresses(self._options.hosts)
+        urls = [f"http://{hosts[number % len(hosts)]}:{self._port}/{number}" for number in numbers]
+        table, files = self._work / f"{name}.parquet", self._work / f"{name}.txt"
+        pq.write_table(pa.table({"URL": urls, "TEXT": [f"picture {number}" for number in numbers]}), table)
+        files.write_text("".join(f"{self.images[number].resolve()}\n" for number in numbers))
+        return Input(table=table, files=files, images=len(numbers), rows_per_shard=rows_per_shard)
+
+    def _once(self, contender: Contender, given: Input) -> Found:
+        out = self._work / "out"
+        os.sync()  # no run pays for what another left to be written
+        before_s = self._server_cpu_s()
+        measured = measure(contender.command(given, out), levelled_environment())
+        server_cpu_s = self._server_cpu_s() - before_s
+        if contender.group != "a":
+            self._compare(contender, given, out)
+            shutil.rmtree(out)
+        return Found(measured=measured, server_cpu_s=server_cpu_s)
+
+    def _server_cpu_s(self) -> float:
+        with urllib.request.urlopen(f"http://{addresses(1)[0]}:{self._port}/cpu") as answer:
+            return float(answer.read())
+
+    def _compare(self, contender: Contender, given: Input, out: Path) -> None:
+        """Everybody writes every image, and the same JPEGs under the same keys."""
+        digests = jpeg_digests(out)
+        if len(digests) != given.images:
+            raise SystemExit(f"{contender.title} wrote {len(digests)} images, expected {given.images}")
+        if given is self._full:
+            self._digests = self._digests or digests
+            odd = [key for key, digest in digests.items() if self._digests.get(key) != digest]
+            if odd:
+                raise SystemExit(f"{contender.title} wrote {len(odd)} other images, first {odd[0]}")
+
+
+def jpeg_digests(out: Path) -> dict[str, str]:
+    """SHA-256 of each .jpg in the tars of a folder, by the member's name."""
+    digests = {}
+    for path in sorted(out.rglob("*.tar")):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                content = tar.extractfile(member)
+                if member.name.endswith(".jpg") and content is not None:
+                    digests[member.name] = hashlib.sha256(content.read()).hexdigest()
+    return digests
+
+
+def levelled_environment() -> dict[str, str]:
+    """What every contender runs under."""
+    quiet = {"WANDB_MODE": "disabled", "NO_ALBUMENTATIONS_UPDATE": "1", "HF_HUB_OFFLINE": "1", "NO_GCE_CHECK": "true"}
+    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
+
+
+def with_ratios(rows: list[Row]) -> list[Row]:
+    """Our rate to that of each other row."""
+    ours = rows[0]
+    after_start = ours.after_start_images_per_s
+    others = (
+        replace(
+            row,
+            ratio=ours.images_per_s / row.images_per_s,
+            after_start_ratio=after_start / row.after_start_images_per_s,
+        )
+        for row in rows[1:]
+    )
+    return [ours, *others]
+
+
+def print_table(rows: list[Row]) -> None:
+    print(
+        f"\n{'':44}{'images/s':>9}{'CPU ms/image':>14}{'server':>8}{'largest MB':>12}{'sum MB':>8}{'ratio':>7}"
+        f"{'start s':>9}{'after start':>13}{'ratio':>7}"
+    )
+    for row in rows:
+        print(
+            f"{row.name:44}{row.images_per_s:9,.0f}{row.cpu_ms_per_image:14.2f}{row.server_cpu_ms_per_image:8.2f}"
+            f"{row.largest_mb:12,.0f}{row.sum_mb:8,.0f}{_number(row.ratio):>7}{row.start_s:9.1f}"
+            f"{row.after_start_images_per_s:13,.0f}{_number(row.after_start_ratio):>7}"
+        )
+
+
+def verdicts(rows: list[Row]) -> list[str]:
+    """A line for speed, after the start, as a table of millions of rows has it, and one for memory; beside the best of
+    img2dataset's settings. None where it did not run."""
+    ours, roofline = rows[0], next(row for row in rows if row.group == "a")
+    rivals = [row for row in rows if row.group == "b"]
+    if not rivals:
+        return []
+    rate, floor = ours.after_start_images_per_s, roofline.after_start_images_per_s
+    fastest = max(row.after_start_images_per_s for row in rivals)
+    due = min(IMG2DATASET_TARGET * fastest, ROOFLINE_TARGET * floor)
+    leanest = min(row.sum_mb for row in rivals)
+    return [
+        f"speed:  {_verdict(rate >= due)}: {rate:,.0f} images/s after the start, {due:,.0f} are due: the lower of "
+        f"{IMG2DATASET_TARGET:g} x {fastest:,.0f} and {ROOFLINE_TARGET:g} x {floor:,.0f}",
+        f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB beside {leanest:,.0f}",
+    ]
+
+
+def _verdict(passed: bool) -> str:
+    return "PASS" if passed else "short"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parse_options()
+    work = options.work.resolve() / f"laion-{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        images = corpus_images(options.corpus, work, options.images)
+        bench, contenders = Bench(images, options, work), contenders_of(options)
+        with bench.web():
+            if not options.no_warm_up:
+                bench.round(contenders, keep=False)
+            for number in range(options.rounds):
+                print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+                bench.round(contenders, keep=True)
+        image_bytes = sum(image.stat().st_size for image in images)
+    finally:
+        shutil.rmtree(work)
+    rows = with_ratios([bench.row(contender) for contender in contenders])
+    print(
+        HEADER.format(
+            images=len(images),
+            kilobytes=image_bytes / len(images) / 1e3,
+            hosts=options.hosts,
+            latency_ms=options.latency_ms,
+            rows_per_shard=options.rows_per_shard,
+            rounds=options.rounds,
+            warm_up="" if options.no_warm_up else " after a warm-up",
+            start_images=START_IMAGES,
+        )
+    )
+    print_table(rows)
+    print("", *verdicts(rows), sep="\n")
+    if options.json:
+        options.json.write_text(json.dumps(document(options, len(images), image_bytes, rows), indent=1) + "\n")
+
+
+def document(options: argparse.Namespace, images: int, image_bytes: int, rows: list[Row]) -> dict[str, Any]:
+    """The table and what it was measured on, as JSON values."""
+    return {
+        "images": images,
+        "bytes": image_bytes,
+        "hosts": options.hosts,
+        "latency_ms": options.latency_ms,
+        "rows_per_shard": options.rows_per_shard,
+        "rounds": options.rounds,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+        "rows": [asdict(row) for row in rows],
+        "verdicts": verdicts(rows),
+    }
+
+
+def contenders_of(options: argparse.Namespace) -> list[Contender]:
+    """In the order of the table; img2dataset is left out, with a word, where it is not installed."""
+    contenders = [Contender(group=group, processes=options.processes) for group in ("ours", "a")]
+    if options.threads and not IMG2DATASET.exists():
+        print("(b) is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+        return contenders
+    return contenders + [Contender(group="b", processes=options.processes, threads=count) for count in options.threads]
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--hosts", type=int, default=200)
+    parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--rows-per-shard", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--threads", type=int, nargs="*", default=[32, 256], help="of img2dataset; its default is 256")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
+    parser.add_argument("--json", type=Path, help="write the table there, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""(a) The roofline of laion.py: decode, resize and encode in plain loops, in as many processes; no web, no shards."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from pathlib import Path
+
+from contest import print_samples
+
+from dataprep.laion.encode import EncodeOptions, encode_image
+from dataprep.laion.filters import RowFilter
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("list", type=Path, help="names a file a line")
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    files = options.list.read_text().splitlines()
+    context = multiprocessing.get_context("spawn")
+    parts = [files[index :: options.processes] for index in range(options.processes)]
+    workers = [context.Process(target=encode_all, args=(part,)) for part in parts]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        if worker.exitcode != 0:
+            raise SystemExit(f"a process of the roofline ended with code {worker.exitcode}")
+    print_samples(len(files))
+
+
+def encode_all(files: list[str]) -> None:
+    """One process's files."""
+    options, row_filter = EncodeOptions(), RowFilter()
+    for file in files:
+        encode_image(Path(file).read_bytes(), options, row_filter)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The next revision of a finished dataset, which has new shards after the last one.
+
+Three files are replaced, each at once and only where the one that was read still stands there: the index, which begins
+with all row groups of the old one; dataset_info.json, which lists shards that stand already; dataset.json, last, which
+lists all of it. Whoever reads between them sees a whole dataset, and whoever takes the same steps again, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dataprep.checks.laion import laion_options
+from dataprep.checksums import digests_of
+from dataprep.errors import ConflictError
+from dataprep.index import open_index
+from dataprep.laion.commit import entries_of, fetched, placing
+from dataprep.laion.finish import tfds_files
+from dataprep.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, shard_entry
+from dataprep.records import Manifest, ShardReceipt, SplitManifest
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.workspace import index_schema, read_receipts, spool_row_groups
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def publish_revision(
+    storage: Storage, root: str, data: bytes, manifest: Manifest, new: Sequence[ShardReceipt]
+) -> Manifest:
+    """Write the revision of a dataset that has these shards, too.
+
+    Args:
+        storage: Of the dataset.
+        root: Folder of their receipts.
+        data: The manifest's bytes, as they were read.
+        manifest: What they say.
+        new: Receipts of the shards, which are put in place if need be.
+
+    Returns:
+        The manifest that stands now.
+
+    Raises:
+        ConflictError: Another process has changed the dataset meanwhile.
+    """
+    place = placing(storage)
+    for receipt in new:
+        place(receipt)
+    split = _grown(manifest.splits[0], new, _replace_index(storage, root, len(new), manifest.splits[0]))
+    written = tfds_files(manifest.format, laion_options(manifest), split)
+    files = {entry["file"]: entry for entry in manifest.files}
+    files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
+    files |= {name: bytes_entry(name, content) for name, content in written.items()}
+    networks = {network for receipt in new for network in fetched(receipt).allow_networks}
+    grown = replace(
+        manifest,
+        schema_version=SCHEMA_VERSION,
+        revision=manifest.revision + 1,
+        options=manifest.options | {"allow_networks": sorted(networks.union(manifest.options["allow_networks"]))},
+        splits=(split,),
+        files=tuple(files[name] for name in sorted(files)),
+    )
+    old = tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
+    for name, content in written.items():
+        _replace(storage, name, content, old[name])
+    _replace(storage, MANIFEST, manifest_bytes(grown), data)
+    return grown
+
+
+def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: dict[str, Any]) -> SplitManifest:
+    """A split with its new shards; every row counts by its newest status."""
+    statuses, reasons = Counter(split.statuses), Counter(split.reasons)
+    for receipt in new:
+        what = fetched(receipt)
+        for counts, now, had in (
+            (statuses, what.statuses, what.before["statuses"]),
+            (reasons, what.reasons, what.before["reasons"]),
+        ):
+            counts.update(now)
+            counts.subtract(had)
+    return replace(
+        split,
+        samples=split.samples + sum(receipt.samples for receipt in new),
+        num_bytes=split.num_bytes + sum(receipt.num_bytes for receipt in new),
+        shards=(*split.shards, *(shard_entry(receipt) for receipt in new)),
+        index=index,
+        statuses=dict(statuses),
+        reasons={reason: count for reason, count in sorted(reasons.items()) if count},
+    )
+
+
+def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> dict[str, Any]:
+    """The index with a row group for each new shard; those that were there come first, unchanged."""
+    name = split.index["file"]
+    with storage.open(name) as stream:
+        standing = digests_of(stream)
+    table = open_index(storage, split.name)
+
+    def groups() -> Iterator[pa.Table]:
+        for number in range(len(split.shards)):
+            yield table.read_group(number)
+        for found in read_receipts(storage, range(new_shards), root):
+            if found is None:
+                raise ConflictError(changed(storage))
+            yield found[1]
+
+    spool, digests = spool_row_groups(storage, name, groups(), index_schema())
+    expected = ObjectInfo(name, standing.num_bytes, standing.crc32c)
+    ours = standing.sha256 in (split.index["sha256"], digests.sha256)
+    if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
+        spool.unlink(missing_ok=True)
+        raise ConflictError(changed(storage))
+    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+
+
+def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:
+    if data != before and not storage.replace(name, data, before) and storage.read(name) != data:
+        raise ConflictError(changed(storage))
+
+
+def changed(storage: Storage) -> str:
+    """The text of an error."""
+    return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"

@@ -1,0 +1,233 @@
+"""`dataprep build laion` from the command to a verified dataset, against a real server."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.cli import group
+from dataprep.commands.inspect import command as inspect_command
+from dataprep.commands.progress import VerifyProgress
+from dataprep.errors import UsageError
+from dataprep.inspect import inspect_dataset
+from dataprep.manifest import read_manifest
+from dataprep.storage import open_storage
+from dataprep.verify import verify
+from loaders import open_loader
+from tests.support.builds import dataprep, digests
+from tests.support.picture_web import WEB, laion_arguments, picture_web
+
+pytest.importorskip("cv2")
+pytest.importorskip("aiohttp")
+ROWS = 34
+
+
+@pytest.fixture(scope="module")
+def web():
+    with picture_web() as server:
+        server.faults = {3: 404, 12: 503, 13: 404}
+        yield server
+
+
+@pytest.fixture(scope="module")
+def table(web, tmp_path_factory):
+    return web.write_table(tmp_path_factory.mktemp("table") / "laion.parquet", ROWS)
+
+
+def verify_here(output):
+    return verify(str(output), deep=True, workers=0, progress=VerifyProgress(quiet=True))
+
+
+@pytest.fixture(scope="module", params=["webdataset", "tfrecord"])
+def built(request, table, tmp_path_factory):
+    """Format, output, and what the command printed."""
+    output = tmp_path_factory.mktemp("built") / "out"
+    run = dataprep(*laion_arguments(table, output, request.param))
+    assert run.returncode == 0, run.stderr
+    assert "fetching from 127.0.0.0/8, too" in run.stderr
+    return request.param, output, json.loads(run.stdout)
+
+
+def test_every_row_has_one_status(built):
+    fmt, output, summary = built
+    split = summary["splits"][0]
+    assert {name: count for name, count in split["statuses"].items() if count} == {
+        "success": ROWS - 3,
+        "failed_to_download": 3,
+    }
+    assert split["reasons"] == {"http 404": 2, "http 503": 1, "success": ROWS - 3}
+    assert [shard["samples"] for shard in split["shards"]] == [9, 8, 10, 4]
+    assert split["samples"] == ROWS - 3
+    assert (summary["shuffled"], summary["checked"], summary["revision"]) == (False, "decode", 1)
+    assert summary["options"]["allow_networks"] == ["127.0.0.0/8"]
+    names = {entry["file"] for entry in summary["files"]}
+    assert {"train/00003.parquet", "train/00003_stats.json"} <= names
+    assert ("dataset_info.json" in names) == (fmt == "tfrecord")
+    assert not (output / "_build").exists()
+    assert json.loads((output / "dataset.json").read_text())["schema_version"] == "1.1"
+
+
+def test_it_is_whole_by_every_byte(built):
+    _, output, _ = built
+    report = verify_here(output)
+    assert (report.findings, report.samples) == ((), ROWS - 3)
+
+
+def test_inspect_says_how_rows_ended(built):
+    _, output, _ = built
+    text = CliRunner().invoke(inspect_command, [str(output)]).stdout
+    assert "34: failed to download 3, success 31" in text
+    assert "http 503" in text
+    assert list(inspect_dataset(str(output)).splits[0].reasons) == ["success", "http 404", "http 503"]
+
+
+def test_loaders_read_images_and_captions(built):
+    _, output, _ = built
+    seen = {}
+    with open_loader(
+        str(output), batch_size=8, image_size=32, shuffle=False, fields=("caption", "similarity")
+    ) as loader:
+        for batch in loader:
+            assert (batch.labels == -1).all()
+            found = zip(batch.keys, batch.fields["caption"], batch.mask, strict=True)
+            seen |= {key: caption for key, caption, there in found if there}
+    expected = [number for number in range(ROWS) if number not in (3, 12, 13)]
+    assert seen == {f"{number // 10:05d}{number % 10}": f"Bild {number} ü" for number in expected}
+
+
+def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
+    fmt, output, _ = built
+    before, asked = digests(output), sum(web.asked.values())
+    other_limits = ("--host-per-second", 7, "--in-flight", 5, "--workers", 1)  # no part of a plan
+    again = dataprep(*laion_arguments(table, output, fmt, *other_limits))
+    assert json.loads(again.stdout)["shards_built"] == 0
+    assert (digests(output), sum(web.asked.values())) == (before, asked)
+    other = dataprep(*laion_arguments(table, output, fmt, "--image-size", 32))
+    assert other.returncode == 2
+    assert "another dataset stands there" in other.stderr
+
+
+def test_a_bucket_holds_the_same(built, table, bucket_url):
+    fmt, output, _ = built
+    run = dataprep(*laion_arguments(table, f"{bucket_url}/out", fmt, "--workers", 2))
+    assert run.returncode == 0, run.stderr
+    assert digests(f"{bucket_url}/out") == digests(output)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "kind", "where"),
+    [
+        ("train/00001.parquet", lambda data: data[:-9] + b"x" + data[-8:], "digest", "train/00001.parquet"),
+        ("train/00001_stats.json", lambda data: data + b" ", "size", "train/00001_stats.json"),
+        ("train/00001_stats.json", None, "missing", "train/00001_stats.json"),
+        ("train/00007.parquet", lambda _: b"more", "extra", "train/00007.parquet"),
+    ],
+)
+def test_damage_beside_the_shards_is_found(built, tmp_path, name, change, kind, where):
+    _, output, _ = built
+    shutil.copytree(output, tmp_path / "copy")
+    path = tmp_path / "copy" / name
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes() if path.exists() else b""))
+    report = verify_here(tmp_path / "copy")
+    assert report.verdict == "differs"
+    assert (kind, where) in {(found.kind, found.where) for found in report.findings}
+
+
+def test_a_caption_that_was_changed_in_a_record_is_found_there(built, tmp_path):
+    _, output, summary = built
+    shutil.copytree(output, tmp_path / "copy")
+    shard = tmp_path / "copy" / summary["splits"][0]["shards"][2]["file"]
+    shard.write_bytes(shard.read_bytes().replace(b"Bild 25", b"Bild 26"))
+    found = verify_here(tmp_path / "copy").findings
+    assert {(entry.kind, entry.where.partition(" ")[2]) for entry in found} >= {("record", "record 5"), ("digest", "")}
+
+
+def test_several_tables_and_a_folder_of_them(web, tmp_path):
+    for name, rows in (("a", web.rows(12)), ("b", web.rows(3))):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["LINK", "TEXT"])
+            writer.writeheader()
+            writer.writerows({"LINK": row["URL"], "TEXT": row["TEXT"]} for row in rows)
+    column = ("--column", "url=LINK", "--dry-run")
+    tables = ["--source", tmp_path / "a.csv", tmp_path / "b.csv"]
+    named = dataprep("build", "laion", *tables, "--output", tmp_path / "o", "--format", "tfrecord", *WEB, *column)
+    assert "15 rows in 2 tables, 1 shards" not in named.stdout
+    assert "15 rows in 2 tables, 2 shards" in named.stdout, named.stderr
+    folder = dataprep(*laion_arguments(tmp_path, tmp_path / "o", "tfrecord", *column))
+    assert json.loads(folder.stdout)["splits"][0]["shard_samples"] == [10, 2, 3]
+    assert not (tmp_path / "o").exists()
+
+
+def test_where_nothing_comes_nothing_is_kept(web, table, tmp_path):
+    closed = [word for word in laion_arguments(table, tmp_path / "out", "tfrecord") if word not in WEB[2:4]]
+    run = dataprep(*closed)
+    assert run.returncode == 1
+    assert f"none of {ROWS} rows became an image (refused address {ROWS}), and nothing is kept" in run.stderr
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+    assert dataprep(*laion_arguments(table, tmp_path / "out", "tfrecord")).returncode == 0
+
+
+def test_filters_duplicates_and_formats(web, table, tmp_path):
+    more = (
+        "--min-similarity",
+        "0.5",
+        "--encode-format",
+        "png",
+        "--image-size",
+        16,
+        "--perceptual-duplicates",
+        "report",
+    )
+    run = dataprep(*laion_arguments(table, tmp_path / "out", "webdataset", *more))
+    assert run.returncode == 0, run.stderr
+    reasons = json.loads(run.stdout)["splits"][0]["reasons"]
+    assert reasons == {"similarity": ROWS // 2, "success": ROWS - ROWS // 2}
+    assert verify_here(tmp_path / "out").findings == ()
+    manifest = read_manifest(open_storage(str(tmp_path / "out")))
+    assert [shard["samples"] for shard in manifest.splits[0].shards] == [0, 3, 10, 4]
+    with open_loader(str(tmp_path / "out"), batch_size=4, image_size=16) as loader:
+        assert sum(len(batch.keys) for batch in loader) == 4 * len(loader)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--allow-network", "169.254.0.0/16"], "which is never fetched from"),
+        (["--column", "url"], "--column url: expected ROLE=NAME"),
+        (["--encode-format", "webp"], "TFDS decodes no WebP"),
+        (["--verify-hash", "md5"], "--verify-hash md5: the table has no such column"),
+        (["--max-punsafe", "0.5"], "--max-punsafe needs a column punsafe"),
+        (["--contact", "me"], "contact 'me' is no address"),
+        (["--runner", "DataflowRunner"], "--project"),
+        (["--", "--region=x"], "got Beam options --region=x with --runner local"),
+    ],
+)
+def test_wrong_usage_is_refused(table, tmp_path, more, text):
+    words = [str(word) for word in laion_arguments(table, tmp_path / "out", "tfrecord", *more)]
+    with pytest.raises(UsageError, match=re.escape(text)):
+        group(words, standalone_mode=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_lists_the_datasets():
+    text = dataprep("build", "--help").stdout
+    assert all(name in text for name in ("coco-dup5", "imagenet", "imagenet-fake", "laion"))
+    assert "COMMAND" not in text
+
+
+@pytest.mark.parametrize("built", ["tfrecord"], indirect=True)
+def test_fn_api_runner_gives_the_same_bytes(built, table, tmp_path):
+    pytest.importorskip("apache_beam")
+    fmt, output, _ = built
+    run = dataprep(*laion_arguments(table, Path(tmp_path / "out"), fmt, "--runner", "FnApiRunner", "--workers", 2))
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert digests(tmp_path / "out") == digests(output)

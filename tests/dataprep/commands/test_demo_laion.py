@@ -1,0 +1,75 @@
+"""`dataprep demo-data laion`: the table, what becomes of its rows, and the server that answers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.builds import command, dataprep
+
+
+def test_what_is_written_without_a_server(tmp_path):
+    folder = tmp_path / "demo"
+    first = dataprep("demo-data", "laion", folder, "--images", 24, "--base-url", "https://images.example.org/demo/")
+    assert first.returncode == 0, first.stderr
+    assert "24 URLs at https://images.example.org/demo/, which the same command with --serve answers" in first.stdout
+    urls = pq.read_table(folder / "laion.parquet").column("URL").to_pylist()
+    assert urls[0] == "https://images.example.org/demo/images/000000.jpg"
+    expected = json.loads((folder / "expected.json").read_text())
+    assert len(expected) == len(urls) == 24
+    assert dict(Counter(end["status"] for end in expected))["success"] >= 18
+    written_s = (folder / "images/000000.jpg").stat().st_mtime
+    again = dataprep("demo-data", "laion", folder, "--images", 24, "--base-url", "https://images.example.org/demo/")
+    assert (again.stdout, (folder / "images/000000.jpg").stat().st_mtime) == (first.stdout, written_s)
+    moved = dataprep("demo-data", "laion", folder, "--images", 24, "--json")
+    assert json.loads(moved.stdout)["base_url"] == "http://127.0.0.1:8000"
+    assert pq.read_table(folder / "laion.parquet").column("URL")[0].as_py().startswith("http://127.0.0.1:8000/images/")
+
+
+def test_it_is_served_until_ctrl_c(tmp_path):
+    words = command("demo-data", "laion", tmp_path / "demo", "--images", 20, "--serve", "--port", 0, "--json")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        said = json.loads(server.stdout.readline())
+        assert "until Ctrl-C" in server.stderr.readline()
+        url = pq.read_table(said["table"]).column("URL")[0].as_py()
+        assert url.startswith(said["base_url"])
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == (tmp_path / "demo/images/000000.jpg").read_bytes()
+        taken = said["base_url"].rpartition(":")[2]
+        beside = dataprep("demo-data", "laion", tmp_path / "other", "--serve", "--port", taken)
+        assert (beside.returncode, beside.stderr.count("\n")) == (2, 1)
+        assert f"--port {taken}: Address already in use; choose another one, or 0 for any" in beside.stderr
+        server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=10) == 0
+        assert server.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("laion", "--odd"), "laion has its oddities always; leave --odd out"),
+        (("coco", "--serve"), "coco is made of archives, which need no server"),
+        (("imagenet", "--base-url", "http://a.example/"), "leave --serve and --base-url out"),
+        (("laion", "--port", "0"), "--port 0 needs --serve"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, arguments, text):
+    name, *options = arguments
+    run = dataprep("demo-data", name, tmp_path / "demo", *options)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert text in run.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path):
+    (tmp_path / "laion.parquet").write_bytes(b"someone's own")
+    run = dataprep("demo-data", "laion", tmp_path)
+    assert run.returncode == 2
+    assert "holds laion.parquet, which is no demo" in run.stderr
+    assert (tmp_path / "laion.parquet").read_bytes() == b"someone's own"

@@ -1,0 +1,126 @@
+"""webdataset, Hugging Face datasets and TFDS read a LAION build (Show 5): the same images and captions, each as its own
+documentation says."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dataprep.laion.demo import demo_server, write_demo_laion
+from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
+from tests.support.laion_builds import FAST, LOOPBACK, build_laion, end_of, rows_of
+
+pytest.importorskip("cv2")
+
+ROWS, ROWS_PER_SHARD = 60, 25
+_TFDS = """
+import hashlib, json, sys
+import tensorflow_datasets as tfds
+builder = tfds.builder_from_directory(sys.argv[1])
+config = tfds.ReadConfig(interleave_cycle_length=1)
+decoders = {"jpg": tfds.decode.SkipDecoding()}
+stored = builder.as_dataset(split="train", decoders=decoders, read_config=config).as_numpy_iterator()
+decoded = builder.as_dataset(split="train", read_config=config).as_numpy_iterator()
+found = []
+for sample, seen in zip(stored, decoded, strict=True):
+    image = sample.pop("jpg")
+    values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
+    found.append(values | {"sha256 of jpg": hashlib.sha256(image).hexdigest(), "shape": list(seen["jpg"].shape)})
+print(json.dumps([list(builder.info.splits["train"].shard_lengths), found]))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The demo's folder, what becomes of its rows, and by format the root of a build."""
+    folder = tmp_path_factory.mktemp("demo")
+    roots = {fmt: tmp_path_factory.mktemp(fmt) / "out" for fmt in ("webdataset", "tfrecord")}
+    with demo_server(folder, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        expected = write_demo_laion(folder, f"http://127.0.0.1:{server.server_port}", ROWS)
+        for fmt, root in roots.items():
+            fixed = ("--rows-per-shard", ROWS_PER_SHARD, *LOOPBACK, *FAST)
+            build_laion(folder / "laion.parquet", root, fmt, *fixed)
+        server.shutdown()
+    return folder, expected, roots
+
+
+def shards_of(root):
+    return [str(path) for path in sorted(root.glob("train/*.tar"))]
+
+
+def members_of(root):
+    """Content by name of all tars."""
+    members = {}
+    for path in shards_of(root):
+        with tarfile.open(path) as tar:
+            members |= {member.name: tar.extractfile(member).read() for member in tar}
+    return members
+
+
+def samples_of(root):
+    """(key, no label, digest) as the readers give them, from the tars."""
+    members = members_of(root)
+    images = sorted(name for name in members if name.endswith(".jpg"))
+    return [(name.removesuffix(".jpg"), NO_LABEL, hashlib.sha256(members[name]).hexdigest()) for name in images]
+
+
+def captions_of(folder):
+    return pq.read_table(folder / "laion.parquet").column("TEXT").to_pylist()
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
+def test_every_row_ends_as_the_demo_says(built, fmt):
+    _, expected, roots = built
+    assert [end_of(row) for row in rows_of(roots[fmt])] == [(end.status, end.reason) for end in expected]
+
+
+def test_webdataset_reads_it(built):
+    _, expected, roots = built
+    samples = samples_of(roots["webdataset"])
+    assert read_with_webdataset(shards_of(roots["webdataset"])) == samples
+    assert len(samples) == sum(end.status == "success" for end in expected)
+
+
+def test_hugging_face_datasets_reads_it(built):
+    _, _, roots = built
+    assert sorted(read_with_hf_datasets(shards_of(roots["webdataset"]))) == samples_of(roots["webdataset"])
+
+
+def test_tfds_reads_it_as_clipas_reader_does(built):
+    """The features `jpg` and `txt`, and the same samples as in the tars, in the same order."""
+    folder, expected, roots = built
+    command = [sys.executable, "-W", "ignore", "-c", _TFDS, str(roots["tfrecord"])]
+    read = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert read.returncode == 0, read.stderr[-2000:]
+    lengths, samples = json.loads(read.stdout.splitlines()[-1])
+    members = members_of(roots["webdataset"])
+    tars = samples_of(roots["webdataset"])
+    assert [(sample["key"], sample["sha256 of jpg"]) for sample in samples] == [
+        (key, digest) for key, _, digest in tars
+    ]
+    assert len(lengths) == -(-ROWS // ROWS_PER_SHARD) and sum(lengths) == len(samples)
+    captions = [text or "" for text, end in zip(captions_of(folder), expected, strict=True) if end.status == "success"]
+    assert [sample["txt"] for sample in samples] == captions == [sample["caption"] for sample in samples]
+    for sample in samples:
+        image = Image.open(io.BytesIO(members[f"{sample['key']}.jpg"]))
+        assert sample["shape"] == [image.height, image.width, 3] == [sample["height"], sample["width"], 3]
+        assert min(image.size) <= 256
+
+
+def test_members_are_img2datasets(built):
+    _, _, roots = built
+    members = members_of(roots["webdataset"])
+    for key, _, _ in samples_of(roots["webdataset"]):
+        fields = json.loads(members[f"{key}.json"])
+        assert fields["key"] == key and fields["status"] == "success"
+        assert members[f"{key}.txt"].decode() == fields["caption"]

@@ -1,0 +1,14 @@
+"""Planning a table takes the same memory whatever its length (Show 6; the soak laion-memory has 50 million rows)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.laion_memory import plan_flat
+
+pytest.importorskip("cv2")
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("parquet", 2_000_000), ("jsonl", 1_000_000)])
+def test_many_times_the_rows_take_no_more_memory(tmp_path, kind, rows):
+    plan_flat(tmp_path, kind, rows)
