@@ -368,12 +368,12 @@ def train_devices() -> Iterator[Case]:
 
 
 def _train_devices(devices: int, folder: Path) -> str:
-    difference = training_fsdp.long_runs(training_data(), folder, devices=(devices,))
-    return f"copies and FSDP differ from one device by {difference:.1e} at most"
+    return training_fsdp.many_devices(training_data(), folder, devices)
 
 
 def train_learns() -> Iterator[Case]:
-    yield "reconstruction and probe", learning.learns
+    yield "reconstruction of photographs", learning.reconstructs
+    yield "features of textures, probed", learning.learns
     yield "a ViT fits 500 images", learning.fits
     yield "a ResNet fits 500 images", fitting.fit
     yield "a ResNet in JAX fits 500 images", training_jax.fit

@@ -1,8 +1,9 @@
 """Weights of vision transformers from files of ours and others, by timm's names.
 
-Read are checkpoints of `train.pretrain_mae` and `train.finetune_mae`, the published MAE files ({"model": ...}), and
-timm's state dicts, as .pth or .safetensors. Where queries, keys and values have their biases in one vector (timm,
-ViTDet), and where keys have none (BEiT, `--no_k_bias_in_vit`), is converted both ways: a key's bias changes nothing.
+Read are checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
+({"model": ...}), and timm's state dicts, as .pth or .safetensors. Where queries, keys and values have their biases in
+one vector (timm, ViTDet), and where keys have none (BEiT, `--no_k_bias_in_vit`), is converted both ways: a key's bias
+changes nothing.
 
 Shapes: L tokens, D the width.
 """
@@ -67,22 +68,20 @@ class Weights:
         Raises:
             FormatError: Of none that is known here.
         """
-        try:
-            dim, _, _, patch_size = self.tensors["patch_embed.proj.weight"].shape
-            has_k_bias = "blocks.0.attn.qkv.bias" in self.tensors
-        except (KeyError, ValueError):
+        dim, depth, patch_size = self._shape
+        size = _size_of(dim, depth)
+        if size is None:
             raise FormatError(
-                f"{self.url}: no vision transformer among {len(self.tensors):,} tensors; expected "
-                "patch_embed.proj.weight, blocks.0.…, as MAE and timm name them"
-            ) from None
-        depth = len({name.split(".")[1] for name in self.tensors if name.startswith("blocks.")})
-        for size, config in _sizes().items():
-            if (config.encoder.dim, config.encoder_depth) == (dim, depth):
-                block = replace(config.encoder, k_bias=has_k_bias)
-                return Encoder(size, patch_size, depth, block)
-        raise FormatError(
-            f"{self.url}: {depth} blocks of width {dim} are no encoder that is known; there are {_known_sizes()}"
-        )
+                f"{self.url}: {depth} blocks of width {dim} are no encoder that is known; there are {_known_sizes()}"
+            )
+        block = replace(_sizes()[size].encoder, k_bias="blocks.0.attn.qkv.bias" in self.tensors)
+        return Encoder(size, patch_size, depth, block)
+
+    @property
+    def name(self) -> str:
+        """As `Encoder.name`; of another size its width and depth, e.g. `vit_5120x32_patch14`."""
+        dim, depth, patch_size = self._shape
+        return f"vit_{_size_of(dim, depth) or f'{dim}x{depth}'}_patch{patch_size}"
 
     @property
     def positions(self) -> torch.Tensor:
@@ -91,18 +90,41 @@ class Weights:
         Raises:
             FormatError: There are none.
         """
-        positions_1LD = self.tensors.get("pos_embed", torch.empty(1, 0, 0))
-        tokens = positions_1LD.shape[1]
-        if tokens < 2 or math.isqrt(tokens - 1) ** 2 != tokens - 1:
-            raise FormatError(
-                f"{self.url}: pos_embed of {tokens} tokens, expected a class token and a square of patches"
-            )
-        return positions_1LD
+        if "cls_token" not in self.tensors or not self._grid:
+            raise FormatError(f"{self.url}: no class token; expected an encoder that has one, as MAE and timm have it")
+        return self.tensors["pos_embed"]
 
     @property
     def image_size(self) -> int:
-        """Side of the images that they were trained on, pixels."""
-        return math.isqrt(self.positions.shape[1] - 1) * self.encoder.patch_size
+        """Side of the images that they were trained on, pixels.
+
+        Raises:
+            FormatError: The positions do not say it.
+        """
+        return self._grid * self._shape[2]
+
+    @property
+    def _grid(self) -> int:
+        """Patches along a side of the image."""
+        tokens = self.tensors.get("pos_embed", torch.empty(1, 0, 0)).shape[1]
+        patches = tokens - int("cls_token" in self.tensors)
+        if patches < 1 or math.isqrt(patches) ** 2 != patches:
+            raise FormatError(
+                f"{self.url}: pos_embed of {tokens} tokens, expected a square of patches, and a class token if any"
+            )
+        return math.isqrt(patches)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Width, blocks, side of a patch in pixels."""
+        try:
+            dim, _, _, patch_size = self.tensors["patch_embed.proj.weight"].shape
+        except (KeyError, ValueError):
+            raise FormatError(
+                f"{self.url}: no vision transformer among {len(self.tensors):,} tensors; expected "
+                "patch_embed.proj.weight, blocks.0.…, as MAE and timm name them"
+            ) from None
+        return dim, len({name.split(".")[1] for name in self.tensors if name.startswith("blocks.")}), patch_size
 
 
 def read_weights(url: str) -> Weights:
@@ -191,6 +213,12 @@ def _sizes() -> dict[str, MAEConfig]:
         if size not in sizes:
             sizes[size] = mae_config(name, image_size=_SIDE)
     return sizes
+
+
+def _size_of(dim: int, depth: int) -> str | None:
+    """The name of a size, where it has one."""
+    shapes = {(config.encoder.dim, config.encoder_depth): size for size, config in _sizes().items()}
+    return shapes.get((dim, depth))
 
 
 def _known_sizes() -> str:

@@ -23,7 +23,7 @@ def run(training: Training, flags: RunFlags, *, name: str) -> int:
         name: Of the model.
     """
     if flags.diagnose:
-        from train.diagnosis import diagnose_training
+        from train.loop_diagnosis import diagnose_training
 
         with training.loader:
             diagnose_training(training, name=f"{name} on {training.runtime.name}")

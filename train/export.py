@@ -30,6 +30,7 @@ KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 EPILOG = """\b
 Examples:
   python -m train.export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
+  python -m train.export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
   python -m train.export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
 
 \b
@@ -43,7 +44,7 @@ class Exported:
 
     output: str
     model: str
-    """E.g. `vit_base_patch16`."""
+    """E.g. `vit_base_patch16`, or `vit_5120x32_patch14` of a width and a depth without a name."""
     image_size: int
     """Side of the images, pixels."""
     num_classes: int
@@ -69,7 +70,7 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
 
     Raises:
         UsageError: The source is not there, or the output is of neither kind.
-        FormatError: The source is damaged, or of no encoder that is known.
+        FormatError: The source is damaged, or of no vision transformer.
         ConflictError: Other bytes stand at the output.
     """
     if not output.endswith(SUFFIXES):
@@ -80,7 +81,7 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
         for name, each in sorted(KEY_BIAS[key_bias](folded_head(weights.tensors)).items())
     }
     facts = {
-        "model": weights.encoder.name,
+        "model": weights.name,
         "image_size": weights.image_size,
         "num_classes": len(tensors.get("head.bias", ())),
         "step": weights.step,
@@ -128,7 +129,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
 )
 @click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
 def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
-    """Write the weights of CHECKPOINT as OUTPUT, .safetensors or .pth, with timm's names."""
+    """Write the weights of CHECKPOINT, whole or in parts, as OUTPUT, .safetensors or .pth, with timm's names."""
     done = export(checkpoint, output, key_bias=key_bias)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=1))

@@ -22,6 +22,7 @@ import click
 from dataprep.errors import UsageError
 from dataprep.placement import POLICIES
 from train.flags import flag
+from train.profiling import parse_steps
 from train.schedule import HalfCosine, scaled_lr
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -78,6 +79,7 @@ class Config:
     checkpoint_per_step: int = flag(NEVER, "Updates between checkpoints; -1: none for this reason.")
     checkpoint_per_minute: float = flag(float(NEVER), "Minutes between checkpoints; -1: none for this reason.")
     keep_checkpoints: int = flag(3, "Newest checkpoints that stay.")
+    profile_steps: str = flag("", "A:B traces from update A until before B, for TensorBoard.")
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "image_size", "num_epochs", "checkpoint_per_epoch", "keep_checkpoints"):
@@ -95,6 +97,7 @@ class Config:
             self.warmup_epochs,
         )
         _require(0 <= self.momentum < 1, "momentum must be 0 or more and below 1", self.momentum)
+        parse_steps(self.profile_steps, "--config.profile_steps")
 
     def data_path(self, environment: Mapping[str, str] = os.environ) -> str:
         """Where the images are.

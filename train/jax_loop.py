@@ -10,9 +10,10 @@ import contextlib
 import signal
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ from train.checkpoint import ARRAYS, CheckpointFolder
 from train.jax_config import NEVER, Config
 from train.jax_steps import DATA_AXIS, Batch, State, Steps, arrays_of
 from train.logs import Logs
+from train.profiling import StepProfile, parse_steps
 from train.schedule import Schedule
 from train.stopping import STOPPED_EXIT_CODE, Stop, stop_signals
 from train.unread import Unread
@@ -102,9 +104,10 @@ class Training:
         self.logs.open(step=self.step, total_steps=self._total_steps)
         # Several processes must stop after the same step: there JAX takes SIGTERM itself, and makes them agree.
         signals = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
+        profile = StepProfile(parse_steps(self.config.profile_steps), self.logs.folder, self._trace)
         try:
-            with stop_signals(signals) as stop:
-                stopped = self._run(stop)
+            with stop_signals(signals) as stop, contextlib.closing(profile):
+                stopped = self._run(stop, profile)
         finally:
             self.logs.close()
             self.loader.close()
@@ -120,7 +123,7 @@ class Training:
         self.state, means = self.steps.update(self.state, batch, lr)
         return means
 
-    def _run(self, stop: Stop) -> bool:
+    def _run(self, stop: Stop, profile: StepProfile) -> bool:
         """Whether it was stopped."""
         if self._is_evaluation_due():
             self._evaluate(stop)  # which a signal broke off
@@ -128,6 +131,7 @@ class Training:
         while self.step < self._last_step and not stop.asked:
             with contextlib.closing(self._batches(self.loader)) as batches:
                 for batch in monitor.waiting(batches):
+                    profile.before(self.step)
                     self._update(batch)
                     monitor.stepped()
                     stopped = self._is_stopped(stop)
@@ -219,6 +223,14 @@ class Training:
             return True
         elapsed_s = time.monotonic() - self._saved_s
         return config.checkpoint_per_minute != NEVER and elapsed_s >= 60 * config.checkpoint_per_minute
+
+    @contextlib.contextmanager
+    def _trace(self, folder: Path) -> Iterator[None]:
+        """`plugins/profile/<run>/<host>.xplane.pb`; no update is under way when it begins and ends."""
+        jax.block_until_ready(self.state)
+        with jax.profiler.trace(str(folder)):
+            yield
+            jax.block_until_ready(self.state)
 
     def _tell_differences(self, theirs: dict[str, Any]) -> None:
         for name in sorted(theirs.keys() & self.description.keys()):

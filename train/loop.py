@@ -24,6 +24,7 @@ from train.checkpoint import Checkpoint, CheckpointFolder, load_any
 from train.logs import Logs
 from train.optimizer import moments_of
 from train.parts import PartFolder
+from train.profiling import StepProfile
 from train.runtime import Runtime
 from train.schedule import Schedule
 from train.stopping import STOPPED_EXIT_CODE, Stop, stop_signals
@@ -159,15 +160,16 @@ class Training:
         if isinstance(self.checkpoints, PartFolder):
             self.checkpoints.remove_unfinished()
         self.logs.open(step=self.step, total_steps=total_steps)
+        profile = StepProfile(self.config.profile_steps, self.logs.folder, self.runtime.profile)
         try:
-            with stop_signals() as stop, contextlib.closing(_Profile(self)) as profile:
+            with stop_signals() as stop, contextlib.closing(profile):
                 self._run(total_steps, stop, profile)
         finally:
             self.logs.close()
             self.loader.close()
         return STOPPED_EXIT_CODE if stop.asked else 0
 
-    def _run(self, total_steps: int, stop: Stop, profile: _Profile) -> None:
+    def _run(self, total_steps: int, stop: Stop, profile: StepProfile) -> None:
         monitor, done = StepMonitor(batch_images=self.loader.config.batch_size), False
         last_step = min(total_steps, self.config.max_steps or total_steps)
         while self.step < last_step:
@@ -307,25 +309,3 @@ class Training:
     @property
     def _epoch_samples(self) -> int:
         return self.loader.order.passes * self.loader.order.num_samples
-
-
-class _Profile:
-    """Traces some steps."""
-
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._stack = contextlib.ExitStack()
-
-    def before(self, step: int) -> None:
-        """Start or stop, where this step says so."""
-        steps, folder = self._training.config.profile_steps, self._training.logs.folder
-        if steps is None or folder is None:
-            return
-        if step == steps[0]:
-            self._stack.enter_context(self._training.runtime.profile(folder))
-        elif step == steps[1]:
-            self.close()
-
-    def close(self) -> None:
-        """Write what was traced."""
-        self._stack.close()

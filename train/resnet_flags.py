@@ -9,7 +9,7 @@ from train.flags import flag
 from train.models import mae_names
 from train.run_flags import REFUSED as REFUSED_LAUNCHERS
 from train.run_flags import RunFlags
-from train.schedule import Schedule, Steps
+from train.schedule import Schedule, Steps, WarmSteps
 
 RECIPE_MODEL = "resnet50"
 """The one whose learning rate falls where nothing is said."""
@@ -41,19 +41,6 @@ REFUSED = {
     "model_bucket": _CHECKPOINTS,
 }
 """Flags of gcspytorchimagenet that have no meaning here, and why."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WarmSteps:
-    """`Steps` after a linear rise."""
-
-    steps: Steps
-    warmup_epochs: float
-
-    def at(self, epoch: float) -> float:
-        """The learning rate after so many epochs."""
-        risen = 1.0 if epoch >= self.warmup_epochs else epoch / self.warmup_epochs
-        return risen * self.steps.at(epoch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataprep.errors import UsageError
 from dataprep.placement import POLICIES
 from train.flags import flag
 from train.loop import LoopConfig
+from train.profiling import parse_steps
 from train.runtime import DEVICES, PRECISIONS, Runtime
 
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
@@ -117,19 +118,3 @@ def check_shares(batch_size: int, runtime: Runtime, accum_iter: int, *, name: st
             f"multiple of {shares}"
         )
     return batch_size
-
-
-def parse_steps(text: str) -> tuple[int, int] | None:
-    """`A:B` with A < B; None for nothing.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if not text:
-        return None
-    first, _, last = text.partition(":")
-    if not (first.isdecimal() and last.isdecimal() and int(first) < int(last)):
-        raise UsageError(
-            f"--profile_steps {text}: expected A:B, the first update and the one after the last, e.g. 20:25"
-        )
-    return int(first), int(last)

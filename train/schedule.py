@@ -75,6 +75,19 @@ class Steps:
         return float(self.lr / self.divisor ** (epoch // self.every_epochs))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmSteps:
+    """`Steps` after a linear rise."""
+
+    steps: Steps
+    warmup_epochs: float
+
+    def at(self, epoch: float) -> float:
+        """The learning rate after so many epochs."""
+        risen = 1.0 if epoch >= self.warmup_epochs else epoch / self.warmup_epochs
+        return risen * self.steps.at(epoch)
+
+
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
     """The peak rate of a batch of all devices and accumulated steps together."""
     return base_lr * effective_batch_size / BASE_BATCH

@@ -102,15 +102,23 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     type=bool,
     help="Nothing is compiled: slow, and seen by a debugger.",
 )
+@click.option(
+    "--diagnose",
+    "is_diagnosed",
+    is_flag=True,
+    help="Measure for half a minute what the run waits for, say it, and end; nothing is saved.",
+)
 @config_options
 @click.pass_context
-def command(context: click.Context, workdir: str, path: str, debug: bool) -> int:
+def command(context: click.Context, workdir: str, path: str, debug: bool, is_diagnosed: bool) -> int:
     """Train a ResNet (He et al., 2016) on images with labels."""
+    if debug and is_diagnosed:
+        raise UsageError("--debug and --diagnose: what is not compiled says nothing about the run; give one of them")
     from train.jax_steps import join_processes
 
     config = config_of(path, context.obj or {})
     join_processes()
-    return run(config, workdir, debug=debug)
+    return diagnose(config, workdir) if is_diagnosed else run(config, workdir, debug=debug)
 
 
 def run(config: Config, workdir: str, *, debug: bool = False) -> int:
@@ -121,6 +129,18 @@ def run(config: Config, workdir: str, *, debug: bool = False) -> int:
         training = open_training(config, workdir)
         training.resume()
         return training.run()
+
+
+def diagnose(config: Config, workdir: str) -> int:
+    """Say what the run would wait for; the exit code."""
+    import jax
+
+    from train.jax_diagnosis import diagnose_training
+
+    training = open_training(config, workdir)
+    with training.loader:
+        diagnose_training(training, name=f"{config.model} on {jax.default_backend()}")
+    return 0
 
 
 def main() -> None:

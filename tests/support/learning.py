@@ -1,140 +1,138 @@
-"""What training learns, on data of which it is known what there is to learn: drawn textures in five classes.
+"""What training learns: to paint photographs, features that tell textures apart, and 500 images by heart.
 
-python -m tests.support.learning FOLDER       reconstructs and probes, then fits; a line each
-
-A texture's class is its form; colours, scale, angle and place are drawn for each image: no mean colour tells it.
+python -m tests.support.learning FOLDER       a line of each; minutes on one core
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 
+from dataprep.demo_data import write_demo
 from loaders.torch import normalize
+from tests.support.finished import build_here
+from tests.support.textures import FIT_IMAGES, LEAST_FIT, SIDE, TEXTURES, write_textures
+from train import finetune_mae, pretrain_mae, train_vit
 from train.checkpoint import CheckpointFolder
 from train.data import IMAGENET_MEAN, IMAGENET_STD, open_data
-from train.finetune_flags import Flags, recipe_flags
-from train.finetune_mae import open_training
+from train.finetune_flags import recipe_flags
+from train.loop import Training
 from train.mae_flags import Flags as PretrainFlags
 from train.masks import MaskConfig, draw_masks
 from train.models import mae_config
 from train.models.mae import MaskedAutoencoder
-from train.pretrain_mae import open_training as open_pretraining
 from train.reconstruction import reconstruction_png
+from train.vit_flags import Flags as ViTFlags
 
-SIDE = 64
-"""Of the textures, pixels."""
-LEAST_FIT = 0.95
-Field = NDArray[np.float64]
-
-
-def _stripes(x: Field, y: Field) -> Field:
-    return np.sin(x)
-
-
-def _checks(x: Field, y: Field) -> Field:
-    return np.sin(x) * np.sin(y) * 2
-
-
-def _dots(x: Field, y: Field) -> Field:
-    return np.cos(x) + np.cos(y) - 1.1
-
-
-def _rings(x: Field, y: Field) -> Field:
-    return np.sin(np.hypot(x, y))
-
-
-def _waves(x: Field, y: Field) -> Field:
-    return np.sin(x + 2 * np.sin(y / 2))
-
-
-TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
-    "stripes": _stripes,
-    "checks": _checks,
-    "dots": _dots,
-    "rings": _rings,
-    "waves": _waves,
+MODEL = "mae_vit_micro_patch8"
+"""2 blocks, 64 wide; of these images 64 patches."""
+MICRO = {"input_size": SIDE, "device": "cpu", "log_interval_steps": 10}
+PRETRAIN = {**MICRO, "num_workers": 1, "model": MODEL, "effective_batch_size": 64, "blr": 8e-3}
+PROBE = {
+    **MICRO,
+    "linear_probe": True,
+    "global_pool": True,
+    "effective_batch_size": 100,
+    "lr": 8.0,
+    "epochs": 30,
+    "warmup_epochs": 3,
+    "min_crop": 0.6,
 }
-MICRO = {"input_size": SIDE, "device": "cpu", "log_interval_steps": 10, "num_workers": 0}
-"""Flags of all runs here, with the micro encoder: 2 blocks, 64 wide, 8 pixels a patch, 64 patches."""
-PRETRAIN = {**MICRO, "num_workers": 2, "model": "mae_vit_micro_patch8", "effective_batch_size": 64, "blr": 4e-3}
-PLAIN = {"aa": "", "reprob": 0.0, "smoothing": 0.0, "drop_path": 0.0, "min_crop": 1.0}
-"""Fine-tuning that only flips."""
+VIT = {
+    "image_size": SIDE,
+    "patch_size": 8,
+    "embed_dim": 64,
+    "num_heads": 2,
+    "num_blocks": 4,
+    "num_classes": len(TEXTURES),
+    "min_crop": 1.0,
+    "batch_size": 50,
+    "epochs": 50,
+    "warmup_steps": 40,
+    "lr": 2e-3,
+    "weight_decay": 0.05,
+    "num_workers": 1,
+    "device": "cpu",
+}
+"""Whole images, mirrored or not: nothing else is drawn."""
+PICTURE = Path("build/soak/reconstruction.png")
+"""Held-out crops of photographs: original, what was seen, what was painted, both together."""
+MOST_ERROR = 0.5
+"""Of the mean patch's, over held-out photographs."""
+STANDARD_ERRORS = 3.0
 
 
-def draw_texture(name: str, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """One image, uint8, (SIDE, SIDE, 3)."""
-    angle, scale = rng.uniform(0, 2 * np.pi), rng.uniform(0.25, 0.5)
-    shift = rng.uniform(-20, 20, 2)
-    row, column = np.mgrid[:SIDE, :SIDE]
-    across, down = column - SIDE / 2 + shift[0], row - SIDE / 2 + shift[1]
-    x, y = (
-        scale * (np.cos(angle) * across - np.sin(angle) * down),
-        scale * (np.sin(angle) * across + np.cos(angle) * down),
+def reconstructs(folder: Path) -> str:
+    """Pretrain on the demo's photographs; held-out crops of them are painted better than by the mean patch."""
+    write_demo("imagenet", folder / "originals", images=400, odd=False)
+    data = build_here("imagenet", folder / "originals", folder / "shards", "webdataset")
+    checkpoint, losses = pretrained(data, folder / "mae", epochs=160, warmup_epochs=8)
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    error, constant = reconstructed(data, checkpoint, PICTURE)
+    fallen = np.mean(losses[:2]) / np.mean(losses[-10:])
+    text = f"loss fallen by a factor of {fallen:.1f}; held-out error {error:.3f}, of the mean patch {constant:.3f}"
+    assert error < MOST_ERROR * constant, text
+    assert fallen > 1 / MOST_ERROR, text
+    return text
+
+
+def learns(folder: Path) -> str:
+    """Pretrain on textures; a linear probe of the features beats that of a random encoder, and chance."""
+    images = 1000
+    data = write_textures(folder / "textures", images=2000, val_images=images)
+    checkpoint, losses = pretrained(data, folder / "mae", epochs=60, warmup_epochs=5, norm_pix_loss=True, min_crop=0.6)
+    error, constant = reconstructed(data, checkpoint, folder / "reconstruction.png")
+    probes = {"pretrained": checkpoint, "random": random_encoder(folder)}
+    found = {name: probed(data, folder / name, path) for name, path in probes.items()}
+    margins = [
+        (found["pretrained"] - other) / standard_error(found["pretrained"], other, images)
+        for other in (found["random"], 1 / len(TEXTURES))
+    ]
+    text = (
+        f"loss {losses[0]:.2f} to {losses[-1]:.2f}; held-out error {error:.3f}, of the mean patch {constant:.3f}; "
+        f"probe {found['pretrained']:.1%}, of a random encoder {found['random']:.1%}, chance {1 / len(TEXTURES):.0%}: "
+        f"{margins[0]:.1f} and {margins[1]:.1f} standard errors"
     )
-    share_HW1 = 1 / (1 + np.exp(-4 * TEXTURES[name](x, y)))[:, :, None]
-    colors = rng.uniform(0, 255, (2, 3))
-    while np.abs(colors[0] - colors[1]).sum() < 200:
-        colors = rng.uniform(0, 255, (2, 3))
-    pixels = share_HW1 * colors[0] + (1 - share_HW1) * colors[1] + rng.normal(0, 6, (SIDE, SIDE, 3))
-    return np.clip(pixels, 0, 255).astype(np.uint8)
+    assert error < constant, text
+    assert min(margins) > STANDARD_ERRORS, text
+    return text
 
 
-def write_textures(folder: Path, *, images: int, val_images: int, seed: int = 0) -> Path:
-    """A folder of classes with splits `train` and `val`."""
-    rng = np.random.default_rng(seed)
-    for split, count in (("train", images), ("val", val_images)):
-        for index in range(count):
-            name = list(TEXTURES)[index % len(TEXTURES)]
-            path = folder / split / name / f"{index:05d}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draw_texture(name, rng)).save(path, quality=92)
-    return folder
+def fits(folder: Path) -> str:
+    """A small ViT knows 500 images after it was trained on them."""
+    data = write_textures(folder / "textures", images=FIT_IMAGES)
+    training = train_vit.open_training(ViTFlags(**VIT, data_path=data, output_dir=str(folder / "run")))
+    training.run()
+    return known(training, data)
 
 
 def pretrained(data: str, folder: Path, **flags: Any) -> tuple[str, list[float]]:
     """Pretrain the micro MAE; its checkpoint, and the losses of the log."""
-    training = open_pretraining(PretrainFlags(**{**PRETRAIN, "data_path": data, "output_dir": str(folder), **flags}))
-    if training.run():
-        raise RuntimeError("stopped by a signal")
+    flags = {**PRETRAIN, "data_path": data, "output_dir": str(folder), **flags}
+    pretrain_mae.open_training(PretrainFlags(**flags)).run()
     (newest, *_) = CheckpointFolder(str(folder)).list()
     return str(folder / newest.name), [line["loss"] for line in logged(folder) if "loss" in line]
 
 
-def probed(data: str, folder: Path, checkpoint: str, **flags: Any) -> float:
-    """The best accuracy of a linear probe of a checkpoint's encoder."""
-    values = {
-        "linear_probe": True,
-        "finetune": checkpoint,
-        "effective_batch_size": 64,
-        "lr": 5.0,
-        "global_pool": True,
-        **flags,
-    }
-    return _accuracy(recipe_flags(**{**MICRO, "data_path": data, "output_dir": str(folder), **values}))
-
-
-def fitted(data: str, folder: Path, **flags: Any) -> float:
-    """The best accuracy of a micro ViT that is trained from random weights."""
-    values = {**PLAIN, "model": "vit_micro_patch8", "effective_batch_size": 50, "layer_decay": 1.0, **flags}
-    return _accuracy(recipe_flags(**{**MICRO, "data_path": data, "output_dir": str(folder), **values}))
+def probed(data: str, folder: Path, checkpoint: str) -> float:
+    """The accuracy of a linear probe of a checkpoint's encoder, when it is done."""
+    flags = recipe_flags(**PROBE, data_path=data, output_dir=str(folder), finetune=checkpoint)
+    finetune_mae.open_training(flags).run()
+    return float([line["val_accuracy"] for line in logged(folder) if "val_accuracy" in line][-1])
 
 
 def random_encoder(folder: Path, seed: int = 1) -> str:
     """A file of weights that nothing was learned with."""
     torch.manual_seed(seed)
     path = folder / f"random-{seed}.pth"
-    folder.mkdir(parents=True, exist_ok=True)
-    model = MaskedAutoencoder(mae_config("mae_vit_micro_patch8", image_size=SIDE))
-    torch.save({"model": model.state_dict()}, path)
+    torch.save({"model": MaskedAutoencoder(mae_config(MODEL, image_size=SIDE)).state_dict()}, path)
     return str(path)
 
 
@@ -144,13 +142,10 @@ def reconstructed(data: str, checkpoint: str, picture: Path) -> tuple[float, flo
     The mean patch is that of these very images, so that nothing constant could do better.
     """
     state = torch.load(checkpoint, weights_only=True)
-    config = mae_config(state["description"]["model"], image_size=state["description"]["input_size"])
+    config = mae_config(MODEL, image_size=SIDE, norm_pix_loss=state["description"]["norm_pix_loss"])
     model = MaskedAutoencoder(config).eval()
     model.load_state_dict(state["model"])
-    loader = open_data(data).validation_loader(batch_size=50, image_size=config.image_size, threads=1)
-    assert loader is not None
-    with loader:  # every fifth image, so that all classes are among them
-        images_NHWC = torch.cat([torch.from_numpy(batch.images[::5].copy()) for batch in loader])
+    images_NHWC = torch.cat([torch.from_numpy(each) for each in held_out(data)])
     images = normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     masks = draw_masks(MaskConfig(grid=config.grid), seed=7, positions=range(len(images)))
     visible, place = (torch.from_numpy(each).long() for each in (masks.visible_NK, masks.place_NL))
@@ -159,10 +154,49 @@ def reconstructed(data: str, checkpoint: str, picture: Path) -> tuple[float, flo
     target_NPV = model.targets(images)
     error_NP = (target_NPV - target_NPV.mean(dim=(0, 1))).square().mean(dim=-1)
     constant = (error_NP * output.hidden_NP).sum() / output.hidden_NP.sum()
-    shown = [each[:: len(images) // 10] for each in (images_NHWC, images, visible, place)]
+    shown = [each[:: max(1, len(images) // 10)] for each in (images_NHWC, images, visible, place)]
     png, _, _ = reconstruction_png(model, *shown, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     picture.write_bytes(png)
     return float(output.loss), float(constant)
+
+
+def held_out(data: str) -> Iterator[np.ndarray]:
+    """Batches of the validation images, (N, SIDE, SIDE, 3), uint8."""
+    loader = open_data(data).validation_loader(batch_size=50, image_size=SIDE, threads=1)
+    assert loader is not None
+    with loader:
+        for batch in loader:
+            yield batch.images[batch.mask]
+
+
+def known(training: Training, data: str) -> str:
+    """The share of the images that a classifier knows, as it saw them: whole, without the crop of an evaluation.
+
+    Args:
+        training: Done.
+        data: What it was trained on.
+    """
+    config = training.loader.config
+    training.task.validation = open_data(data).training_loader(
+        batch_size=50,
+        image_size=config.image_size,
+        resize=config.image_size,
+        interpolation=config.interpolation,
+        shuffle=False,
+        augment=False,
+        threads=1,
+    )
+    with training.task.validation:
+        found = training.task.evaluate()
+    text = f"{found['accuracy']:.1%} of {found['images']} images"
+    assert found["images"] == FIT_IMAGES, text
+    assert found["accuracy"] > LEAST_FIT, text
+    return text
+
+
+def standard_error(accuracy: float, other: float, images: int) -> float:
+    """Of the difference between two accuracies over so many images each."""
+    return math.sqrt(sum(each * (1 - each) for each in (accuracy, other)) / images)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -170,44 +204,8 @@ def logged(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
 
 
-def _accuracy(flags: Flags) -> float:
-    training = open_training(flags)
-    if training.run():
-        raise RuntimeError("stopped by a signal")
-    return max(line["val_accuracy"] for line in logged(Path(flags.output_dir)) if "val_accuracy" in line)
-
-
-def learns(folder: Path) -> str:
-    """Pretrain, look at held-out images, probe; a random encoder, the mean patch and chance must be beaten."""
-    data = str(write_textures(folder / "textures", images=1000, val_images=1000))
-    checkpoint, losses = pretrained(data, folder / "mae", epochs=80, warmup_epochs=8)
-    error, constant = reconstructed(data, checkpoint, folder / "reconstruction.png")
-    probes = {"pretrained": checkpoint, "random": random_encoder(folder)}
-    found = {name: probed(data, folder / name, path, epochs=20, warmup_epochs=2) for name, path in probes.items()}
-    chance = 1 / len(TEXTURES)
-    text = (
-        f"loss {losses[0]:.2f} to {losses[-1]:.2f}, a factor of {losses[0] / losses[-1]:.1f}; held-out error "
-        f"{error:.3f}, of the mean patch {constant:.3f}; probe {found['pretrained']:.1%}, of a random encoder "
-        f"{found['random']:.1%}, chance {chance:.0%}"
-    )
-    assert error < constant, text
-    assert chance < found["random"] < found["pretrained"], text
-    return text
-
-
-def fits(folder: Path) -> str:
-    """A micro ViT knows 500 images after it was trained on them."""
-    few = write_textures(folder / "few", images=500, val_images=0)
-    (few / "val").symlink_to(few / "train")
-    accuracy = fitted(str(few), folder / "fit", epochs=100, warmup_epochs=5, blr=1e-2)
-    assert accuracy > LEAST_FIT, accuracy
-    return f"{accuracy:.1%} of 500 images"
-
-
-def main() -> None:
-    for what in (learns, fits):
-        print(what(Path(sys.argv[1])), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    for what in (reconstructs, learns, fits):
+        place = Path(sys.argv[1]) / what.__name__
+        place.mkdir(parents=True)
+        print(what.__name__, what(place), flush=True)

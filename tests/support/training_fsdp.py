@@ -1,6 +1,6 @@
 """A small ViT on several virtual devices: what each of them holds, beside what the plan says. Run in its own process.
 
-python -m tests.support.training_fsdp held DATA            bytes on every device, as JSON
+python -m tests.support.training_fsdp held DATA FOLDER     five steps, and bytes on every device, as JSON
 python -m tests.support.training_fsdp exact DATA FOLDER    the same losses, bit for bit, after a stop, with dropout
 python -m tests.support.training_fsdp long DATA FOLDER     50 steps on 1, 4 and 8 devices, copies and FSDP
 """
@@ -38,8 +38,12 @@ TOLERANCE = 1e-5
 """Of losses on other numbers of devices, whose sums are taken in another order."""
 
 
-def held(data: str) -> dict[str, Any]:
-    """Bytes of weights and of the optimiser's moments on every device, as they are and as planned."""
+def held(data: str, folder: Path) -> dict[str, Any]:
+    """Train five steps; bytes of weights and of the optimiser's moments on every device, as they are and as planned.
+
+    Beside the checkpoints in parts stand the last weights as the devices put them together: `whole.pth`.
+    """
+    import torch
     import torch_xla.distributed.spmd as xs
 
     from train.fsdp import plan_of
@@ -47,17 +51,36 @@ def held(data: str) -> dict[str, Any]:
     from train.optimizer import moments_of
     from train.train_vit import open_training
 
-    flags = flags_here(data_path=data, output_dir="", max_steps=1)
+    flags = flags_here(data_path=data, output_dir=str(folder), max_steps=5, ckpt_interval_steps=2)
     training = open_training(flags)
     training.run()
     training.runtime.wait()
+    torch.save({name: each.cpu() for name, each in training.model.state_dict().items()}, folder / "whole.pth")
     found: dict[str, Counter[str]] = {"weights": Counter(), "moments": Counter()}
     tensors = {"weights": training.model.parameters(), "moments": moments_of(training.optimizer)}
     for kind, each in ((kind, each) for kind, group in tensors.items() for each in group):
         for shard in xs.wrap_if_sharded(each.detach()).local_shards:
             found[kind][shard.shard_device] += shard.data.nbytes
+    copies = open_training(flags_here(data_path=data, output_dir=str(folder / "copies"), run_without_fsdp=True))
+    kinds = {type(xs.wrap_if_sharded(each.detach())) for each in copies.model.parameters()}
     plan = plan_of(VisionTransformer(flags.model_config()), training.runtime.num_devices)
-    return {**found, "planned": plan.bytes_per_device, "whole": plan.bytes}
+    return {
+        **found,
+        "planned": plan.bytes_per_device,
+        "whole": plan.bytes,
+        "is_cut": xs.XLAShardedTensor in kinds,
+        "checkpoints": type(copies.checkpoints).__name__,
+    }
+
+
+def held_by(devices: int, data: str, folder: Path) -> dict[str, Any]:
+    """What `held` says on so many devices, in a process of its own."""
+    folder.mkdir(exist_ok=True)
+    program = ("tests.support.training_fsdp", "held", data, str(folder))
+    with start(*program, CPU_NUM_DEVICES=str(devices)) as process:
+        output, errors = process.communicate(timeout=500)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
 
 
 def exact(data: str, folder: Path, steps: int = 6) -> None:
@@ -99,6 +122,17 @@ def long_runs(data: str, folder: Path, *, steps: int = 50, devices: tuple[int, .
     return max(differences)
 
 
+def many_devices(data: str, folder: Path, devices: int) -> str:
+    """Losses are those of one device, and each of many holds its share of the weights."""
+    difference = long_runs(data, folder, devices=(devices,))
+    found = held_by(devices, data, folder / "held")
+    assert set(found["weights"].values()) == {found["planned"]}, found
+    return (
+        f"copies and FSDP differ from one device by {difference:.1e} at most in 50 steps; a device holds "
+        f"{found['planned']:,} of {found['whole']:,} bytes of weights"
+    )
+
+
 def run(folder: Path, *more: str, CPU_NUM_DEVICES: int = 1, **flags: Any) -> dict[int, float]:
     """Losses of a run in a process of its own."""
     arguments = [*flags_of(**flags), "--ckpt_dir", str(folder), *more]
@@ -110,7 +144,7 @@ def run(folder: Path, *more: str, CPU_NUM_DEVICES: int = 1, **flags: Any) -> dic
 
 if __name__ == "__main__":
     if sys.argv[1] == "held":
-        print(json.dumps(held(sys.argv[2])))
+        print(json.dumps(held(sys.argv[2], Path(sys.argv[3]))))
     elif sys.argv[1] == "exact":
         exact(sys.argv[2], Path(sys.argv[3]))
     else:

@@ -7,6 +7,7 @@ python -m tests.support.training_jax fit FOLDER               a ResNet18 over 50
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.learning import LEAST_FIT, write_textures
+from tests.support.textures import FIT_IMAGES, LEAST_FIT, write_textures
 from tests.support.training import log_lines, start
 
 MODULE = "train.train_resnet_jax"
@@ -53,7 +54,8 @@ def environment(cache: object, devices: int = 1) -> dict[str, str]:
     """Of a process: virtual devices on one thread each, and a folder that keeps what was compiled."""
     return {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices} "
+        "--xla_cpu_multi_thread_eigen=false",
         "JAX_COMPILATION_CACHE_DIR": str(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
@@ -106,7 +108,7 @@ def killed_and_resumed(folder: Path, expected: object, rng: random.Random, flags
     return steps
 
 
-def many_kills(data: str, folder: Path, times: int) -> None:
+def many_kills(data: str, folder: Path, times: int) -> str:
     """Two runs, then `times` that are killed."""
     variables = environment(folder / "compiled")
     flags = arguments(folder, dataset__root=data, **LONG)[1:]
@@ -115,19 +117,21 @@ def many_kills(data: str, folder: Path, times: int) -> None:
     expected = numbers(folder / "first")
     assert numbers(folder / "second") == expected
     print(f"two runs: {len(expected[0])} losses are the same", flush=True)
-    rng = random.Random(0)
+    rng, killed = random.Random(0), []
     for number in range(times):
-        steps = killed_and_resumed(folder / f"killed-{number}", expected, rng, flags, **variables)
-        print(f"killed after {steps} steps and resumed: the same", flush=True)
+        killed.append(killed_and_resumed(folder / f"killed-{number}", expected, rng, flags, **variables))
+        print(f"killed after {killed[-1]} steps and resumed: the same", flush=True)
+    return f"{len(expected[0])} losses, killed after {', '.join(map(str, killed))}: the same"
 
 
 def fit(folder: Path) -> str:
     """Train until 500 images are known."""
-    data = write_textures(folder / "textures", images=500, val_images=0)
-    train(*arguments(folder / "run", dataset__root=data, **FIT), **environment(folder / "compiled"))
+    data = write_textures(folder / "textures", images=FIT_IMAGES)
+    flags = arguments(folder / "run", dataset__root=data, **FIT)
+    ended(launch(*flags, **environment(folder / "compiled")), timeout_s=1800)
     _, accuracy = max(series(folder / "run", "accuracy").items())
     assert accuracy > LEAST_FIT, accuracy
-    return f"{accuracy:.1%} of 500 images, while training"
+    return f"{accuracy:.1%} of {FIT_IMAGES} images, while training"
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ python -m tests.support.training_jax_cases DATASET IMAGEFOLDER TFDS FOLDER     p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,9 +21,10 @@ import jax.numpy as jnp
 from dataprep.errors import DataprepError
 from tests.support.training_jax import SMALL, arguments, series
 from train.jax_config import config_of
+from train.jax_diagnosis import diagnose_training
 from train.jax_resnet import create_resnet
 from train.jax_steps import Batch, all_devices
-from train.train_resnet_jax import command, open_steps, open_training, run
+from train.train_resnet_jax import command, diagnose, open_steps, open_training, run
 
 GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
 """Keys that change what is compiled, and other values of them."""
@@ -79,6 +83,7 @@ def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
         "saved": saved,
         "ahead": max(ahead, default=0),
         "kept": len(list(folder.glob("checkpoint-*.npz"))),
+        "profiles": len(list(folder.glob("plugins/profile/*/*.xplane.pb"))),
         "loss": series(folder, "loss"),
         "val_images": series(folder, "val_images"),
     }
@@ -124,7 +129,7 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
         "always": watched_run(
             data,
             folder / "always",
-            **{"max_steps": 8, "checkpoint_per_minute": 1e-9},
+            **{"max_steps": 8, "checkpoint_per_minute": 1e-9, "profile_steps": "2:4"},
         ),
         "small batches": watched_run(data, folder / "small", **{"num_epochs": 1, "batch_size": 2}),
         "few batches": watched_run(data, folder / "few", **{"num_epochs": 1, "batch_size": 2, "steps_per_eval": 1}),
@@ -135,15 +140,30 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def diagnosis(data: str, folder: Path) -> dict[str, Any]:
+    """What `--diagnose` leaves behind."""
+    said, shorter = io.StringIO(), partial(diagnose_training, seconds=0.3)
+    with mock.patch("train.jax_diagnosis.diagnose_training", shorter), contextlib.redirect_stdout(said):
+        code = diagnose(config_of("default", {**SMALL, "dataset.root": data}), str(folder))
+    return {
+        "code": code,
+        "said": " ".join(said.getvalue().split()),
+        "found": json.loads((folder / "diagnosis.json").read_text()),
+        "files": sorted(path.name for path in folder.iterdir()),
+    }
+
+
 def main() -> None:
     data, images, tfds, root = sys.argv[1:]
     folder = Path(root)
     small = {**SMALL, "max_steps": 2}
     found = {
+        "torch": "torch" in sys.modules,  # before anything is decoded, which may need it
         "counts": counts(),
         "graphs": graphs(),
         "debug": [is_debugged("--debug=True"), is_debugged("--debug"), is_debugged()],
         "runs": runs(data, folder),
+        "diagnosis": diagnosis(data, folder / "diagnosis"),
         "errors": {
             "images": error_of(
                 *arguments(folder / "images", **small, dataset__root=images, dataset__index_dir=folder / "index")

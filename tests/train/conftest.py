@@ -3,14 +3,24 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dataprep.demo_data import write_demo
 from tests.support.finished import build_here
 from tests.support.training import SMALL
 from train.mae_flags import Flags
 from train.pretrain_mae import open_training
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quickly_compiled() -> Iterator[None]:
+    """What XLA compiles here runs for milliseconds; to optimise it takes longer than all that it does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,6 +38,18 @@ def dataset(tmp_path_factory) -> str:
     originals = tmp_path_factory.mktemp("originals")
     write_demo("imagenet", originals, images=60, odd=False)
     return build_here("imagenet", originals, tmp_path_factory.mktemp("dataset") / "shards", "webdataset")
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory) -> str:
+    """A folder of class folders, as anyone has it."""
+    root = tmp_path_factory.mktemp("photographs")
+    for number in range(12):
+        folder = root / "train" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.jpg")
+    return str(root)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.support.training import flags_of, killed_and_resumed, log_lines, loss
 from train.finetune_flags import REFUSED, recipe_flags
 from train.finetune_mae import command, open_training
 from train.models import create_model
-from train.runtime import open_runtime
 
 STEPS = 22
 
@@ -167,31 +166,6 @@ def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
 def test_flags_without_a_meaning_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: (there is no launcher|images are augmented once)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
-
-
-def test_mixing_on_two_hosts_is_that_of_one(tmp_path):
-    """Rows of two hosts, one after the other as a mesh has them, against one host's rows."""
-    from train.mixing import MixConfig, Mixer, draw_mixes
-
-    torch.manual_seed(0)
-    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
-    config = MixConfig(mixup=0.8, cutmix=1.0, mode="elem")
-    settings = {"config": config, "runtime": open_runtime("cpu"), "seed": 1, "batch_size": 8, "num_classes": 5}
-    mixed, shares = Mixer(**settings)(images, labels, images.flip(0), labels.flip(0), range(24, 32))
-
-    hosts = torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])
-    for rank in (0, 1):
-        mine = hosts[4 * rank : 4 * rank + 4]
-        theirs = hosts.flip(0)[4 * rank : 4 * rank + 4]  # of the whole batch, turned
-        positions = range(24 + rank, 32, 2)
-        part, part_shares = Mixer(**settings)(images[mine], labels[mine], images[theirs], labels[theirs], positions)
-        assert torch.equal(part, mixed[mine])
-        assert torch.equal(part_shares, shares[mine])
-    other = draw_mixes(config, seed=1, positions=range(32, 40), batch_size=8, image_size=16)
-    assert (
-        other.share_N.tolist()
-        != draw_mixes(config, seed=1, positions=range(24, 32), batch_size=8, image_size=16).share_N.tolist()
-    )
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ def test_keys_without_a_meaning_are_refused_with_the_reason(key):
         ({"momentum": 1.0}, "momentum must be 0 or more and below 1"),
         ({"prefetch": -1}, "prefetch must be 0 or more"),
         ({"max_steps": -1}, "max_steps must be 0 or more"),
+        ({"profile_steps": "5"}, "profile_steps 5: expected A:B"),
     ],
 )
 def test_values_out_of_range_are_refused(keys, message):

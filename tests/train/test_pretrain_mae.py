@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import train.diagnosis
+import train.loop_diagnosis
 from dataprep.errors import DataprepError, UsageError
 from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
-from train.diagnosis import diagnose_training
+from train.data import open_data
+from train.diagnosis import diagnose_run
+from train.loop_diagnosis import diagnose_training
 from train.mae_flags import Flags
 from train.pretrain_mae import MAETask, command, open_training
-from train.run_flags import REFUSED, parse_steps
+from train.profiling import parse_steps
+from train.run_flags import REFUSED
 from train.runtime import open_runtime
 
 STEPS = 22
@@ -97,19 +100,13 @@ def test_parts_of_a_batch_have_the_gradient_of_the_whole(pretrain, expected, tmp
     assert losses(tmp_path) == pytest.approx({step: expected[step] for step in range(1, 7)}, rel=1e-4)
 
 
-def test_plain_folders_are_indexed_first(dataset, pretrain, tmp_path, monkeypatch):
+def test_plain_folders_are_indexed_first(photographs, pretrain, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from PIL import Image
-
-    for number in range(12):
-        folder = tmp_path / "photos" / "train" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number}.jpg")
-    listing = sorted((tmp_path / "photos").rglob("*"))
-    pretrain(data_path=str(tmp_path / "photos"), output_dir=str(tmp_path / "out"), max_steps=2)
+    listing = sorted(Path(photographs).rglob("*"))
+    pretrain(data_path=photographs, output_dir=str(tmp_path / "out"), max_steps=2)
     assert list(losses(tmp_path / "out")) == [1, 2]
-    assert sorted((tmp_path / "photos").rglob("*")) == listing
+    assert sorted(Path(photographs).rglob("*")) == listing
+    assert list((tmp_path / "cache").rglob("dataset.json"))
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path, monkeypatch):
@@ -203,7 +200,7 @@ def on_xla(dataset: str, folder: Path) -> None:
 
 
 def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train.diagnosis, "diagnose_training", partial(diagnose_training, seconds=0.3))
+    monkeypatch.setattr(train.loop_diagnosis, "diagnose_training", partial(diagnose_training, seconds=0.3))
     arguments = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
 
     assert command.main([*arguments, "--diagnose"], standalone_mode=False) == 0
@@ -213,6 +210,12 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
     assert " ".join(capsys.readouterr().out.split()).startswith(found["verdict"])
     assert found["device"] == "mae_vit_micro_patch8 on cpu"
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+def test_one_of_several_hosts_is_not_diagnosed(dataset):
+    loader = open_data(dataset).training_loader(batch_size=8, image_size=32, world_size=2)
+    with pytest.raises(UsageError, match="--diagnose on 2 hosts: expected one; start it on one host"):
+        diagnose_run(loader, None, transfer_ahead=0, folder=None)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import struct
 import pytest
 
 from dataprep.demo_data import write_demo
+from dataprep.errors import UsageError
 from tests.support.finished import build_here
 from tests.support.training import start
 from tests.support.training_jax import (
@@ -26,6 +27,7 @@ from tests.support.training_jax import (
     train,
 )
 from train.jax_config import Config
+from train.train_resnet_jax import command
 
 ENDS = (7, 15, 22)
 """Steps after which the three epochs end."""
@@ -184,6 +186,20 @@ def test_nothing_is_compiled_to_debug(found):
     assert found["debug"] == [True, True, False]
 
 
+def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(found):
+    diagnosis = found["diagnosis"]
+    assert diagnosis["code"] == 0
+    assert diagnosis["found"]["device"] == "_ResNet1 on cpu"
+    assert diagnosis["said"].startswith(diagnosis["found"]["verdict"])
+    assert diagnosis["files"] == ["diagnosis.html", "diagnosis.json"]
+    with pytest.raises(UsageError, match=r"--debug and --diagnose: .*; give one of them"):
+        command.main(["--workdir=x", "--debug", "--diagnose"], standalone_mode=False)
+
+
+def test_it_imports_no_torch(found):
+    assert not found["torch"]
+
+
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
     assert "the loss is nan, expected a finite one; of 8 samples the first are n" in found["errors"]["not finite"]
     (report,) = (found["folder"] / "inf").glob("not-finite-*.json")
@@ -248,6 +264,7 @@ FILE_KEYS = {
     "checkpoint_per_step": lambda runs: {4, 8, 12, 16, 20} <= set(runs["often"]["saved"]),
     "checkpoint_per_minute": lambda runs: runs["always"]["saved"] == list(range(1, 9)),
     "keep_checkpoints": lambda runs: [runs[name]["kept"] for name in ("whole", "often", "always")] == [1, 2, 3],
+    "profile_steps": lambda runs: [runs[name]["profiles"] for name in ("whole", "always")] == [0, 1],
     "max_steps": lambda runs: runs["always"]["step"] == 8,
     "prefetch": lambda runs: [runs[name]["ahead"] for name in ("whole", "rarely")] == [2, 0],
     "seed": lambda runs: runs["seed"]["loss"]["1"] != runs["whole"]["loss"]["1"],

@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from dataprep.demo_data import write_demo
+from dataprep.errors import FormatError
 from tests.support.finished import build_here
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
-from tests.support.training_fsdp import SMALL, TOLERANCE
+from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
+from train.encoder_weights import read_weights
+from train.export import export
+from train.models.finetune import open_classifier
 from train.train_vit import command
 
 STEPS = 15
@@ -83,15 +90,22 @@ def test_the_seeds_command_line(kinds, tmp_path, monkeypatch, kind):
     assert (evaluated["step"], evaluated["val_images"]) == (15, 3)
 
 
-def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_goes_on(dataset, expected, tmp_path):
+@pytest.fixture(scope="module")
+def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
+    """What each of four devices holds after five steps, and the folder of the run."""
+    folder = tmp_path_factory.mktemp("held")
+    return held_by(4, dataset, folder), folder
+
+
+def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_goes_on(
+    dataset, expected, four_devices, tmp_path
+):
     """Saved on four devices, by steps; gone on with on two, and on one that knows nothing of FSDP."""
-    flags = {"data_path": dataset, "device": "xla", **SMALL}
-    four = tmp_path / "4"
-    run_all({four: ("4", flags_of(**flags, max_steps=5, ckpt_interval_steps=2))})
+    _, four = four_devices
     assert losses(four) == pytest.approx({step: expected[step] for step in range(1, 6)}, abs=TOLERANCE)
     assert len(list(four.glob("checkpoint-*.json"))) == 3
     assert not list(four.glob("checkpoint-*.pth"))
-    goes_on = flags_of(**flags, max_steps=8, resume="automatic")
+    goes_on = flags_of(data_path=dataset, device="xla", **SMALL, max_steps=8, resume="automatic")
     for name in ("2", "1"):
         shutil.copytree(four, tmp_path / name)
     run_all({tmp_path / name: (name, goes_on) for name in ("2", "1")})
@@ -110,16 +124,35 @@ def test_under_fsdp_a_stopped_run_goes_on_bit_for_bit_with_the_same_dropout(data
     assert process.returncode == 0, errors[-3000:]
 
 
-def test_each_of_four_devices_holds_a_quarter_as_planned(dataset):
-    with start("tests.support.training_fsdp", "held", dataset, CPU_NUM_DEVICES="4") as process:
-        output, errors = process.communicate(timeout=500)
-    assert process.returncode == 0, errors[-3000:]
-    found = json.loads(output.splitlines()[-1])
+def test_each_of_four_devices_holds_a_quarter_as_planned(four_devices):
+    found, _ = four_devices
     devices = {f"CPU:{number}" for number in range(4)}
     planned, whole = found["planned"], found["whole"]
     assert found["weights"] == dict.fromkeys(devices, planned)
     assert found["moments"] == dict.fromkeys(devices, 2 * planned)
     assert whole / 4 <= planned < 1.01 * whole / 4
+
+
+def test_without_fsdp_every_device_holds_a_copy(four_devices):
+    found, _ = four_devices
+    assert (found["is_cut"], found["checkpoints"]) == (False, "CheckpointFolder")
+
+
+def test_parts_are_exported_as_the_whole_model_that_timm_takes(four_devices, tmp_path):
+    _, folder = four_devices
+    checkpoint = max(folder.glob("checkpoint-*.json"))
+    done = export(str(checkpoint), str(tmp_path / "vit.safetensors"))
+    assert (done.model, done.image_size, done.num_classes, done.step) == ("vit_32x1_patch8", 16, 1000, 5)
+    found, whole = load_file(tmp_path / "vit.safetensors"), torch.load(folder / "whole.pth", weights_only=True)
+    assert found.keys() == whole.keys()
+    assert [name for name in whole if not torch.equal(found[name], whole[name])] == []
+    theirs = TimmViT(
+        img_size=16, patch_size=8, embed_dim=32, depth=1, num_heads=2, num_classes=1000,
+        global_pool="avg", class_token=False, fc_norm=False,
+    )  # fmt: skip
+    theirs.load_state_dict(found)
+    with pytest.raises(FormatError, match="1 blocks of width 32 are no encoder that is known"):
+        open_classifier(None, read_weights(str(checkpoint)), image_size=16, num_classes=3, pool="average")
 
 
 def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
