@@ -49,6 +49,13 @@ def test_a_byte_over_the_limit_is_too_large_and_the_limit_is_not(num_bytes, limi
         (b"", Status.INCOMPLETE),
         (gzip.compress(b"<html>"), Status.NOT_IMAGE),
     ],
+    ids=[
+        "cut",
+        "followed",
+        "plain",
+        "empty",
+        "html",
+    ],  # gzip's head has the time: no name of a test that two processes share
 )
 def test_what_does_not_decompress_whole_is_refused(body, status):
     with pytest.raises(Failed) as failed:
