@@ -51,7 +51,8 @@ def test_two_builds_at_once_make_one_dataset(web, tmp_path):
     """Each is answered otherwise; of every shard one of the two is taken, whole."""
     web.changing, web.latency_s = True, 0.02
     table = web.write_table(tmp_path / "laion.parquet", ROWS)
-    arguments = command(*laion_arguments(table, tmp_path / "out", "webdataset", "--workers", 2))
+    slowly = ("--workers", 2, "--host-per-second", 10)  # for seconds, so that neither ends before the other begins
+    arguments = command(*laion_arguments(table, tmp_path / "out", "webdataset", *slowly))
     both = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=200) for process in both]
     assert [process.returncode for process in both] == [0, 0], said

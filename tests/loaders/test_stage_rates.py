@@ -10,7 +10,7 @@ from loaders.stage_rates import fetch_rate_alone, fill_cache
 from loaders.trial import Setup, observe, steps_ahead
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
-KBYTES_PER_S = 500_000
+BYTES_PER_S = 4e6
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
@@ -32,7 +32,7 @@ def test_a_filled_cache_feeds_the_first_batches_of_a_run(bucket_dataset, gcs, tm
 def test_a_share_of_every_read_takes_a_share_of_the_time(bucket_dataset, gcs):
     setup = Setup(url=bucket_dataset("imagefolder"), split="train", config=CONFIG)
     with setup.open() as loader:
-        gcs.set_bandwidth(KBYTES_PER_S)
+        gcs.set_bandwidth(BYTES_PER_S)
         try:
             whole = fetch_rate_alone(loader, CONFIG, 0.5, 0.0)
             short = fetch_rate_alone(loader, CONFIG, 0.5, 0.0, share=0.1)
