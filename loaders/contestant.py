@@ -6,12 +6,10 @@ running, every worker has delivered, and every queue is as empty as it is at the
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import itertools
 import json
 import os
-import signal
 import sys
 import time
 from collections import deque
@@ -23,6 +21,7 @@ from typing import Any
 
 from dataprep.cpu import own_cpu_s
 from loaders.bench_table import OURS
+from loaders.lifeline import end_with
 from loaders.peers import PEERS, PeerConfig
 
 ROOFLINE = "decode"
@@ -32,7 +31,6 @@ STALL_S = 120
 DECODED_IMAGES = 4096
 """At most so many are held by the roofline."""
 DECODED_AT_ONCE = 32
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 
 Stages = dict[str, dict[str, float]]
 
@@ -65,7 +63,7 @@ class Job:
 
 def main() -> None:
     """Read the job, do it, print what it took."""
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with(os.getppid())  # and if that one ended before this line, so does stdin
     job = Job(**json.load(sys.stdin))
     # Of all contenders alike: threads that nobody asked for win nothing.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.workers])

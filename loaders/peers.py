@@ -8,10 +8,14 @@ Shapes: N images of a batch, H = W = `image_size`, C = 3.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from loaders.lifeline import end_with
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +115,14 @@ class WebDataset:
         )
         workers = min(self.config.workers, len(shards))  # one without a shard is an error to webdataset
         return _endless(
-            webdataset.WebLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True), self.config
+            webdataset.WebLoader(
+                dataset,
+                batch_size=None,
+                num_workers=workers,
+                persistent_workers=True,
+                worker_init_fn=partial(_started_by, os.getpid()),
+            ),
+            self.config,
         )
 
 
@@ -278,8 +289,14 @@ def _torch_batches(dataset: Any, config: PeerConfig, *, shuffle: bool | None = N
         num_workers=config.workers,
         persistent_workers=True,
         drop_last=True,
+        worker_init_fn=partial(_started_by, os.getpid()),
     )
     return _endless(loader, config)
+
+
+def _started_by(parent_pid: int, worker: int) -> None:
+    """Of a worker of torch's: its own watchdog takes whoever adopts it for its parent where that one died before."""
+    end_with(parent_pid)
 
 
 def _endless(loader: Any, config: PeerConfig) -> Iterator[Batch]:
