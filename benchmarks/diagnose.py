@@ -133,13 +133,13 @@ def _judge(
     if options.judge_only:
         return found
     try:
-        diagnosis = machine.diagnose(situation)
+        diagnosis, what_if = judge.do_what_is_named(situation, machine.diagnose, machine.rate, seconds)
     except DiagnoseError as error:
         return found | {"verdict": judge.WRONG, "failure": str(error)}
     named = judge.named_by(diagnosis)
-    what_if = judge.what_if(situation, diagnosis, truth, machine.rate, seconds)
     found |= {"named": named, "verdict": truth.verdict(named)}
     found |= {"predicted": what_if.predicted, "measured": what_if.measured, "error": what_if.error}
+    found["what_if_drift"] = what_if.drift
     found |= {"from_stages": what_if.from_stages, "error_from_stages": what_if.error_from_stages}
     return found | {"diagnosis": {key: value for key, value in diagnosis.items() if key != "timeline"}}
 
@@ -179,6 +179,8 @@ def _summarise(results: Sequence[Mapping[str, Any]]) -> bool:
     is_met = {"named right": named >= NAMED_TARGET, "what-if": close >= WHAT_IF_TARGET}
     unsteady = sum(each["drift"] > judge.MAX_DRIFT for each in results)
     print(f"\nmachine unsteady in {unsteady} of {len(results)}: their truths are doubtful")
+    unsteady = sum(each.get("what_if_drift", 0) > judge.MAX_DRIFT for each in results)
+    print(f"and when {unsteady} were diagnosed and changed, {judge.TRIES} times each: their what-ifs are doubtful")
     print(f"named right: {named:.0%}, target {NAMED_TARGET:.0%}: {'PASS' if is_met['named right'] else 'short'}")
     print(f"what-if within 10 %: {close:.0%}, target {WHAT_IF_TARGET:.0%}: {'PASS' if is_met['what-if'] else 'short'}")
     return all(is_met.values())

@@ -59,6 +59,8 @@ class _Failure:
 class _Worker:
     process: ForkServerProcess
     pipe: Connection[Any, Any]
+    task: Callable[[int], object] | None = None
+    """What it was sent; once, for it may hold a whole manifest."""
     busy: bool = False
     """It runs the task of the last of its indexes."""
     indexes: list[int] = field(default_factory=list)
@@ -149,10 +151,11 @@ class Pool:
             if not worker.busy and state.waiting and state.waiting[0][0] <= time.monotonic():
                 worker.busy = True
                 worker.indexes.append(heapq.heappop(state.waiting)[1])
-                try:
-                    worker.pipe.send((state.task, worker.indexes[-1]))
-                except OSError:  # it died idle; its end of the pipe says so below
-                    continue
+                with suppress(OSError):  # it died idle; its end of the pipe says so below
+                    if worker.task is not state.task:
+                        worker.pipe.send(state.task)
+                    worker.pipe.send(worker.indexes[-1])
+                worker.task = state.task
 
     def _ready(self, state: _Progress) -> list[_Worker]:
         """Workers that have something to say or died; waits until one does, or until a task may be tried again."""
@@ -211,7 +214,7 @@ class Pool:
 
 
 def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str]) -> None:
-    """A worker's life: tasks from the pipe until it closes."""
+    """A worker's life: a task and its indexes from the pipe, until it closes."""
     os.environ.update(parents_environment)  # the server's is as old as the server
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     on_parents_death(lambda: os._exit(1))
@@ -221,14 +224,18 @@ def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str]) -> No
         with sending, suppress(OSError):  # the parent is gone: reading from it says so, too
             pipe.send(message)
 
+    task: Any = None
     while True:
         try:
-            task, index = pipe.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)  # nothing is left to clean up, and unloading the libraries takes a tenth of a second
-        future = _begin(task, index)
+        if callable(message):
+            task = message
+            continue
+        future = _begin(task, message)
         send(None)  # another index may be handed out now
-        future.add_done_callback(partial(_answer, send, index))
+        future.add_done_callback(partial(_answer, send, message))
 
 
 def _begin(task: Callable[[int], object], index: int) -> Future[Any]:

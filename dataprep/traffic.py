@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dataprep.plan import Plan
 from dataprep.sources.archives import BLOCK_BYTES
+from dataprep.sources.tables import TABLE_WINDOW_BYTES
 
 _ARCHIVES = (".tar", ".zip")
 _LISTS = 3
@@ -15,6 +16,11 @@ _GETS_A_SHARD = 3
 """Its row group of the plan, and its receipt as it is merged."""
 _GETS_A_WORKER = 4
 """The plan, and its footer."""
+_FETCHED_INSERTS_A_SHARD, _FETCHED_GETS_A_SHARD = 8, 2
+"""Three files written and copied to their places, a receipt, a list before what waited is removed; the receipt read."""
+_FETCHED_INSERTS, _FETCHED_GETS = 8, 7
+_TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
+"""A table's size and footer, as it is measured and as it is read, beside the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,22 @@ def output_traffic(plan: Plan, *, metadata_files: int, is_folder: bool, workers:
     return Traffic(objects + kept_while_building + _LISTS + pages, gets, stored)
 
 
+def fetched_traffic(plan: Plan, *, metadata_files: int) -> Traffic:
+    """Of the output of a build that fetches its images: nobody knows their bytes before they came."""
+    inserts = _FETCHED_INSERTS_A_SHARD * plan.num_shards + _FETCHED_INSERTS + metadata_files
+    return Traffic(inserts, _FETCHED_GETS_A_SHARD * plan.num_shards + _FETCHED_GETS, num_bytes=0)
+
+
 def source_traffic(plan: Plan) -> Traffic:
-    """Of a build's source: archives are streamed once to find what is in them, then every image is read."""
+    """Of a build's source: archives are streamed once to find what is in them, then every image is read.
+
+    Tables of URLs are measured, then read once; more where a row group holds the rows of several shards.
+    """
+    if plan.laion is not None:
+        tables = [int(source["bytes"]) for split in plan.splits for source in split.sources]
+        windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)
+        gets = _TABLE_GETS * len(tables) + _TABLE_GETS_A_SHARD * plan.num_shards + max(plan.num_shards, windows)
+        return Traffic(2 * (len(tables) // _PAGE_OBJECTS + 1), gets, sum(tables))
     archives = {
         source["name"]: int(source["bytes"])
         for split in plan.splits

@@ -137,8 +137,3 @@ def allocate(rates: Rates, most_cores: Mapping[Stage, float]) -> tuple[float, di
         bounds.append(rates.cores / total_s)
     best = min(bounds)
     return best, {name: best * cpu_s[name] for name in STAGES}
-
-
-def fetch_rate(latency_rate: float, bandwidth_bytes_per_s: float, bytes_per_image: float) -> float:
-    """Images/s of requests of which so many are under way: bounded by their round trips, or by the bytes."""
-    return min(latency_rate, bandwidth_bytes_per_s / bytes_per_image)

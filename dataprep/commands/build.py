@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +34,7 @@ from dataprep.images import ImagePolicy
 from dataprep.placement import guard
 from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions, Plan
 from dataprep.pool import Pool
+from dataprep.records import SplitManifest
 from dataprep.sources import BUILT, DATASETS, Dataset, sized_dataset
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
@@ -55,7 +56,7 @@ Killed, or out of disk? Run the same command again: only what is missing is done
 to the byte.
 """
 LAION = "laion"
-OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
+_OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
 _WORKER_MODULES = ("dataprep.cli", "dataprep.build", "numpy", "pyarrow.parquet", "simplejpeg")
 _FETCHING_MODULES = (*_WORKER_MODULES, "dataprep.laion.build", "dataprep.laion.fetching", "cv2")
 _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
@@ -186,12 +187,11 @@ def _archives(
         max_reject_ratio=facts.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    _refuse_unfit(request, runner, beam_options)
+    refuse_beam_options(runner, beam_options)
+    _refuse_unfit(request)
     reader, builder = named_place(beside, tpu), place_of_workers(beam_options)
     if not dry_run:
-        guard(output, region_policy, where=reader, advice=OUTPUT_ADVICE)
-        if runs_here(runner) or builder is not None:
-            guard(request.source_url, region_policy, where=builder)
+        guard_build(request, region_policy, reader=reader, builder=builder, runner=runner)
     with BuildProgress(quiet=as_json) as progress:
         if check_source:
             _check_source(request, progress)
@@ -199,13 +199,13 @@ def _archives(
             plan, _ = prepare(request, progress, keep=False)
             progress.stop()
             buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=runner, workers=workers)
-            _print_plan(plan, request, buckets, as_json)
+            print_plan(plan, request, buckets, _plan_lines(plan), as_json)
             return
         started_s = time.monotonic()
         with open_engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
             result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
-    _print_result(result, output, elapsed_s, as_json)
+    print_result(result, output, elapsed_s, _split_line, as_json)
 
 
 def _command_of(dataset: str) -> click.Command:
@@ -247,7 +247,25 @@ def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options:
     )
 
 
-def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, ...]) -> None:
+def refuse_beam_options(runner: str, beam_options: tuple[str, ...]) -> None:
+    """Raises UsageError where there are some and no Beam runner."""
+    if beam_options and runner == "local":
+        raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
+
+
+def guard_build(request: BuildRequest, policy: str, *, reader: str | None, builder: str | None, runner: str) -> None:
+    """The region check of output and source; see `dataprep.placement.guard`.
+
+    Args:
+        reader: Zone or region in which the output will be read; None: this machine's.
+        builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
+    """
+    guard(request.output_url, policy, where=reader, advice=_OUTPUT_ADVICE)
+    if runs_here(runner) or builder is not None:
+        guard(request.source_url, policy, where=builder)
+
+
+def _refuse_unfit(request: BuildRequest) -> None:
     in_bucket = not open_storage(request.output_url).is_local
     if request.options.format == "imagefolder" and in_bucket:
         if request.options.repeat == "physical":
@@ -257,8 +275,6 @@ def _refuse_unfit(request: BuildRequest, runner: str, beam_options: tuple[str, .
             "of 110 kB. Prefer --format webdataset or tfrecord",
             err=True,
         )
-    if beam_options and runner == "local":
-        raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
 
 
 def open_engine(
@@ -337,26 +353,24 @@ def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
             progress.log(f"{check.file}: md5 {check.found_md5} as published")
 
 
-def _print_plan(plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], as_json: bool) -> None:
+def print_plan(
+    plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], lines: Iterable[str], as_json: bool
+) -> None:
+    """What a build would do; `lines` say it of its splits."""
     if as_json:
         click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
         return
     click.echo(f"{plan.options.dataset} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
-    for split in plan.splits:
-        passes = split.repeat_stored if FORMATS[plan.options.format] is not None else 1
-        click.echo(
-            f"  {split.name}: {sum(split.shard_samples):,} samples in {len(split.shard_samples):,} shards, about "
-            f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
-            f"{split.repeat_stored} stored"
-        )
-    for bucket in buckets:
-        click.echo(bucket.line)
+    for line in (*lines, *(bucket.line for bucket in buckets)):
+        click.echo(line)
     click.echo("Nothing was written (--dry-run).")
 
 
-def _print_result(result: BuildResult, output: str, elapsed_s: float, as_json: bool) -> None:
+def print_result(
+    result: BuildResult, output: str, elapsed_s: float, line_of: Callable[[SplitManifest], str], as_json: bool
+) -> None:
+    """What a build did; `line_of` says it of a split."""
     manifest = result.manifest
-    samples = sum(split.samples for split in manifest.splits)
     if as_json:
         summary = asdict(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
         summary["shards_built"] = result.shards_built
@@ -364,17 +378,30 @@ def _print_result(result: BuildResult, output: str, elapsed_s: float, as_json: b
         click.echo()
         return
     for split in manifest.splits:
-        repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
-        click.echo(
-            f"{split.name}: {split.samples:,} samples, {len(split.shards)} shards, {human_bytes(split.num_bytes)}, "
-            f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
-        )
+        click.echo(line_of(split))
     if result.shards_built == 0:
         click.echo(f"{output} was whole already; nothing was done")
-    else:
-        click.echo(
-            f"{output} is whole: {samples:,} samples in {elapsed_s:.1f} s; check it with: dataprep verify {output}"
+        return
+    samples = sum(split.samples for split in manifest.splits)
+    click.echo(f"{output} is whole: {samples:,} samples in {elapsed_s:.1f} s; check it with: dataprep verify {output}")
+
+
+def _plan_lines(plan: Plan) -> Iterator[str]:
+    for split in plan.splits:
+        passes = split.repeat_stored if FORMATS[plan.options.format] is not None else 1
+        yield (
+            f"  {split.name}: {sum(split.shard_samples):,} samples in {len(split.shard_samples):,} shards, about "
+            f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
+            f"{split.repeat_stored} stored"
         )
+
+
+def _split_line(split: SplitManifest) -> str:
+    repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
+    return (
+        f"{split.name}: {split.samples:,} samples, {len(split.shards)} shards, {human_bytes(split.num_bytes)}, "
+        f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
+    )
 
 
 def _reasons(counts: dict[str, int]) -> str:

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any, cast
 
 import click
 
-from dataprep.commands.build import OUTPUT_ADVICE, open_engine, shards_at_once, shared_options
+from dataprep.commands.build import (
+    guard_build,
+    open_engine,
+    print_plan,
+    print_result,
+    refuse_beam_options,
+    shards_at_once,
+    shared_options,
+)
 from dataprep.commands.options import human_bytes
 from dataprep.commands.progress import LaionProgress
-from dataprep.commands.region_options import named_place, place_of_workers, runs_here
-from dataprep.commands.region_plan import PlannedBucket
+from dataprep.commands.region_options import named_place, place_of_workers
+from dataprep.commands.region_plan import planned_buckets
 from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
-from dataprep.cost import writing_cost
-from dataprep.driver import BuildRequest, BuildResult, prepare, run_build
+from dataprep.driver import BuildRequest, prepare, run_build
 from dataprep.errors import UsageError
 from dataprep.laion.collect import VERIFIED_HASHES, RowOptions
 from dataprep.laion.duplicates import ACTIONS, DuplicatePolicy
 from dataprep.laion.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeOptions
 from dataprep.laion.filters import RowFilter
 from dataprep.laion.plan import LaionRequest, build_options, laion_of
-from dataprep.machine import this_zone
-from dataprep.placement import guard, is_bucket, placement_of
 from dataprep.plan import Plan
-from dataprep.prices import published_prices
+from dataprep.records import SplitManifest
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
-from dataprep.traffic import Traffic
 
 EPILOG = """\b
 Examples:
@@ -117,8 +119,7 @@ def command(
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     beam_options = others[len(more) :]
-    if beam_options and runner == "local":
-        raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
+    refuse_beam_options(runner, beam_options)
     limits = take_limits(options)
     source_url = open_tables((*sources, *more))[0].url
     at_once = shards_at_once(runner, workers, beam_options, (source_url, output))
@@ -138,21 +139,20 @@ def command(
     )
     reader, builder = named_place(beside, tpu), place_of_workers(beam_options)
     if not dry_run:
-        guard(output, region_policy, where=reader, advice=OUTPUT_ADVICE)
-        if runs_here(runner) or builder is not None:
-            guard(source_url, region_policy, where=builder)
+        guard_build(request, region_policy, reader=reader, builder=builder, runner=runner)
         tell_networks(limits)
     with LaionProgress(quiet=as_json) as progress:
         if dry_run:
             plan, _ = prepare(request, progress, keep=False)
             progress.stop()
-            _print_plan(plan, request, reader, as_json)
+            buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=runner, workers=workers)
+            print_plan(plan, request, buckets, _plan_lines(plan), as_json)
             return
         started_s = time.monotonic()
         with open_engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
             result = run_build(request, engine, progress)
         elapsed_s = time.monotonic() - started_s
-    _print_result(result, output, elapsed_s, as_json)
+    print_result(result, output, elapsed_s, _split_lines, as_json)
 
 
 def _columns(texts: tuple[str, ...]) -> dict[str, str]:
@@ -195,59 +195,16 @@ def _row_options(
     )
 
 
-def _print_plan(plan: Plan, request: BuildRequest, reader: str | None, as_json: bool) -> None:
-    buckets = _buckets(plan, request, reader)
-    if as_json:
-        click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
-        return
+def _plan_lines(plan: Plan) -> Iterator[str]:
     tables, _ = laion_of(plan)
-    click.echo(f"laion as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
-    click.echo(f"  {tables.rows:,} rows in {len(tables.files):,} tables, {tables.num_shards:,} shards")
-    click.echo(f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}")
-    for bucket in buckets:
-        click.echo(bucket.line)
-    click.echo("Nothing was fetched or written (--dry-run).")
+    yield f"  {tables.rows:,} rows in {len(tables.files):,} tables, {tables.num_shards:,} shards"
+    yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
 
 
-def _buckets(plan: Plan, request: BuildRequest, reader: str | None) -> list[PlannedBucket]:
-    """Where the output lies, and what the requests cost; nobody knows the images' bytes before they came."""
-    if not is_bucket(request.output_url):
-        return []
-    place = placement_of(request.output_url, reader or this_zone())
-    # Of a shard: three files written and copied to their places, a receipt, a list before what waited is removed.
-    traffic = Traffic(inserts=8 * plan.num_shards + 5, gets=6 * plan.num_shards, num_bytes=0)
-    cost = None
-    if place.bucket is not None:
-        cost = writing_cost(traffic.inserts, traffic.gets, place.bucket, traffic.num_bytes, published_prices())
-    planned = PlannedBucket(
-        role="output",
-        url=place.url,
-        where=place.where,
-        verdict=place.verdict.kind,
-        usd_per_gib=place.verdict.usd_per_gib,
-        reason=place.verdict.reason,
-        traffic=traffic,
-        cost=cost,
+def _split_lines(split: SplitManifest) -> str:
+    rows = sum(split.statuses.values())
+    line = (
+        f"{split.name}: {split.samples:,} images of {rows:,} rows, {len(split.shards):,} shards, "
+        f"{human_bytes(split.num_bytes)}"
     )
-    return [planned]
-
-
-def _print_result(result: BuildResult, output: str, elapsed_s: float, as_json: bool) -> None:
-    manifest = result.manifest
-    if as_json:
-        summary = asdict(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
-        summary["shards_built"] = result.shards_built
-        json.dump(summary, sys.stdout)
-        click.echo()
-        return
-    for split in manifest.splits:
-        rows = sum(split.statuses.values())
-        click.echo(
-            f"{split.name}: {split.samples:,} images of {rows:,} rows, {len(split.shards):,} shards, "
-            f"{human_bytes(split.num_bytes)}"
-        )
-        click.echo("\n".join(count_lines(split.statuses, split.reasons)))
-    if result.shards_built == 0:
-        click.echo(f"{output} was whole already; nothing was done")
-    else:
-        click.echo(f"{output} is whole, in {elapsed_s:.1f} s; check it with: dataprep verify {output}")
+    return "\n".join((line, *count_lines(split.statuses, split.reasons)))

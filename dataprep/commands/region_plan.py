@@ -12,7 +12,7 @@ from dataprep.machine import this_zone
 from dataprep.placement import Placement, is_bucket, placement_of
 from dataprep.plan import Plan
 from dataprep.prices import published_prices
-from dataprep.traffic import Traffic, output_traffic, source_traffic
+from dataprep.traffic import Traffic, fetched_traffic, output_traffic, source_traffic
 
 # dataset_info.json, features.json and the class names, of the formats that have them.
 _METADATA_FILES = {"tfrecord": 3}
@@ -68,14 +68,19 @@ def planned_buckets(
 
 
 def _output(plan: Plan, found: Placement, workers: int) -> PlannedBucket:
-    name = plan.options.format
-    files = _METADATA_FILES.get(name, 0) - (name == "tfrecord" and not plan.classes)
-    traffic = output_traffic(plan, metadata_files=files, is_folder=FORMATS[name] is None, workers=workers)
-    cost = None
+    traffic, cost = _output_traffic(plan, workers), None
     if found.bucket is not None:
         prices = published_prices()
         cost = writing_cost(traffic.inserts, traffic.gets, found.bucket, traffic.num_bytes, prices)
     return _planned("output", found, traffic, cost)
+
+
+def _output_traffic(plan: Plan, workers: int) -> Traffic:
+    name = plan.options.format
+    files = _METADATA_FILES.get(name, 0) - (name == "tfrecord" and not plan.classes)
+    if plan.laion is not None:
+        return fetched_traffic(plan, metadata_files=files)
+    return output_traffic(plan, metadata_files=files, is_folder=FORMATS[name] is None, workers=workers)
 
 
 def _source(plan: Plan, found: Placement) -> PlannedBucket:

@@ -40,7 +40,7 @@ FOOTER_TAIL_BYTES = 8
 # The places of all line ends and quotes of a chunk are held as 8 bytes each.
 _SCAN_BYTES = 2**20
 # Of a parquet column in a bucket, read with one request.
-_WINDOW_BYTES = 2**22
+TABLE_WINDOW_BYTES = 2**22
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
 
@@ -198,7 +198,7 @@ def _parquet(storage: Storage, name: str) -> Iterator[pq.ParquetFile]:
                 yield file
         else:
             stream = pa.PythonFile(RangeFile(storage, name, FOOTER_TAIL_BYTES * 2**13), mode="r")
-            with pq.ParquetFile(stream, buffer_size=_WINDOW_BYTES) as file:
+            with pq.ParquetFile(stream, buffer_size=TABLE_WINDOW_BYTES) as file:
                 yield file
     except FileNotFoundError as error:
         raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error

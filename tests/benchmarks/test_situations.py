@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from benchmarks.originals import corpus_images
 from benchmarks.situations.generate import IDS, plant, spread
-from benchmarks.situations.judge import RIGHT, TIED, WRONG, Truth, find_truth, named_by, what_if
+from benchmarks.situations.judge import RIGHT, TIED, WRONG, Truth, do_what_is_named, find_truth, named_by
 from benchmarks.situations.machine import Machine
 from benchmarks.situations.situation import (
     CACHE,
@@ -161,22 +162,46 @@ def test_all_is_tried_again_where_the_machine_was_not_steady() -> None:
     assert next(rates, None) is None
 
 
-def test_a_diagnosis_is_read_and_tried_with_its_own_settings() -> None:
-    fix = {"name": "workers", "settings": {"threads": 3, "processes": 0}, "gain": 1.8, "images_per_s": 180.0}
-    fix["predicted_images_per_s"] = 165.0
-    rates = {"observed_images_per_s": 98.0, "predicted_images_per_s": 110.0}
-    diagnosis = {"fixes": [fix, fix | {"name": "cache"}], **rates}
+FIX = {"name": "workers", "settings": {"threads": 3, "processes": 0}, "gain": 1.8, "images_per_s": 180.0}
+FIX["predicted_images_per_s"] = 165.0
+RATES = {"observed_images_per_s": 98.0, "predicted_images_per_s": 110.0}
 
+
+def test_a_diagnosis_is_read_and_tried_with_its_own_settings() -> None:
     def rate(situation: Situation, seconds: float) -> Measured:
         return Measured(situation.threads * 50, 1.0)
 
-    found = what_if(PLAIN, diagnosis, truth(100, workers=100), rate, 1.0)
+    said = {"fixes": [FIX, FIX | {"name": "cache"}], **RATES}
+    diagnosis, found = do_what_is_named(PLAIN, lambda _: said, rate, 1.0)
     assert (named_by(diagnosis), found.predicted, found.measured) == ("workers", 180.0, 150.0)
     assert (found.error, found.error_from_stages) == (pytest.approx(0.2), pytest.approx(0.1))
-    for fixes in ([], [fix | {"gain": 1.04}]):
-        diagnosis = {"fixes": fixes, **rates}
-        found = what_if(PLAIN, diagnosis, truth(100, workers=101), rate, 1.0)
+    for fixes in ([], [FIX | {"gain": 1.04}]):
+        said = {"fixes": fixes, **RATES}
+        diagnosis, found = do_what_is_named(PLAIN, lambda _, said=said: said, rate, 1.0)
         assert (named_by(diagnosis), found.predicted, found.measured) == (NONE, 98.0, 100.0)
+
+
+@pytest.mark.parametrize("unsteady", [[100, 180, 180, 120], [100, 180, 150, 100]])
+def test_it_is_diagnosed_again_where_the_machine_was_not_steady(unsteady: list[int]) -> None:
+    """In order: before, the change twice, after."""
+    rates, promised = iter([*unsteady, 100, 160, 170, 104]), iter([180.0, 170.0])
+
+    _, found = do_what_is_named(
+        PLAIN,
+        lambda _: {"fixes": [FIX | {"images_per_s": next(promised)}], **RATES},
+        lambda *_: Measured(next(rates), 1.0),
+        1.0,
+    )
+
+    assert (found.predicted, found.measured, found.drift) == (170.0, 165.0, pytest.approx(10 / 160))
+    assert next(rates, None) is None
+
+
+def test_an_unsteady_machine_is_given_up_and_told() -> None:
+    rates = itertools.cycle([100, 180, 180, 150])
+    said = {"fixes": [FIX], **RATES}
+    _, found = do_what_is_named(PLAIN, lambda _: said, lambda *_: Measured(next(rates), 1.0), 1.0, tries=2)
+    assert found.drift == pytest.approx(0.5)
 
 
 def test_a_fix_is_the_change_that_it_names() -> None:

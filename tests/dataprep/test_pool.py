@@ -87,6 +87,31 @@ def test_every_task_is_done_once():
     assert list(run(square, 2, print, [])) == []
 
 
+class Counted:
+    """A task that leaves a mark each time that it is unpickled."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+
+    def __call__(self, index: int) -> int:
+        return index
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.__dict__ = state
+        (self.marks / f"{os.getpid()}-{time.monotonic_ns()}").touch()
+
+
+def test_a_task_is_sent_to_a_worker_once(tmp_path):
+    assert sorted(run(Counted(tmp_path), 2, print, range(20))) == list(range(20))
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+def test_the_next_task_takes_the_place_of_the_last():
+    with Pool(2, print) as pool:
+        assert sorted(pool.run(square, range(4))) == [0, 1, 4, 9]
+        assert sorted(pool.run(abs, range(4))) == [0, 1, 2, 3]
+
+
 def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
     lines = []
     assert sorted(run(partial(die, tmp_path, 2), 2, lines.append, range(8))) == list(range(8))

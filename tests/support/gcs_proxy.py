@@ -52,6 +52,10 @@ RESET_BODY = "reset_body"
 HALF_CHUNK = "half_chunk"
 """Of a chunk of a resumable upload only half is kept, and the answer says so. Other requests are served."""
 FAULTS = ("429", "503", RESET_BEFORE, RESET_AFTER, RESET_BODY, HALF_CHUNK)
+TURN_S = 0.002
+"""Of a limited bandwidth, for one piece of a response."""
+OVERSLEPT_S = 0.02
+"""By so much a sleep may be late and the next one makes up for it."""
 
 BUCKET_MISSING = "The specified bucket does not exist."
 PRECONDITION_FAILED = "At least one of the pre-conditions you specified did not hold."
@@ -96,21 +100,45 @@ class Session:
         self.checksum.update(data)
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whoever asks."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def is_gone(self) -> bool:
+        return self.reader.at_eof() or self.writer.is_closing()
+
+
 class Bandwidth:
-    """Of all responses together: whoever sends waits for its turn, first come, first served."""
+    """Of all responses together: whoever sends does so in small pieces, in turn, as connections share a link."""
 
     def __init__(self, bytes_per_s: float = math.inf) -> None:
-        self.bytes_per_s = bytes_per_s
+        self._bytes_per_s = bytes_per_s
+        self._turn = asyncio.Lock()
         self._free_s = 0.0
-        """When the last byte that was promised will be through."""
+        """When the last byte that was let in is through."""
 
-    async def take(self, num_bytes: int) -> None:
-        """Return when so many bytes are through."""
-        if self.bytes_per_s == math.inf:
-            return
-        now_s = time.monotonic()
-        self._free_s = max(self._free_s, now_s) + num_bytes / self.bytes_per_s
-        await asyncio.sleep(self._free_s - now_s)
+    async def send(self, data: bytes, client: Client) -> None:
+        """Write to a client, and return when all of it is through.
+
+        Raises:
+            ConnectionError: The client is gone; what it was to get takes nobody's time.
+        """
+        piece_bytes = max(1, len(data)) if self._bytes_per_s == math.inf else math.ceil(TURN_S * self._bytes_per_s)
+        for start in range(0, len(data), piece_bytes):
+            piece = data[start : start + piece_bytes]
+            async with self._turn:
+                if client.is_gone:
+                    raise ConnectionError
+                now_s = time.monotonic()
+                self._free_s = max(self._free_s, now_s - OVERSLEPT_S) + len(piece) / self._bytes_per_s
+                if self._free_s > now_s:
+                    await asyncio.sleep(self._free_s - now_s)
+            client.writer.write(piece)
+            await client.writer.drain()
 
 
 class Proxy:
@@ -144,13 +172,14 @@ class Proxy:
         # A reset must come after the bytes that were written before it, not instead of them.
         writer.transport.set_write_buffer_limits(0)
         try:
+            client = Client(reader, writer)
             while head := await read_head(reader):
                 request = parse_request(head)
                 if request.path.startswith(CONTROL_PATH):
                     body = await reader.readexactly(head.body_bytes)
                     writer.write(self._control(body).encoded())
                     continue
-                if not await self._serve_storage(request, reader, writer, upstream):
+                if not await self._serve_storage(request, client, upstream):
                     reset(writer)
                     return
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -160,13 +189,7 @@ class Proxy:
             upstream.close()
             writer.close()
 
-    async def _serve_storage(
-        self,
-        request: Request,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        upstream: Upstream,
-    ) -> bool:
+    async def _serve_storage(self, request: Request, client: Client, upstream: Upstream) -> bool:
         """Serve one request; False when the client's connection is to be reset."""
         fault = self.faults.draw()
         self.injected.update([fault] if fault else [])
@@ -178,7 +201,7 @@ class Proxy:
                 await asyncio.sleep(self.latency_s)
             if fault == RESET_BEFORE:
                 return False
-            body = await read_exactly(reader, request.head.body_bytes)
+            body = await read_exactly(client.reader, request.head.body_bytes)
             if fault == HALF_CHUNK and "upload_id" in request.query:
                 body = body[: len(body) // 2]
             if fault.isdigit():
@@ -186,15 +209,13 @@ class Proxy:
             else:
                 answer = await self._answer(request, body, upstream)
             if answer is None:
-                return await self._stream(request, body, upstream, writer, fault)
+                return await self._stream(request, body, upstream, client, fault)
             self.buckets.count(request, answer.status)
-            return await self._write(writer, answer.encoded(), fault)
+            return await self._write(client, answer.encoded(), fault)
         finally:
             self.in_flight -= 1
 
-    async def _stream(
-        self, request: Request, body: bytes, upstream: Upstream, writer: asyncio.StreamWriter, fault: str
-    ) -> bool:
+    async def _stream(self, request: Request, body: bytes, upstream: Upstream, client: Client, fault: str) -> bool:
         """Pass a request on and its response back, without holding the body."""
         reader = await upstream.send(request.head.raw, body)
         head = await upstream.response_head(reader)
@@ -202,36 +223,32 @@ class Proxy:
         if response_status(head) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             upstream.close()  # as the binary itself does, without saying so in the response
         if request.method == "HEAD":
-            return await self._write(writer, head.raw, fault)
+            return await self._write(client, head.raw, fault)
         if response_status(head) == HTTPStatus.NOT_FOUND or "content-length" not in head.headers:
             answer = Answer(response_status(head), await read_body(reader, head), {})
             if answer.status == HTTPStatus.NOT_FOUND:
                 answer = await self._not_found(request, upstream)
-            return await self._write(writer, answer.encoded(), fault)
+            return await self._write(client, answer.encoded(), fault)
         if fault == RESET_AFTER:
             await read_body(reader, head)
             return False
-        return await self._copy(reader, writer, head, fault)
+        return await self._copy(reader, client, head, fault)
 
-    async def _write(self, writer: asyncio.StreamWriter, response: bytes, fault: str) -> bool:
+    async def _write(self, client: Client, response: bytes, fault: str) -> bool:
         if fault == RESET_AFTER:
             return False
-        await self.bandwidth.take(len(response))
-        writer.write(response[: len(response) // 2] if fault == RESET_BODY else response)
-        await writer.drain()
+        await self.bandwidth.send(response[: len(response) // 2] if fault == RESET_BODY else response, client)
         return fault != RESET_BODY
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: Head, fault: str) -> bool:
-        writer.write(head.raw)
+    async def _copy(self, reader: asyncio.StreamReader, client: Client, head: Head, fault: str) -> bool:
+        client.writer.write(head.raw)
         left = head.body_bytes // 2 if fault == RESET_BODY else head.body_bytes
         while left:
             block = await reader.read(min(left, COPY_BYTES))
             if not block:
                 return False
             left -= len(block)
-            await self.bandwidth.take(len(block))
-            writer.write(block)
-            await writer.drain()
+            await self.bandwidth.send(block, client)
         return fault != RESET_BODY
 
     async def _not_found(self, request: Request, upstream: Upstream) -> Answer:

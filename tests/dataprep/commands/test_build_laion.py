@@ -113,11 +113,20 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
     assert "another dataset stands there" in other.stderr
 
 
-def test_a_bucket_holds_the_same(built, table, bucket_url):
+def test_a_bucket_holds_the_same_for_as_many_requests_as_a_dry_run_says(built, table, bucket_url, gcs):
     fmt, output, _ = built
-    run = dataprep(*laion_arguments(table, f"{bucket_url}/out", fmt, "--workers", 2))
+    open_storage(f"{bucket_url}/table").create(table.name, table.read_bytes())
+    arguments = laion_arguments(f"{bucket_url}/table", f"{bucket_url}/out", fmt, "--workers", 2)
+    planned = json.loads(dataprep(*arguments, "--dry-run").stdout)["buckets"]
+    before = gcs.stats()["operations"]
+    run = dataprep(*arguments)
     assert run.returncode == 0, run.stderr
+    after = gcs.stats()["operations"]
     assert digests(f"{bucket_url}/out") == digests(output)
+    found = {kind: after[kind] - before.get(kind, 0) for kind in ("A", "B")}
+    assert [each["role"] for each in planned] == ["output", "source"]
+    assert found["A"] == pytest.approx(sum(each["traffic"]["inserts"] for each in planned), rel=0.1)
+    assert found["B"] == pytest.approx(sum(each["traffic"]["gets"] for each in planned), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,21 @@ def test_64_ranges_are_under_way_at_once(bucket_url: str) -> None:
         assert own.stats()["most_in_flight"] == storage.reads_in_flight == 64
 
 
+def test_a_slow_link_that_many_reads_share_is_no_lost_server(bucket_url: str) -> None:
+    """All of them together take three times as long as an unanswered read may."""
+    patient = gcs_client.Impatience(lost_s=0.8)
+    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
+        own.create_bucket("dataprep-tests")
+        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
+        data = os.urandom(64 * 50_000)
+        GCSStorage(bucket_url).create("x", data)
+        own.set_bandwidth(len(data) / 2.4)
+        storage = GCSStorage(bucket_url, patient)
+        with ThreadPoolExecutor(64) as threads:
+            parts = threads.map(lambda at: storage.read_range("x", at, 50_000), range(0, len(data), 50_000))
+            assert b"".join(parts) == data
+
+
 def test_library_calls_share_as_many_connections(gcs: GCSEmulator, storage: GCSStorage) -> None:
     gcs.set_latency(20)
     with ThreadPoolExecutor(64) as threads:
