@@ -25,6 +25,7 @@ from tests.support.builds import build, build_arguments, command, dataprep, dige
 from tests.support.dataflow_stub import dataflow_stub
 from tests.support.flink_cluster import FlinkCluster, flink_cluster, job_server_jar
 from tests.support.job_service import JobService, job_service
+from tests.support.picture_web import laion_arguments, picture_web
 
 DATASETS = {"imagenet": "imagenet", "coco-dup5": "coco"}
 FORMATS = ("webdataset", "tfrecord")
@@ -32,6 +33,7 @@ BUILD_S = 240
 KILLS = int(os.environ.get("KILLS", "1"))
 """Of each kind; `make cluster-test KILLS=10` is the soak."""
 SHARDS = ("--split", "train", "--num-shards", 8)
+LAION_ROWS = 64
 DATAFLOW = (
     "--project=project",
     "--region=us-central1",
@@ -40,6 +42,8 @@ DATAFLOW = (
     "--sdk_location=container",
     "--sdk_container_image=registry/dataprep:1",
     "--machine_type=n2-standard-4",
+    "--max_num_workers=2",
+    "--number_of_worker_harness_threads=1",
 )
 
 
@@ -111,6 +115,33 @@ def test_the_same_bytes(reference, engine, bucket_url):
     print(f"{engine[1]} {dataset} {fmt}: {time.monotonic() - started_s:.1f} s")
 
 
+@pytest.fixture(scope="session", params=FORMATS)
+def laion(request, gcs, tmp_path_factory) -> Iterator[tuple[Callable[..., list[object]], dict[str, str]]]:
+    """The command line of an output and more arguments, and the digests of the local pool's build."""
+    with picture_web() as web:
+        web.faults = {3: 404, 12: 503}
+        table = web.write_table(tmp_path_factory.mktemp("table") / "laion.parquet", LAION_ROWS)
+        source, output = (
+            f"gs://{BUCKET}/originals/{table.parent.name}",
+            f"gs://{BUCKET}/reference/laion-{request.param}",
+        )
+        open_storage(source).create(table.name, table.read_bytes())
+
+        def line(output: str, *more: object) -> list[object]:
+            return laion_arguments(source, output, request.param, *more)
+
+        run = dataprep(*line(output), timeout_s=BUILD_S)
+        assert run.returncode == 0, run.stderr[-2000:]
+        yield line, digests(output)
+
+
+def test_the_same_bytes_of_a_table_of_urls(laion, engine, bucket_url):
+    line, expected = laion
+    run = dataprep(*line(bucket_url, *engine), timeout_s=BUILD_S)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert digests(bucket_url) == expected
+
+
 @pytest.fixture
 def slow_bucket(gcs):
     """So slow that a build is still under way when something is killed."""
@@ -122,24 +153,37 @@ def slow_bucket(gcs):
 @pytest.mark.parametrize("kill", range(KILLS))
 @pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
 def test_a_task_manager_dies(kill, reference, flink, bucket_url, slow_bucket):
+    dataset, fmt, source, expected = reference
     arguments = [*SHARDS, "--runner", "FlinkRunner", "--", *flink.options]
-    lost(reference, bucket_url, arguments, flink.lose_task_manager)
+    line = build_arguments(dataset, source, bucket_url, fmt, *arguments)
+    lost(line, bucket_url, expected, flink.lose_task_manager)
+
+
+@pytest.fixture(params=["PortableRunner", "PrismRunner", "FlinkRunner"])
+def with_python_workers(request) -> list[object]:
+    """The arguments of a build for each engine that runs Python workers here."""
+    name = {"PortableRunner": "portable", "PrismRunner": "prism", "FlinkRunner": "flink"}[request.param]
+    service = request.getfixturevalue(name)
+    return ["--runner", request.param, "--", *(service.options if service is not None else ())]
 
 
 @pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
-@pytest.mark.parametrize("runner", ["PortableRunner", "PrismRunner", "FlinkRunner"])
 @pytest.mark.parametrize("kill", range(KILLS))
-def test_a_python_worker_dies(kill, runner, request, reference, bucket_url, slow_bucket):
-    name = {"PortableRunner": "portable", "PrismRunner": "prism", "FlinkRunner": "flink"}[runner]
-    service = request.getfixturevalue(name)
-    options = service.options if service is not None else ()
-    lost(reference, bucket_url, [*SHARDS, "--runner", runner, "--", *options], kill_python_worker)
-
-
-def lost(reference, output: str, arguments: list[object], kill: Callable[[], object]) -> None:
-    """Build, kill when a first shard stands, and build again if that was the end of it."""
+def test_a_python_worker_dies(kill, with_python_workers, reference, bucket_url, slow_bucket):
     dataset, fmt, source, expected = reference
-    build_line = build_arguments(dataset, source, output, fmt, *arguments)
+    line = build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *with_python_workers)
+    lost(line, bucket_url, expected, kill_python_worker)
+
+
+@pytest.mark.parametrize("laion", ["tfrecord"], indirect=True)
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_python_worker_dies_that_fetches(kill, with_python_workers, laion, bucket_url, slow_bucket):
+    line, expected = laion
+    lost(line(bucket_url, *with_python_workers), bucket_url, expected, kill_python_worker)
+
+
+def lost(build_line: list[object], output: str, expected: dict[str, str], kill: Callable[[], object]) -> None:
+    """Build, kill when a first shard stands, and build again if that was the end of it."""
     stalled = [*build_line[: build_line.index("--")], "--stall-minutes", 0.5, *build_line[build_line.index("--") :]]
     process = subprocess.Popen(command(*stalled), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
