@@ -273,8 +273,8 @@ def print_table(rows: list[Row]) -> None:
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """A line for speed, after the start, as a table of millions of rows has it, and one for memory; beside the best of
-    img2dataset's settings. None where it did not run."""
+    """A line for speed, after the start, as a table of millions of rows has it, one for processor time, which the web
+    server has no part in, and one for memory; beside the best of img2dataset's settings. None where it did not run."""
     ours, roofline = rows[0], next(row for row in rows if row.group == "a")
     rivals = [row for row in rows if row.group == "b"]
     if not rivals:
@@ -282,10 +282,15 @@ def verdicts(rows: list[Row]) -> list[str]:
     rate, floor = ours.after_start_images_per_s, roofline.after_start_images_per_s
     fastest = max(row.after_start_images_per_s for row in rivals)
     due = min(IMG2DATASET_TARGET * fastest, ROOFLINE_TARGET * floor)
+    cpu_ms, floor_ms = ours.cpu_ms_per_image, roofline.cpu_ms_per_image
+    thriftiest_ms = min(row.cpu_ms_per_image for row in rivals)
+    due_ms = max(thriftiest_ms / IMG2DATASET_TARGET, floor_ms / ROOFLINE_TARGET)
     leanest = min(row.sum_mb for row in rivals)
     return [
         f"speed:  {_verdict(rate >= due)}: {rate:,.0f} images/s after the start, {due:,.0f} are due: the lower of "
         f"{IMG2DATASET_TARGET:g} x {fastest:,.0f} and {ROOFLINE_TARGET:g} x {floor:,.0f}",
+        f"CPU:    {_verdict(cpu_ms <= due_ms)}: {cpu_ms:.2f} ms an image, {due_ms:.2f} are due: the higher of "
+        f"{thriftiest_ms:.2f} / {IMG2DATASET_TARGET:g} and {floor_ms:.2f} / {ROOFLINE_TARGET:g}",
         f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB beside {leanest:,.0f}",
     ]
 

@@ -11,7 +11,13 @@ import pytest
 
 from tests.support.builds import command, dataprep, digests
 from tests.support.crashes import stop_everywhere
-from tests.support.crashes_laion import kill_fetching, kill_retries, newest_rows, stop_retries_of
+from tests.support.crashes_laion import (
+    kill_fetching,
+    kill_retries,
+    newest_rows,
+    stop_adopted_retries_of,
+    stop_retries_of,
+)
 from tests.support.picture_web import WEB, laion_arguments, picture_web
 
 pytest.importorskip("cv2")
@@ -45,6 +51,11 @@ def test_stopped_at_commit_boundaries_with_a_steady_server(web, tmp_path):
 def test_retries_stopped_at_commit_boundaries(tmp_path):
     """Some of 50; a reader finds a whole dataset each time."""
     assert stop_retries_of("tfrecord", tmp_path, every=29) >= 2
+
+
+def test_retries_of_img2datasets_output_stopped_at_commit_boundaries(tmp_path):
+    """Likewise."""
+    assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2
 
 
 def test_two_builds_at_once_make_one_dataset(web, tmp_path):

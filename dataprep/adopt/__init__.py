@@ -3,6 +3,7 @@
 find.py       which tool wrote it, which files belong to which split
 folder.py tars.py tfrecords.py    where in a file each sample and its image lie
 shards.py     all files, in parallel
+img2dataset.py tfds.py    how img2dataset's rows ended; its TFRecords described to TFDS
 run.py        index and manifest
 links.py      where the data of a dataset lie, for those who read it
 """

@@ -72,6 +72,16 @@ def byte_ranges(read: Read, feature: Feature) -> list[tuple[int, int]]:
     return [(field.start, field.stop) for field in _messages(read, feature.start, feature.stop, 1)]
 
 
+def is_single(read: Read, feature: Feature) -> bool:
+    """Whether it holds exactly one value. Raises FormatError."""
+    if feature.kind == INTEGERS:
+        return len(integers(read, feature)) == 1
+    first = next(_fields(read, feature.start, feature.stop), None)
+    if first is None or first.stop != feature.stop:
+        return False
+    return feature.kind == BYTES or first.stop - first.start == struct.calcsize("<f")
+
+
 def integers(read: Read, feature: Feature) -> list[int]:
     """The values of a feature of INTEGERS, packed or not. Raises FormatError."""
     values = []

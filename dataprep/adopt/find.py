@@ -14,14 +14,15 @@ from typing import Any
 
 from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
 from dataprep.adopt.rows import NO_LABELS
+from dataprep.adopt.tfds import DATASET_INFO, FEATURES, is_ours
 from dataprep.errors import SourceError, UsageError
 from dataprep.manifest import MANIFEST
 from dataprep.sources.keys import shown
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.workspace import BUILD
+from dataprep.workspace import BUILD, RETRY
 
+IMG2DATASET = "img2dataset"
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
-DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
 MAX_DESCRIPTION_BYTES = 64 << 20
 """Of a file that describes a TFDS directory; one with 20 million shard lengths stays below."""
 
@@ -65,6 +66,11 @@ class Found:
     """None where only the labels can tell."""
 
     @property
+    def is_img2dataset(self) -> bool:
+        """Whether its rows are told beside its shards."""
+        return self.kind == IMG2DATASET
+
+    @property
     def has_classes_in_root(self) -> bool:
         """Whether any folder put into its root would be a class."""
         return any(images.root_depth == 0 for images in self.images.values())
@@ -86,7 +92,7 @@ def find(
     """
     for split, _ in splits:
         _check_split(split)
-    listing = [info for info in storage.list() if not _is_ours(info.name)]
+    listing = _listing(storage)
     if not listing:
         raise UsageError(f"{storage.url}: nothing is there; check the URL")
     format_name = _format_of(storage, listing) if format_name == "auto" else format_name
@@ -102,7 +108,7 @@ def find(
     by_split = assign_splits(storage, files, splits)
     shards = tuple(_shard(split, n, info) for split, infos in by_split.items() for n, info in enumerate(infos))
     is_img2dataset = any(info.name.endswith("_stats.json") for info in listing)
-    kind = "img2dataset" if is_img2dataset else format_name
+    kind = IMG2DATASET if is_img2dataset else format_name
     classes = () if labels == NO_LABELS else None
     return Found(kind=kind, format=format_name, name=name, shards=shards, classes=classes)
 
@@ -309,9 +315,14 @@ def _fits(name: str, pattern: str) -> bool:
     return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
 
 
-def _is_ours(name: str) -> bool:
-    """What adoption itself puts beside data."""
-    return name == MANIFEST or name.startswith((f"{BUILD}/", "index/"))
+def _listing(storage: Storage) -> list[ObjectInfo]:
+    """What is there, less what adoption itself puts beside data, and a retry under way."""
+    ours = (f"{BUILD}/", f"{RETRY}/", "index/")
+    listing = [info for info in storage.list() if info.name != MANIFEST and not info.name.startswith(ours)]
+    info = next((info for info in listing if info.name == DATASET_INFO), None)
+    if info is not None and info.num_bytes <= MAX_DESCRIPTION_BYTES and is_ours(storage.read(DATASET_INFO)):
+        return [info for info in listing if info.name not in (DATASET_INFO, FEATURES)]
+    return listing
 
 
 def _examples(infos: Sequence[ObjectInfo]) -> str:

@@ -17,10 +17,12 @@ from dataprep.adopt.find import Found, FoundShard, find
 from dataprep.adopt.links import is_adopted, open_data, open_linked
 from dataprep.adopt.rows import distinct_key, key_hash
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards
+from dataprep.adopt.tfds import DATASET_INFO, FEATURES, Description, describe, is_ours
 from dataprep.columns import strings, table_of
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, UsageError
 from dataprep.index import events_schema
-from dataprep.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
+from dataprep.laion.collect import STATUSES
+from dataprep.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, read_manifest
 from dataprep.randomness import ORDER_VERSION
 from dataprep.records import Event, Manifest, SplitManifest
 from dataprep.storage import Storage, open_storage
@@ -98,9 +100,12 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         results = read_shards(job, Path(folder), progress, workers)
         if not any(result.samples for result in results):
             raise SourceError(f"{data.url}: no image in {len(results):,} shards; {_reasons(results)}; check --format")
+        description = _describe(index, data, found, results)
+        for line in (*_uncounted(results), *description.remarks):
+            progress.log(line)
         progress.step("writing index and manifest")
         try:
-            manifest = _publish(index, data, request, found, results, standing)
+            manifest = _publish(index, data, request, found, results, standing, description)
         except AccessError as error:
             hint = "" if request.index_url else "; where the data are read-only, keep the index elsewhere: --index DIR"
             raise AccessError(f"{error}{hint}") from error
@@ -130,6 +135,32 @@ def _tell_passed_over(found: Found, progress: Progress) -> None:
             progress.log(f"{split}: {images.passed_over:,} files passed over: hidden, no image, or in no class folder")
 
 
+def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
+    """That img2dataset's rows cannot be counted, and the first reason."""
+    problem = next((result.problem for result in results if result.problem), "")
+    if problem:
+        yield f"{problem}; without it rows are not counted, and retry-failed cannot try them again"
+
+
+def _describe(index: Storage, data: Storage, found: Found, results: Sequence[ReadShard]) -> Description:
+    """What TFDS reads, of TFRecords that nobody described; it lies beside the manifest."""
+    if not found.is_img2dataset or found.format != "tfrecord":
+        return Description({}, ())
+    standing = next((name for name in (DATASET_INFO, FEATURES) if index.stat(name) is not None), None)
+    if standing is not None and not _is_described(index):
+        return Description({}, (f"{index.url_of(standing)} stands there already: TFDS is left to it",))
+    if index.url == data.url:
+        return describe(found, results, "")
+    if not data.is_local:
+        return Description({}, ("TFDS reads files in a bucket only from beside them: adopt without --index for it",))
+    return describe(found, results, f"{data.url}/")
+
+
+def _is_described(index: Storage) -> bool:
+    """Whether it was us who described it."""
+    return index.stat(DATASET_INFO) is not None and is_ours(index.read(DATASET_INFO))
+
+
 def _reasons(results: Sequence[ReadShard]) -> str:
     counts = Counter(event.reason for result in results for event in result.events)
     return ", ".join(f"{count:,} samples: {reason}" for reason, count in counts.most_common()) or "they are empty"
@@ -145,6 +176,7 @@ def _publish(
     found: Found,
     results: Sequence[ReadShard],
     standing: Manifest | None,
+    description: Description,
 ) -> Manifest:
     """Put index, events and manifest in place, the manifest last; what stands there is taken away, it first."""
     by_split = [
@@ -152,6 +184,8 @@ def _publish(
         for split, pairs in groupby(zip(found.shards, results, strict=True), key=lambda pair: pair[0].split)
     ]
     replace = _make_way(index, standing)
+    for name, content in description.files.items():
+        _put_bytes(index, name, content)
     classes = _classes(found, results)
     splits = tuple(_publish_split(index, found, split, pairs, len(classes), replace) for split, pairs in by_split)
     adopted = {
@@ -178,6 +212,7 @@ def _publish(
         checked="none",
         partial=False,
         splits=splits,
+        files=tuple(bytes_entry(name, content) for name, content in sorted(description.files.items())),
     )
     index.create(MANIFEST, manifest_bytes(manifest))
     index.delete_tree(BUILD)
@@ -194,10 +229,21 @@ def _make_way(index: Storage, standing: Manifest | None) -> bool:
     index.create(_ADOPTING, b"")
     if standing is not None:
         index.delete(MANIFEST)
+        for name in {DATASET_INFO, FEATURES} & {entry["file"] for entry in standing.files}:
+            index.delete(name)
         for split in standing.splits:
             index.delete(f"index/{split.name}.parquet")
             index.delete(f"index/{split.name}-events.parquet")
     return interrupted
+
+
+def _put_bytes(index: Storage, name: str, data: bytes) -> None:
+    """Publish a description; one that stands there is of an interrupted run."""
+    try:
+        index.create(name, data)
+    except ConflictError:
+        index.delete(name)
+        index.create(name, data)
 
 
 def _put(
@@ -232,6 +278,7 @@ def _publish_split(
     labels: Counter[int] = sum((result.labels for _, result in pairs), Counter())
     sizes = [result.image_bytes if found.images else shard.num_bytes for shard, result in pairs]
     schema = index_schema(with_files=bool(found.images))
+    statuses, reasons = _row_counts([result for _, result in pairs])
     return SplitManifest(
         name=split,
         samples=sum(result.samples for _, result in pairs),
@@ -246,7 +293,22 @@ def _publish_split(
         rejected=dict(sorted(Counter(event.reason for event in events).items())),
         index=_put(index, f"index/{split}.parquet", partial(_distinct, pairs), schema, replace),
         events=_put(index, f"index/{split}-events.parquet", partial(_events, events), events_schema(), replace),
+        statuses=statuses,
+        reasons=reasons,
     )
+
+
+def _row_counts(results: Sequence[ReadShard]) -> tuple[dict[str, int], dict[str, int]]:
+    """How img2dataset's rows ended, each counted once; empty where one shard does not tell."""
+    counts = [result.counts for result in results if result.counts is not None]
+    if not counts or len(counts) < len(results):
+        return {}, {}
+    statuses: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for each in counts:
+        statuses.update(each.statuses)
+        reasons.update(each.reasons)
+    return {status: statuses[status] for status in STATUSES}, {name: n for name, n in sorted(reasons.items()) if n}
 
 
 def _events(events: Sequence[Event]) -> Iterator[pa.Table]:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from dataprep.adopt.find import Found, FoundShard
 from dataprep.adopt.folder import folder_rows
+from dataprep.adopt.img2dataset import RowCounts, count_rows
 from dataprep.adopt.links import open_linked
 from dataprep.adopt.rows import MAX_CLASSES, AdoptedRow, key_hash, rows_table
 from dataprep.adopt.tars import tar_rows
+from dataprep.adopt.tfds import FeatureShape
 from dataprep.adopt.tfrecords import tfrecord_rows
-from dataprep.errors import SourceError
+from dataprep.errors import DataprepError, SourceError
 from dataprep.pool import Pool
 from dataprep.records import Event
 from dataprep.sources.archives import open_archive
@@ -75,6 +77,12 @@ class ReadShard:
     labels: Counter[int]
     """Samples by label; those of none are left out."""
     events: list[Event]
+    features: Counter[FeatureShape]
+    """Of a shard of TFRecords by img2dataset."""
+    counts: RowCounts | None
+    """What img2dataset says of its rows; None where it does not, or cannot be read."""
+    problem: str
+    """Why it cannot."""
 
     def rows(self) -> pa.Table:
         """Its rows of the index."""
@@ -127,7 +135,8 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
     shard = job.found.shards[index]
     events: list[Event] = []
     rows: list[AdoptedRow] = []
-    with _open_rows(job, shard) as found:
+    features: Counter[FeatureShape] = Counter()
+    with _open_rows(job, shard, features) as found:
         for row in found:
             if isinstance(row, Event):
                 events.append(row)
@@ -140,6 +149,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
         )
     rows_file = folder / f"{index:07d}.parquet"
     pq.write_table(rows_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)
+    counts, problem = _counts(job, shard)
     return ReadShard(
         index=index,
         rows_file=rows_file,
@@ -148,11 +158,26 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
         key_hashes=np.fromiter((key_hash(row.key) for row in rows), np.uint64, len(rows)),
         labels=Counter(row.label for row in rows if row.label >= 0),
         events=events,
+        features=features,
+        counts=counts,
+        problem=problem,
     )
 
 
+def _counts(job: ReadJob, shard: FoundShard) -> tuple[RowCounts | None, str]:
+    """What img2dataset says of a shard's rows; the images can be read without."""
+    if not job.found.is_img2dataset:
+        return None, ""
+    try:
+        return count_rows(open_linked(job.data_url), shard.name), ""
+    except DataprepError as error:
+        return None, str(error)
+
+
 @contextmanager
-def _open_rows(job: ReadJob, shard: FoundShard) -> Iterator[Iterator[AdoptedRow | Event]]:
+def _open_rows(
+    job: ReadJob, shard: FoundShard, features: Counter[FeatureShape]
+) -> Iterator[Iterator[AdoptedRow | Event]]:
     data, found = open_linked(job.data_url), job.found
     if found.images:
         images = found.images[shard.split]
@@ -163,4 +188,11 @@ def _open_rows(job: ReadJob, shard: FoundShard) -> Iterator[Iterator[AdoptedRow 
         if found.format == "webdataset":
             yield tar_rows(reader, labels=job.labels, num_classes=num_classes, digest=job.digest)
         else:
-            yield tfrecord_rows(reader, shard=shard.name, labels=job.labels, num_classes=num_classes, digest=job.digest)
+            yield tfrecord_rows(
+                reader,
+                shard=shard.name,
+                labels=job.labels,
+                num_classes=num_classes,
+                digest=job.digest,
+                seen=features if found.is_img2dataset else None,
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dataprep.adopt.example import (
@@ -14,8 +15,10 @@ from dataprep.adopt.example import (
     byte_ranges,
     features_of,
     integers,
+    is_single,
 )
 from dataprep.adopt.rows import AdoptedRow, key_from, key_in_shard, label_from, side_from
+from dataprep.adopt.tfds import FeatureShape
 from dataprep.checksums import crc32c_of
 from dataprep.errors import FormatError, SourceError
 from dataprep.records import NO_LABEL, Event
@@ -32,7 +35,13 @@ _HEAD = struct.Struct("<QI")
 
 
 def tfrecord_rows(
-    reader: ByteReader, *, shard: str, labels: str | None, num_classes: int, digest: bool
+    reader: ByteReader,
+    *,
+    shard: str,
+    labels: str | None,
+    num_classes: int,
+    digest: bool,
+    seen: Counter[FeatureShape] | None = None,
 ) -> Iterator[AdoptedRow | Event]:
     """A row for each record, an Event for one whose image has no bytes.
 
@@ -41,6 +50,7 @@ def tfrecord_rows(
         labels: Feature that holds the label; None tries LABEL_FEATURES.
         num_classes: Labels are below it.
         digest: Read every image for its CRC32C.
+        seen: Counts what the features of all records look like; None does not look.
 
     Raises:
         SourceError: A frame's length does not match its checksum, the file is cut, a message is no Example, or its
@@ -48,6 +58,8 @@ def tfrecord_rows(
     """
     for number, (start, stop) in enumerate(_frames(reader)):
         record = _Record(reader, number, start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES)
+        if seen is not None:
+            seen.update(record.shapes())
         key = record.key() or key_in_shard(shard, f"{number:06d}")
         image_start, image_stop = record.image()
         if image_start == image_stop:
@@ -100,6 +112,11 @@ class _Record:
             self._features = features_of(reader.read, start, stop)
         except FormatError as error:
             raise self._error(f"{error}; expected a tf.train.Example") from error
+
+    def shapes(self) -> Iterator[FeatureShape]:
+        """Of all its features."""
+        for name, feature in self._features.items():
+            yield FeatureShape(name, feature.kind, self._is_single(feature))
 
     def key(self) -> str:
         """From the first feature that gives one; empty where none does."""
@@ -158,6 +175,12 @@ class _Record:
     def _integers(self, feature: Feature) -> list[int]:
         try:
             return integers(self._reader.read, feature)
+        except FormatError as error:
+            raise self._error(str(error)) from error
+
+    def _is_single(self, feature: Feature) -> bool:
+        try:
+            return is_single(self._reader.read, feature)
         except FormatError as error:
             raise self._error(str(error)) from error
 

@@ -80,7 +80,8 @@ def command(
 
     It may be an image folder (<class>/* or {train,val}/<class>/*, links followed), tars of webdataset, a TFDS
     directory, or what img2dataset wrote; on disk or in a bucket. On disk only headers are read, shards in a bucket
-    are streamed.
+    are streamed. TFRecords of img2dataset can be read by TFDS then, and its failed rows be tried again by
+    `dataprep retry-failed`.
     """
     request = AdoptRequest(
         url=url,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,16 +15,19 @@ import click
 from dataprep.commands.options import json_option, workers_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
+from dataprep.laion.encode import RESIZE_MODES
 from dataprep.laion.newest import Choice, rows_to_try
-from dataprep.laion.retry import Engine, Retried, laion_manifest, retry_failed, retry_shard
+from dataprep.laion.retry import Engine, Retried, retry_failed, retry_shard
+from dataprep.laion.standing import open_standing
 from dataprep.pool import Pool
-from dataprep.storage import open_storage
 
 EPILOG = """\b
 Examples:
   dataprep retry-failed gs://bucket/laion --contact https://example.org/our-crawler
   dataprep retry-failed laion --contact mailto:me@example.org --reason timeout --reason 'http 403'
   dataprep retry-failed laion --contact mailto:me@example.org --all --dry-run
+  dataprep adopt cc3m && dataprep retry-failed cc3m --contact mailto:me@example.org \\
+      --resize-mode keep_ratio --resize-only-if-bigger
 
 \b
 Killed? Run the same command again: it goes on with what was begun.
@@ -38,12 +41,40 @@ _WORKER_MODULES = (
 )  # fmt: skip
 
 
+_MAKING = (
+    click.option(
+        "--image-size", type=click.IntRange(min=1), metavar="PIXELS", help="As img2dataset was told; its default: 256."
+    ),
+    click.option(
+        "--resize-mode",
+        type=click.Choice(RESIZE_MODES),
+        help="As img2dataset was told; must be said, its default: border.",
+    ),
+    click.option(
+        "--resize-only-if-bigger", is_flag=True, default=None, help="As img2dataset was told; its default: off."
+    ),
+    click.option("--skip-reencode", is_flag=True, default=None, help="As img2dataset was told; its default: off."),
+    click.option("--encode-quality", type=int, help="As img2dataset was told; its default: 95; of png to be said."),
+    click.option("--min-image-size", type=int, metavar="PIXELS", help="As img2dataset was told; its default: none."),
+    click.option("--max-image-area", type=int, metavar="PIXELS", help="As img2dataset was told; its default: none."),
+    click.option("--max-aspect-ratio", type=float, help="As img2dataset was told; its default: none."),
+)
+"""How img2dataset made the images of an adopted dataset, with its own defaults."""
+
+
+def _making_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_MAKING):
+        command = option(command)
+    return command
+
+
 @click.command("retry-failed", epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only rows of this reason. May be repeated.")
 @click.option(
     "--all", "everything", is_flag=True, help="Every row that failed, also where it is of no use to ask again."
 )
+@_making_options
 @web_options
 @workers_option
 @click.option("--dry-run", is_flag=True, help="Say what would be tried and ask for nothing.")
@@ -61,9 +92,13 @@ def command(
 
     By default those whose failure may pass: timeouts, resets, names that were not found, 429, and 500 to 599. No shard
     that stands is touched; the manifest becomes the next revision, in which every row has its newest status.
+
+    The dataset may be what img2dataset wrote, once `dataprep adopt` has been there. How it was told to make images
+    stands nowhere in it, so say so where that was not its default; the sizes of what is there are compared.
     """
     choice = Choice(reasons=reasons, everything=everything)
     limits = take_limits(options)
+    making = {name: value for name, value in options.items() if value is not None}
     if dry_run:
         _print_choice(url, choice, as_json)
         return
@@ -80,6 +115,7 @@ def command(
                 planned=progress.shards,
                 shard_done=progress.shard_done,
                 log=progress.log,
+                making=making,
             )
     _print(url, retried, time.monotonic() - started_s, as_json)
 
@@ -91,9 +127,9 @@ def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
 
 
 def _print_choice(url: str, choice: Choice, as_json: bool) -> None:
-    storage = open_storage(url)
-    places = rows_to_try(storage, laion_manifest(storage), choice)
-    counts = dict(Counter(place.reason for place in places).most_common())
+    standing = open_standing(url)
+    storage = standing.storage
+    counts = dict(Counter(place.reason for place in rows_to_try(storage, standing.layout, choice)).most_common())
     if as_json:
         click.echo(json.dumps({"url": storage.url, "rows": sum(counts.values()), "reasons": counts}))
         return

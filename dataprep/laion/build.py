@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from dataprep.checksums import HashingWriter
 from dataprep.errors import UsageError
-from dataprep.laion.collect import Fetch
+from dataprep.laion.collect import Fetch, RowOptions
 from dataprep.laion.commit import decide, put_in_place
 from dataprep.laion.make import MadeShard, make_shard
-from dataprep.laion.plan import LaionOptions, laion_of
-from dataprep.laion.shard import parquet_file, shard_file, stats_file
+from dataprep.laion.names import ShardNames, built_names
+from dataprep.laion.plan import laion_of
+from dataprep.laion.shard import ShardSchema
 from dataprep.records import Fetched, ShardReceipt
 from dataprep.sources.laion import SPLIT, Row, read_shard_rows
 from dataprep.storage import Storage, disk_errors, open_originals, open_storage
@@ -24,6 +29,11 @@ from dataprep.writeback import WritebackFile
 if TYPE_CHECKING:
     from dataprep.build import BuildJob
     from dataprep.web.limits import Limits
+    from dataprep.web.outcomes import Outcome, Request
+
+LATE_PART = 20
+"""When one row in so many is left of a shard, the next one is begun: the last rows may take minutes and the processor
+nothing, and the first ones of the next need a while, too."""
 
 
 class WebFetch:
@@ -42,6 +52,23 @@ class WebFetch:
         self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))
         self.fetch: Fetch = web_fetch(limits, Known())
 
+    def telling(self, nearly_done: Callable[[], object]) -> WebFetch:
+        """The same, but whoever waits for it is told when few rows are left."""
+        other = copy.copy(self)
+        other.fetch = partial(_fetch_telling, self.fetch, nearly_done)
+        return other
+
+
+def _fetch_telling(fetch: Fetch, nearly_done: Callable[[], object], requests: Iterable[Request]) -> Iterator[Outcome]:
+    waiting = list(requests)
+    left = len(waiting)
+    for outcome in fetch(waiting):
+        left -= 1
+        if left == len(waiting) // LATE_PART:
+            nearly_done()
+        yield outcome
+        del outcome  # the body is the caller's now
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -51,11 +78,13 @@ class Target:
     root: str
     """Folder of receipts and attempts: `_build` or `_retry`."""
     format: str
-    options: LaionOptions
+    names: ShardNames
+    rows: RowOptions
+    schema: ShardSchema
 
 
 class ShardFetcher:
-    """Builds the shards of one job."""
+    """Builds the shards of one job: one at a time, but for the late rows of the last one."""
 
     def __init__(self, job: BuildJob) -> None:
         if job.limits is None:
@@ -65,16 +94,32 @@ class ShardFetcher:
         storage = open_storage(job.output_url)
         plan = stored_plan(storage, job.plan_hash)
         self._tables, options = laion_of(plan)
-        self._target = Target(storage, BUILD, plan.options.format, options)
+        names = built_names(plan.options.format, SPLIT, options.shard_digits)
+        self._target = Target(storage, BUILD, plan.options.format, names, options.rows, options.schema)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
+
+    def begin(self, index: int) -> Future[ShardReceipt]:
+        """As `build`, but returns when only late rows are left, so that the next one can be begun.
+
+        For one thread of a process. There are never more than two shards under way: the third waits here.
+        """
+        nearly_done = threading.Event()
+        receipt = self._threads.submit(self._build, index, self._web.telling(nearly_done.set))
+        receipt.add_done_callback(lambda _: nearly_done.set())
+        nearly_done.wait()
+        return receipt
 
     def build(self, index: int) -> ShardReceipt:
         """One shard, or what became of it before: nothing that has a receipt is asked for again."""
+        return self._build(index, self._web)
+
+    def _build(self, index: int, web: WebFetch) -> ShardReceipt:
         found = read_receipt(self._target.storage, index)
         if found is not None:
             put_in_place(self._target.storage, found[0])
             return found[0]
         rows = read_shard_rows(self._source, self._tables, index)
-        return fetch_shard(self._target, index, index, rows, self._web)
+        return fetch_shard(self._target, index, index, rows, web)
 
 
 def fetch_shard(
@@ -98,14 +143,11 @@ def fetch_shard(
     Returns:
         The receipt that counts, which may be another attempt's.
     """
-    storage, digits = target.storage, target.options.shard_digits
-    file = shard_file(target.format, SPLIT, split_index, digits)
+    storage, names = target.storage, target.names
+    file = names.samples_file(split_index)
     attempt = f"{target.root}/tmp/{index:05d}-{uuid.uuid4().hex}"
     made, samples = _write(target, f"{attempt}/{file}", split_index, rows, web.fetch, before)
-    beside = {
-        parquet_file(SPLIT, split_index, digits): made.parquet,
-        stats_file(SPLIT, split_index, digits): made.stats,
-    }
+    beside = {names.parquet_file(split_index): made.parquet, names.stats_file(split_index): made.stats}
     for name, data in beside.items():
         storage.create(f"{attempt}/{name}", data)
     receipt = ShardReceipt(
@@ -150,8 +192,8 @@ def _write(
             made = make_shard(
                 rows,
                 fetch,
-                target.options.rows,
-                target.options.schema,
+                target.rows,
+                target.schema,
                 format_name=target.format,
                 split_index=split_index,
                 stream=cast(BinaryIO, file),

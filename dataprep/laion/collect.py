@@ -26,6 +26,8 @@ FILTERED, DUPLICATE = "filtered", "duplicate"
 STATUSES = (SUCCESS, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, DUPLICATE)
 HASH_MISMATCH = "hash mismatch"
 VERIFIED_HASHES = ("md5", "sha256")
+DIGESTS = ("md5", "sha256", "sha512")
+"""Names of columns for a hash of the bytes that came."""
 MAX_TEXT_BYTES = 32 << 10
 """Of a row's strings together: readers of records bound what is not the image to twice as much."""
 
@@ -42,6 +44,8 @@ class RowOptions:
     duplicates: DuplicatePolicy = field(default_factory=DuplicatePolicy)
     verify_hash: str | None = None
     """`md5` or `sha256`: the column to which the hash of the bytes that came must be equal."""
+    digest: str = "sha256"
+    """One of DIGESTS: the hash that is noted, in a column of its name."""
 
     def __post_init__(self) -> None:
         if self.verify_hash is not None and self.verify_hash not in VERIFIED_HASHES:
@@ -58,6 +62,7 @@ def row_options_from(document: Mapping[str, Any]) -> RowOptions:
         encode=EncodeOptions(**document["encode"]),
         duplicates=DuplicatePolicy(**document["duplicates"]),
         verify_hash=document["verify_hash"],
+        digest=document.get("digest", "sha256"),
     )
 
 
@@ -71,7 +76,7 @@ class RowResult:
     """A short fixed phrase; empty on success."""
     image: EncodedImage | None = None
     """Without its bytes, which are in the spool file."""
-    sha256: str | None = None
+    digest: str | None = None
     """Of the bytes that came, hex."""
     duplicate_of: str | None = None
     """The key of the first one like it."""
@@ -161,7 +166,7 @@ def _result_of(row: Row, outcome: Outcome, options: RowOptions, spool: BinaryIO)
     return RowResult(
         SUCCESS,
         image=image,
-        sha256=hashlib.sha256(outcome.body).hexdigest(),
+        digest=hashlib.new(options.digest, outcome.body, usedforsecurity=False).hexdigest(),
         spool_offset=offset,
         spool_bytes=len(data),
     )
@@ -176,9 +181,9 @@ def _mark_duplicates(rows: Sequence[Row], results: Sequence[RowResult], policy: 
     if not policy.looks:
         return
     found = [(row.key, result) for row, result in zip(rows, results, strict=True) if result.status == SUCCESS]
-    sha256s = [result.sha256 or "" for _, result in found]
+    digests = [result.digest or "" for _, result in found]
     dhashes = [(result.image and result.image.dhash) or 0 for _, result in found]
-    for twin in twins_of(sha256s, dhashes, policy):
+    for twin in twins_of(digests, dhashes, policy):
         result = found[twin.position][1]
         result.duplicate_of = found[twin.first][0]
         if twin.action == "drop":

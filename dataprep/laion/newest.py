@@ -5,19 +5,18 @@ Of the rows themselves one bit each is held, for those that were tried again; al
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataprep.checks.laion import files_beside, laion_options
 from dataprep.errors import FormatError, UsageError
+from dataprep.laion.beside import read_beside
 from dataprep.laion.collect import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE
-from dataprep.records import Manifest
+from dataprep.laion.layout import Layout
 from dataprep.storage import Storage
-from dataprep.workspace import RangeFile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +29,7 @@ MAY_PASS = frozenset(
     {"timeout", "connect", "dns", "host busy", "host down", "incomplete", "no answer", "http 408", "http 429"}
 )
 """Reasons for which it may come another time, besides answers of 500 and more."""
+FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
 _COLUMNS = ("key", "status", "error_message")
 
 
@@ -48,7 +48,7 @@ class Choice:
 
     def takes(self, status: str, reason: str) -> bool:
         """Whether a row that ended so is tried again."""
-        if status not in (FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE):
+        if status not in FAILED:
             return False
         if self.everything or self.reasons:
             return self.everything or reason in self.reasons
@@ -69,61 +69,87 @@ def may_pass(reason: str) -> bool:
     return reason in MAY_PASS or reason.startswith("http 5")
 
 
-def rows_to_try(storage: Storage, manifest: Manifest, choice: Choice) -> Iterator[Place]:
+def rows_to_try(storage: Storage, layout: Layout, choice: Choice) -> Iterator[Place]:
     """The rows that a choice takes, in the order of the shards in which they were tried last.
 
     Raises:
         FormatError: A parquet file beside a shard is missing or damaged.
     """
-    options, total = laion_options(manifest), len(manifest.splits[0].shards)
-    base = sum(-(-source["rows"] // options.rows_per_shard) for source in manifest.sources)
-    older = _Older(options.rows_per_shard)
-    for table in _tables(storage, manifest, range(total - 1, base - 1, -1)):
-        try:
-            older.see(table.column("key").to_pylist())
-        except (ValueError, TypeError, IndexError) as error:
-            raise FormatError(
-                f"{storage.url}: keys that are no numbers of rows ({error}); run dataprep verify"
-            ) from error
-    for number, table in zip(range(total), _tables(storage, manifest, range(total)), strict=True):
-        statuses, reasons = (table.column(name).to_pylist() for name in ("status", "error_message"))
-        passed_over = older.in_first_try(number) if number < base else older.in_retry(total - 1 - number)
-        for row, (status, reason) in enumerate(zip(statuses, reasons, strict=True)):
-            if choice.takes(status, reason or "") and not (row < len(passed_over) and passed_over[row]):
-                yield Place(number, row, reason)
+    total = len(layout.parquet_files)
+    newer = _Newer(layout.key_digits, storage.url)
+    retries = _see_retries(storage, layout, newer)
+    for place, table in zip(range(total), _tables(storage, layout, range(total)), strict=True):
+        after = total - 1 - place
+        retried = newer.in_retry(after) if after < retries else None
+        columns = (table.column(name).to_pylist() for name in _COLUMNS)
+        for row, (key, status, message) in enumerate(zip(*columns, strict=True)):
+            if status not in FAILED:
+                continue
+            reason = layout.reason_of(message or "")
+            if choice.takes(status, reason) and not (newer.has(key) if retried is None else retried[row]):
+                yield Place(place, row, reason)
 
 
-class _Older:
-    """Which rows have a newer status elsewhere. Shards of retries are seen from the last one back."""
+def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
+    """Show the shards of retries, the last one first; how many there are. The first one of another kind ends it."""
+    retries, back = 0, range(len(layout.parquet_files) - 1, -1, -1)
+    with closing(_tables(storage, layout, back)) as tables:
+        for place, table in zip(back, tables, strict=True):
+            if not newer.see(layout.numbers[place], table.column("key").to_pylist()):
+                break
+            retries += 1
+    return retries
 
-    def __init__(self, rows_per_shard: int) -> None:
-        self._rows = rows_per_shard
-        self._digits = math.ceil(math.log10(rows_per_shard))
+
+class _Newer:
+    """Which rows have a newer status elsewhere. Shards of retries are seen from the last one back.
+
+    Args:
+        key_digits: Of a row's number, with which a key ends; a shard's number is before it.
+        url: Of the dataset, for errors.
+    """
+
+    def __init__(self, key_digits: int, url: str) -> None:
+        self._digits, self._url = key_digits, url
         self._tried: dict[int, Bits] = {}
         self._retries: list[Bits] = []
 
-    def see(self, keys: Sequence[str]) -> None:
+    def see(self, number: int, keys: Sequence[str]) -> bool:
+        """Take in the rows of a shard; False, and nothing, where they are its own by their keys."""
         import numpy as np
 
-        older = np.zeros(len(keys), np.bool_)
+        if not keys or self._split(keys[0])[0] == number:
+            return False
+        newer = np.zeros(len(keys), np.bool_)
         for position, key in enumerate(keys):
-            shard, row = int(key[: len(key) - self._digits]), int(key[len(key) - self._digits :] or 0)
-            packed = self._tried.setdefault(shard, np.zeros(-(-self._rows // 8), np.uint8))
+            shard, row = self._split(key)
+            packed = self._tried.setdefault(shard, np.zeros(-(-(10**self._digits) // 8), np.uint8))
             byte, bit = row >> 3, np.uint8(1 << (row & 7))
-            older[position] = bool(packed[byte] & bit)
+            newer[position] = bool(packed[byte] & bit)
             packed[byte] |= bit
-        self._retries.append(np.packbits(older, bitorder="little"))
+        self._retries.append(np.packbits(newer, bitorder="little"))
+        return True
 
-    def in_first_try(self, shard: int) -> Bits:
-        return self._unpacked(self._tried.get(shard))
+    def has(self, key: str) -> bool:
+        """Whether a row of the first try was tried again."""
+        shard, row = self._split(key)
+        packed = self._tried.get(shard)
+        return packed is not None and bool(packed[row >> 3] >> (row & 7) & 1)
 
     def in_retry(self, seen: int) -> Bits:
-        return self._unpacked(self._retries[seen])
-
-    def _unpacked(self, packed: Bits | None) -> Bits:
+        """For each row of a shard, by how many were seen before it, whether it was tried once more."""
         import numpy as np
 
-        return np.zeros(0, np.uint8) if packed is None else np.unpackbits(packed, bitorder="little")
+        return np.unpackbits(self._retries[seen], bitorder="little")
+
+    def _split(self, key: str | None) -> tuple[int, int]:
+        """Numbers of shard and row."""
+        if key is None or not key.isdecimal() or len(key) <= self._digits:
+            raise FormatError(
+                f"{self._url}: key {str(key)[:40]!r}, expected numbers of shard and row; restore the files"
+            )
+        cut = len(key) - self._digits
+        return int(key[:cut]), int(key[cut:] or 0)
 
 
 class RowPlaces:
@@ -158,28 +184,10 @@ class RowPlaces:
         return table_of([[place.shard for place in held], [place.row for place in held]], self.schema())
 
 
-def read_beside(storage: Storage, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A parquet file beside a shard, or some columns of it. Raises FormatError."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        source = storage.url_of(name) if storage.is_local else pa.PythonFile(RangeFile(storage, name), mode="r")
-        table = pq.ParquetFile(source, pre_buffer=True).read(columns=columns, use_threads=False)
-        missing = set(columns or ()) - set(table.column_names)
-        if missing:
-            raise ValueError(f"no column {', '.join(sorted(missing))}")
-        return table
-    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise FormatError(f"{storage.url_of(name)}: no readable parquet file ({text}); run dataprep verify") from error
-
-
-def _tables(storage: Storage, manifest: Manifest, numbers: range) -> Iterator[pa.Table]:
+def _tables(storage: Storage, layout: Layout, places: range) -> Generator[pa.Table]:
     """Some columns of many, in their order; over a network several are read at a time."""
     read = partial(read_beside, storage, columns=_COLUMNS)
     at_once = max(1, min(storage.reads_in_flight, 16))
     with ThreadPoolExecutor(at_once, thread_name_prefix="dataprep-rows") as threads:
-        for start in range(0, len(numbers), at_once):
-            some = numbers[start : start + at_once]
-            yield from threads.map(read, (files_beside(manifest, number)[0] for number in some))
+        for start in range(0, len(places), at_once):
+            yield from threads.map(read, (layout.parquet_files[place] for place in places[start : start + at_once]))

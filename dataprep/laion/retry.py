@@ -2,7 +2,8 @@
 
     which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ `_retry/` goes
 
-No file of the finished dataset is touched but those three (revision.py).
+No file of the finished dataset is touched but those three (revision.py). What differs between datasets of ours and
+those that img2dataset wrote is a Layout (layout.py, img2dataset.py).
 
 A new shard has a parquet file and stats of its own, with the rows that were tried and how they ended now; their old
 rows stay where they are as history. So the newest status of a row is that of the last shard whose parquet file has its
@@ -17,29 +18,31 @@ Killed anywhere, the same command goes on: `plan.json` says what was begun. It i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dataprep.checks.laion import files_beside, is_laion, laion_options
+from dataprep.adopt import is_adopted
+from dataprep.checks.laion import laion_options
 from dataprep.errors import ConflictError, FormatError, UsageError
-from dataprep.inspect import readable_manifest
+from dataprep.laion.beside import read_beside
 from dataprep.laion.build import Target, WebFetch, fetch_shard
+from dataprep.laion.collect import RowOptions
 from dataprep.laion.commit import files_of, put_in_place
-from dataprep.laion.newest import Choice, RowPlaces, read_beside, rows_to_try
-from dataprep.laion.plan import LaionOptions
+from dataprep.laion.making import rows_as_made
+from dataprep.laion.newest import Choice, RowPlaces, rows_to_try
 from dataprep.laion.revision import changed, publish_revision
+from dataprep.laion.standing import Standing, open_standing
 from dataprep.manifest import MANIFEST
 from dataprep.records import Manifest, ShardReceipt
-from dataprep.sources.laion import RENAMED, SHARD_DIGITS, Row
-from dataprep.storage import Storage, open_storage
+from dataprep.sources.laion import Row
+from dataprep.storage import Storage
 from dataprep.workspace import (
     RETRY,
     RangeFile,
@@ -50,7 +53,6 @@ from dataprep.workspace import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from dataprep.web.limits import Limits
@@ -67,6 +69,8 @@ class RetryPlan:
     """Of the manifest that it begins with."""
     manifest_sha256: str
     choice: dict[str, Any]
+    making: dict[str, Any] = field(default_factory=dict)
+    """What was said of how img2dataset made its images."""
     shard_rows: tuple[int, ...]
     """Rows of each new shard."""
     first_shard: int
@@ -86,6 +90,7 @@ class RetryJob:
     """Where receipts and rows lie."""
     manifest_sha256: str
     first_shard: int
+    rows: RowOptions
     limits: Limits
 
 
@@ -115,6 +120,7 @@ def retry_failed(
     planned: Planned,
     shard_done: Callable[[ShardReceipt], None],
     log: Callable[[str], None],
+    making: Mapping[str, Any] | None = None,
 ) -> Retried:
     """Try failed rows again, or go on with what an interrupted run began.
 
@@ -126,44 +132,44 @@ def retry_failed(
         planned: Told once.
         shard_done: Told of each new shard.
         log: Takes lines for people.
+        making: How images are made for a dataset of img2dataset, by field of EncodeOptions or RowFilter; what was
+            begun keeps its own.
 
     Raises:
-        UsageError: There is no dataset of a table of URLs.
+        UsageError: There is no dataset of a table of URLs, or it must be said how its images were made.
         ConflictError: Another process has changed the dataset meanwhile.
     """
-    storage = open_storage(url)
+    standing = open_standing(url)
+    storage, manifest = standing.storage, standing.manifest
     storage.remove_stale_spools()
     plan = _read_plan(storage)
-    data = _manifest_data(storage)
-    manifest = laion_manifest(storage)
-    if plan is not None and plan.manifest_sha256 != _sha256(data):
+    if plan is not None and plan.manifest_sha256 != standing.sha256:
         if manifest.revision > plan.revision:
             log(f"revision {plan.revision + 1} stands already: an earlier run was interrupted when all was done")
         _clean_up(storage, plan)
         if manifest.revision == plan.revision + 1:
             return Retried(manifest=manifest, rows=0, came=0, shards=0)
         plan = None
-    plan = plan or _begin(storage, manifest, _sha256(data), choice)
+    said = dict(making or {})
+    given = said if plan is None else plan.making
+    rows = _row_options(standing, given, log)
+    plan = plan or _begin(standing, choice, said)
     if plan is None:
         return Retried(manifest=manifest, rows=0, came=0, shards=0)
-    if plan.choice != asdict(choice):
-        log(f"going on with the rows that an interrupted run chose: {plan.choice}")
+    if plan.making != given:  # another process has begun meanwhile
+        rows = _row_options(standing, plan.making, log)
+    told = plan.choice | plan.making
+    if told != _document(choice) | said:
+        text = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        log(f"going on with what an interrupted run was told: {text or 'nothing'}")
     done = finished_shards(storage, plan.root)
     planned(plan.shard_rows, done)
     missing = [index for index in range(len(plan.shard_rows)) if index not in done]
     if missing:
-        job = RetryJob(storage.url, plan.root, plan.manifest_sha256, plan.first_shard, limits)
+        job = RetryJob(storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits)
         for receipt in engine(job, missing):
             shard_done(receipt)
-    return _finish(storage, plan, data, manifest)
-
-
-def laion_manifest(storage: Storage) -> Manifest:
-    """The manifest of a dataset whose rows can be tried again. Raises UsageError for another one."""
-    manifest = readable_manifest(storage)
-    if not is_laion(manifest):
-        raise UsageError(f"{storage.url}: {manifest.name} was not fetched from the web; expected a dataset of laion")
-    return manifest
+    return _finish(standing, plan)
 
 
 def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
@@ -179,12 +185,12 @@ def _retrier(job: RetryJob) -> _Retrier:
 
 class _Retrier:
     def __init__(self, job: RetryJob) -> None:
-        self._job, self._storage = job, open_storage(job.url)
-        if _sha256(_manifest_data(self._storage)) != job.manifest_sha256:
+        standing = open_standing(job.url)
+        self._job, self._storage, self._layout = job, standing.storage, standing.layout
+        if standing.sha256 != job.manifest_sha256:
             raise ConflictError(changed(self._storage))
-        self._manifest = laion_manifest(self._storage)
-        options = laion_options(self._manifest)
-        self._target = Target(self._storage, job.root, self._manifest.format, options)
+        names, schema = self._layout.names, self._layout.schema
+        self._target = Target(self._storage, job.root, standing.manifest.format, names, job.rows, schema)
         self._web = WebFetch(job.limits)
         self._places = _open_rows(self._storage, job.root)
 
@@ -199,23 +205,13 @@ class _Retrier:
         statuses: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         for shard, group in groupby(pairs, key=itemgetter(0)):
-            table = read_beside(self._storage, files_beside(self._manifest, shard)[0])
-            table = table.take([row for _, row in group])
-            rows += _rows_of(table, self._target.options)
-            statuses.update(table.column("status").to_pylist())
-            reasons.update(table.column("error_message").to_pylist())
+            table = read_beside(self._storage, self._layout.parquet_files[shard])
+            for fields in table.take([row for _, row in group]).to_pylist():
+                rows.append(self._layout.row_of(fields))
+                statuses[fields["status"]] += 1
+                reasons[self._layout.reason_of(fields["error_message"] or "")] += 1
         before = {"statuses": dict(sorted(statuses.items())), "reasons": dict(sorted(reasons.items()))}
         return fetch_shard(self._target, index, self._job.first_shard + index, rows, self._web, before)
-
-
-def _rows_of(table: pa.Table, options: LaionOptions) -> Iterator[Row]:
-    """Rows of the table of URLs, from those of a parquet file beside a shard."""
-    names = dict(zip((column.name for column in options.carried), options.schema.carried, strict=True))
-    columns = {role: role if role in RENAMED else names[name].name for role, name in options.columns.items()}
-    carried = [column.name for column in options.schema.carried]
-    for fields in table.to_pylist():
-        roles = {role: fields[name] for role, name in columns.items()}
-        yield Row(fields["key"], roles, tuple(fields[name] for name in carried))
 
 
 # The plan
@@ -235,20 +231,32 @@ def _read_plan(storage: Storage) -> RetryPlan | None:
     return plan
 
 
-def _begin(storage: Storage, manifest: Manifest, manifest_sha256: str, choice: Choice) -> RetryPlan | None:
+def _row_options(standing: Standing, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
+    """What becomes of a row: as the manifest says, or as img2dataset would have it. Raises UsageError."""
+    if is_adopted(standing.manifest):
+        return rows_as_made(standing, making, log)
+    if making:
+        flag = next(iter(making)).replace("_", "-")
+        raise UsageError(f"--{flag}: how {standing.storage.url} makes its images stands in its manifest; leave it out")
+    return laion_options(standing.manifest).rows
+
+
+def _begin(standing: Standing, choice: Choice, making: Mapping[str, Any]) -> RetryPlan | None:
     """Choose rows and store which; None where there are none."""
-    chosen = rows_to_try(storage, manifest, choice)
+    storage, layout = standing.storage, standing.layout
+    chosen = rows_to_try(storage, layout, choice)
     first = next(chosen, None)
     if first is None:
         storage.delete_tree(RETRY)  # what an interrupted cleaning up left
         return None
-    options, shards = laion_options(manifest), len(manifest.splits[0].shards)
-    places = RowPlaces(options.rows_per_shard)
+    shards = len(layout.parquet_files)
+    places = RowPlaces(layout.shard_rows)
     plan = RetryPlan(
         id=uuid.uuid4().hex,
-        revision=manifest.revision,
-        manifest_sha256=manifest_sha256,
-        choice=asdict(choice),
+        revision=standing.manifest.revision,
+        manifest_sha256=standing.sha256,
+        choice=_document(choice),
+        making=dict(making),
         shard_rows=(),
         first_shard=shards,
     )
@@ -256,7 +264,7 @@ def _begin(storage: Storage, manifest: Manifest, manifest_sha256: str, choice: C
     publish_row_groups(storage, _rows_file(plan.root), tables, places.schema())
     plan = replace(plan, shard_rows=tuple(places.shard_rows))
     total = shards + len(plan.shard_rows)
-    if max(SHARD_DIGITS, len(str(total))) != options.shard_digits:
+    if len(str(layout.names.offset + total)) > layout.names.digits:
         storage.delete_tree(plan.root)
         raise UsageError(
             f"{storage.url}: {total:,} shards have longer numbers than the {shards:,} there, whose names would change; "
@@ -271,6 +279,11 @@ def _begin(storage: Storage, manifest: Manifest, manifest_sha256: str, choice: C
         if info.name != RETRY_JSON and not info.name.startswith(f"{plan.root}/"):
             storage.delete(info.name)
     return plan
+
+
+def _document(choice: Choice) -> dict[str, Any]:
+    """As it comes back from JSON."""
+    return {"reasons": list(choice.reasons), "everything": choice.everything}
 
 
 def _rows_file(root: str) -> str:
@@ -289,14 +302,15 @@ def _open_rows(storage: Storage, root: str) -> pq.ParquetFile:
 # What it ends with
 
 
-def _finish(storage: Storage, plan: RetryPlan, data: bytes, manifest: Manifest) -> Retried:
+def _finish(standing: Standing, plan: RetryPlan) -> Retried:
     """Sum up, and publish the next revision; where nothing came, remove what was written."""
+    storage, manifest = standing.storage, standing.manifest
     new = _sum_up(storage, plan)
     rows = sum(plan.shard_rows)
     came = sum(receipt.samples for receipt in new)
     if came:
-        manifest = publish_revision(storage, plan.root, data, manifest, new)
-    elif _manifest_data(storage) == data:
+        manifest = publish_revision(standing, plan.root, new)
+    elif storage.read(MANIFEST) == standing.data:
         for receipt in new:
             for info in files_of(receipt):
                 storage.delete(info.name)
@@ -322,14 +336,3 @@ def _clean_up(storage: Storage, plan: RetryPlan) -> None:
     storage.delete(RETRY_JSON)
     storage.delete_tree(RETRY)
     storage.remove_stale_spools()
-
-
-def _manifest_data(storage: Storage) -> bytes:
-    try:
-        return storage.read(MANIFEST)
-    except FileNotFoundError:
-        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL") from None
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dataprep.checks.laion import laion_options
 from dataprep.checksums import digests_of
 from dataprep.errors import ConflictError
 from dataprep.index import open_index
 from dataprep.laion.commit import entries_of, fetched, placing
-from dataprep.laion.finish import tfds_files
+from dataprep.laion.standing import Standing
 from dataprep.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, shard_entry
 from dataprep.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.storage import ObjectInfo, Storage
@@ -27,16 +26,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def publish_revision(
-    storage: Storage, root: str, data: bytes, manifest: Manifest, new: Sequence[ShardReceipt]
-) -> Manifest:
+def publish_revision(standing: Standing, root: str, new: Sequence[ShardReceipt]) -> Manifest:
     """Write the revision of a dataset that has these shards, too.
 
     Args:
-        storage: Of the dataset.
+        standing: The dataset, as it was read.
         root: Folder of their receipts.
-        data: The manifest's bytes, as they were read.
-        manifest: What they say.
         new: Receipts of the shards, which are put in place if need be.
 
     Returns:
@@ -45,27 +40,28 @@ def publish_revision(
     Raises:
         ConflictError: Another process has changed the dataset meanwhile.
     """
+    storage, manifest = standing.storage, standing.manifest
     place = placing(storage)
     for receipt in new:
         place(receipt)
     split = _grown(manifest.splits[0], new, _replace_index(storage, root, len(new), manifest.splits[0]))
-    written = tfds_files(manifest.format, laion_options(manifest), split)
+    described = standing.layout.described(split)
     files = {entry["file"]: entry for entry in manifest.files}
     files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
-    files |= {name: bytes_entry(name, content) for name, content in written.items()}
-    networks = {network for receipt in new for network in fetched(receipt).allow_networks}
+    files |= {name: bytes_entry(name, content.after) for name, content in described.items()}
+    networks = set(manifest.options.get("allow_networks", ()))
+    networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
     grown = replace(
         manifest,
         schema_version=SCHEMA_VERSION,
         revision=manifest.revision + 1,
-        options=manifest.options | {"allow_networks": sorted(networks.union(manifest.options["allow_networks"]))},
+        options=manifest.options | {"allow_networks": sorted(networks)},
         splits=(split,),
         files=tuple(files[name] for name in sorted(files)),
     )
-    old = tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
-    for name, content in written.items():
-        _replace(storage, name, content, old[name])
-    _replace(storage, MANIFEST, manifest_bytes(grown), data)
+    for name, content in described.items():
+        _replace(storage, name, content.after, content.before)
+    _replace(storage, MANIFEST, manifest_bytes(grown), standing.data)
     return grown
 
 

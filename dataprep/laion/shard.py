@@ -4,7 +4,8 @@
     train/00012.parquet             every row, with its status and reason
     train/00012_stats.json          rows by status and by reason; no times, so that equal shards are equal files
 
-A name holds the shard's number alone: what a later run adds renames nothing.
+A name holds the shard's number alone: what a later run adds renames nothing. To what img2dataset wrote shards are added
+under its own names, with the columns that it has.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dataprep.formats.example import (
 )
 from dataprep.formats.ustar import BLOCK_BYTES, header, member
 from dataprep.laion.collect import (
+    DIGESTS,
     DUPLICATE,
     FAILED_TO_DOWNLOAD,
     FAILED_TO_RESIZE,
@@ -42,6 +44,7 @@ from dataprep.laion.collect import (
     RowResult,
     read_image,
 )
+from dataprep.laion.names import built_names
 from dataprep.records import NO_LABEL, Placement
 from dataprep.sources.laion import LaionTables, Row
 from dataprep.sources.tables import Column, Kind
@@ -50,7 +53,7 @@ from dataprep.workspace import index_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_RESULT_FIELDS = (
+RESULT_FIELDS = (
     Column("caption", "string"),
     Column("url", "string"),
     Column("key", "string"),
@@ -65,7 +68,7 @@ _RESULT_FIELDS = (
 )
 """In img2dataset's order, after the columns that are carried."""
 _TWIN_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
-_TAKEN = frozenset(column.name for column in (*_RESULT_FIELDS, *_TWIN_FIELDS)) | {"txt", "jpg", "png", "webp"}
+_TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_TWIN_FIELDS)) | {"txt", "jpg", "png", "webp"}
 _ABSENT: dict[Kind, Any] = {"string": "", "int": -1, "float": -1.0}
 """In records, whose fields are never null: Hugging Face infers a schema from the first few, TFDS has no null at all."""
 _MAX_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -73,7 +76,7 @@ _MAX_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardSchema:
-    """What the rows of all shards of a build look like."""
+    """What the rows of all shards of a dataset look like."""
 
     image_name: str
     """`jpg`, `png` or `webp`: extension of members, name of the feature."""
@@ -81,11 +84,24 @@ class ShardSchema:
     """The table's columns, as they are named in records: `table_key` where a name is taken."""
     twins: bool
     """Whether duplicates were looked for."""
+    results: tuple[Column, ...] = RESULT_FIELDS
+    """The columns after those; img2dataset writes some of them."""
+    arrow_types: tuple[str, ...] = ()
+    """Of the parquet file's columns, where another tool chose them."""
+    json_nulls: bool = False
+    """Whether `key.json` holds null for what is absent, as img2dataset's does."""
+    texts: frozenset[str] = frozenset()
+    """Columns that are texts in TFRecords, whatever they hold: img2dataset found no value, and wrote empty ones."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """Of the parquet file, and of each record."""
-        return (*self.carried, *_RESULT_FIELDS, *(_TWIN_FIELDS if self.twins else ()))
+        return (*self.carried, *self.results, *(_TWIN_FIELDS if self.twins else ()))
+
+    @property
+    def has_captions(self) -> bool:
+        """Whether samples have a text of their own."""
+        return any(column.name == "caption" for column in self.results)
 
 
 class Record(NamedTuple):
@@ -117,35 +133,35 @@ def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSc
 
 def shard_file(format_name: str, split: str, index: int, digits: int) -> str:
     """The samples' file, relative to the dataset's root."""
-    number = f"{index:0{digits}d}"
-    return f"{split}/{number}.tar" if format_name == "webdataset" else f"laion-{split}.tfrecord-{number}"
+    return built_names(format_name, split, digits).samples_file(index)
 
 
 def parquet_file(split: str, index: int, digits: int) -> str:
     """The file of all rows beside a shard."""
-    return f"{split}/{index:0{digits}d}.parquet"
+    return built_names("webdataset", split, digits).parquet_file(index)
 
 
 def stats_file(split: str, index: int, digits: int) -> str:
     """The file of counts beside a shard."""
-    return f"{split}/{index:0{digits}d}_stats.json"
+    return built_names("webdataset", split, digits).stats_file(index)
 
 
 def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:
     """A row's values of `schema.columns`; None where there is none."""
     image = result.image
-    sizes = (image.width, image.height, image.original_width, image.original_height) if image else (None,) * 4
-    values = (
-        *row.carried,
-        row.roles.get("caption"),
-        row.roles["url"],
-        row.key,
-        result.status,
-        result.reason or None,
-        *sizes,
-        image.exif if image else None,
-        result.sha256,
-    )
+    found = {
+        "caption": row.roles.get("caption"),
+        "url": row.roles["url"],
+        "key": row.key,
+        "status": result.status,
+        "error_message": result.reason or None,
+        "width": image.width if image else None,
+        "height": image.height if image else None,
+        "original_width": image.original_width if image else None,
+        "original_height": image.original_height if image else None,
+        "exif": image.exif if image else None,
+    } | dict.fromkeys(DIGESTS, result.digest)
+    values = (*row.carried, *(found[column.name] for column in schema.results))
     if not schema.twins:
         return values
     dhash = None if image is None or image.dhash is None else f"{image.dhash:016x}"
@@ -184,18 +200,24 @@ def write_samples(
 def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
     """`key.jpg`, `key.json` and `key.txt`, as webdataset's writer would order them."""
     fields = _present(values, schema)
-    key, document = fields["key"].encode(), json.dumps(fields, indent=4).encode()
-    caption = fields["caption"].encode()
-    tail = member(key, b".json", document) + member(key, b".txt", caption)
+    written = dict(zip(fields, values, strict=True)) if schema.json_nulls else fields
+    key = fields["key"].encode()
+    tail = member(key, b".json", json.dumps(written, indent=4).encode())
+    if schema.has_captions:
+        tail += member(key, b".txt", fields["caption"].encode())
     padding = bytes(-len(image) % BLOCK_BYTES)
     return Record(header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
 
 
 def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
     """A framed tf.train.Example: the image, `txt`, and a feature a column, sorted by name."""
-    fields = _present(values, schema) | {"txt": values[[column.name for column in schema.columns].index("caption")]}
-    fields["txt"] = fields["txt"] or ""
+    fields = _present(values, schema)
     kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
+    for column, value in zip(schema.columns, values, strict=True):
+        if column.name in schema.texts:
+            kinds[column.name], fields[column.name] = "string", "" if value is None else str(value)
+    if schema.has_captions:
+        fields["txt"] = fields["caption"]
     before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
     after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
     opening = map_entry_before(schema.image_name.encode(), len(image))
@@ -231,8 +253,11 @@ def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: Shar
     arrow = arrow_schema(schema)
     values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
     columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
+    table = table_of(columns, arrow)
+    if schema.arrow_types:
+        table = _retyped(table, schema.arrow_types)
     sink = io.BytesIO()
-    pq.write_table(table_of(columns, arrow), sink)
+    pq.write_table(table, sink)
     return sink.getvalue()
 
 
@@ -265,6 +290,19 @@ def stats_json(
         "status_dict": reasons,
     }
     return json.dumps(document | ({"before": before} if before else {}), indent=4).encode()
+
+
+def _retyped(table: pa.Table, types: Sequence[str]) -> pa.Table:
+    """The columns in the types of another tool, which has one of its own for those that it found without a value."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, values, alias in zip(table.column_names, table.columns, types, strict=True):
+        if alias != "null":
+            columns[name] = values.cast(pa.type_for_alias(alias))
+        else:
+            columns[name] = values if values.null_count < len(values) else pa.nulls(len(values))
+    return pa.table(columns)
 
 
 def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:

@@ -4,16 +4,19 @@ outcomes = fetch_many((Request(row, url) for row, url in rows), Limits(contact="
 async with contextlib.aclosing(outcomes):
     async for outcome in outcomes:
         ...
+
+Several tables at once, within the same limits: a `Fetcher`, and its `fetch_many` for each.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import resource
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from urllib.parse import urljoin
 
 import aiohttp
@@ -39,57 +42,24 @@ _ERRORS = (aiohttp.ClientError, OSError, ValueError, AssertionError, LookupError
 
 
 async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
-    """Fetches all, in no order: exactly one outcome for each request.
-
-    Requests are drawn as they are begun, at most `limits.in_flight` ahead of what the caller has taken; while the
-    caller takes none, none is begun. The caller does nothing slow on this thread: deadlines run on.
-    Closing it early (`contextlib.aclosing`) cancels what is under way.
+    """Fetches all, in no order: exactly one outcome for each request; see `Fetcher.fetch_many`.
 
     Args:
         known: What earlier calls in this process learnt of hosts.
     """
-    known = known or Known()
-    _allow_sockets(limits.in_flight)
-    slots = asyncio.Semaphore(limits.in_flight)
-    ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
-    tasks: set[asyncio.Task[Outcome | None]] = set()
-
-    def start(coroutine: Any) -> asyncio.Task[Outcome | None]:
-        task: asyncio.Task[Outcome | None] = asyncio.create_task(coroutine)
-        tasks.add(task)
-        task.add_done_callback(ended.put_nowait)
-        return task
-
-    async def feed(fetcher: _Fetcher) -> None:
-        for request in requests:
-            await slots.acquire()
-            start(fetcher.fetch(request))
-
-    async with _session(limits, known) as session:
-        fetcher = _Fetcher(session, limits, known)
-        try:
-            start(feed(fetcher))
-            while tasks:
-                task = await ended.get()
-                tasks.discard(task)
-                if outcome := task.result():
-                    num_bytes = len(outcome.body or b"")
-                    yield outcome
-                    del outcome, task  # the body is the caller's now
-                    fetcher.memory.give(num_bytes)
-                    slots.release()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await known.stop()
+    async with Fetcher(limits, known) as fetcher:
+        outcomes = cast("AsyncGenerator[Outcome]", fetcher.fetch_many(requests))
+        async with aclosing(outcomes):
+            async for outcome in outcomes:
+                yield outcome
+                del outcome  # the body is the caller's now
 
 
 def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         resolver=CheckedResolver(limits.allow_networks, limits.nameservers, known.names),
         use_dns_cache=False,
-        socket_factory=functools.partial(checked_socket, allow_networks=limits.allow_networks),
+        socket_factory=partial(checked_socket, allow_networks=limits.allow_networks),
         ssl=limits.verify_tls,
         limit=0,  # `in_flight` and each host's gate are the limits
         keepalive_timeout=KEPT_ALIVE_S,
@@ -116,16 +86,77 @@ def _allow_sockets(in_flight: int) -> None:
         )
 
 
-class _Fetcher:
-    """One call's: its session, its hosts' gates, its memory."""
+class Fetcher:
+    """One event loop's: its session, its hosts' gates, its memory. An asynchronous context manager.
 
-    def __init__(self, session: aiohttp.ClientSession, limits: Limits, known: Known) -> None:
-        self._session, self._limits, self._known = session, limits, known
+    Args:
+        limits: Of all that is fetched at one time.
+        known: What was learnt of hosts before; one fetcher may use it at a time.
+    """
+
+    def __init__(self, limits: Limits, known: Known | None = None) -> None:
+        self._limits, self._known = limits, known or Known()
         self._gates = Gates(limits)
-        self.memory = Memory(limits.memory_bytes)
+        self._memory = Memory(limits.memory_bytes)
+        self._slots = asyncio.Semaphore(limits.in_flight)
 
-    async def fetch(self, request: Request) -> Outcome:
-        """One row's outcome; its body is taken from `memory`."""
+    async def __aenter__(self) -> Fetcher:
+        _allow_sockets(self._limits.in_flight)
+        self._session = _session(self._limits, self._known)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._known.stop()
+        await self._session.close()
+
+    async def fetch_many(self, requests: Iterable[Request]) -> AsyncIterator[Outcome]:
+        """Fetches all, in no order: exactly one outcome for each request.
+
+        Requests are drawn as they are begun, at most `limits.in_flight` ahead of what the caller has taken; while the
+        caller takes none, none is begun. The caller does nothing slow on this thread: deadlines run on.
+        Closing it early (`contextlib.aclosing`) cancels what is under way.
+        """
+        ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
+        tasks: set[asyncio.Task[Outcome | None]] = set()
+
+        def start(coroutine: Coroutine[Any, Any, Outcome | None]) -> asyncio.Task[Outcome | None]:
+            task = asyncio.create_task(coroutine)
+            tasks.add(task)
+            task.add_done_callback(ended.put_nowait)
+            return task
+
+        async def feed() -> None:
+            for request in requests:
+                await self._slots.acquire()
+                start(self._fetch(request))
+
+        feeding = start(feed())
+        try:
+            while tasks:
+                task = await ended.get()
+                tasks.discard(task)
+                if outcome := task.result():
+                    num_bytes = len(outcome.body or b"")
+                    try:
+                        yield outcome
+                    finally:
+                        del outcome, task  # the body is the caller's now
+                        self._give_back(num_bytes)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for task in tasks - {feeding}:
+                taken = None if task.cancelled() or task.exception() else task.result()
+                self._give_back(len(taken.body or b"") if taken else 0)
+
+    def _give_back(self, num_bytes: int) -> None:
+        """The memory and the slot of a row whose outcome was taken, or never will be."""
+        self._memory.give(num_bytes)
+        self._slots.release()
+
+    async def _fetch(self, request: Request) -> Outcome:
+        """One row's outcome; its body stays taken from the memory."""
         try:
             body, url = await self._follow(request.url, image=True)
         except Failed as failure:
@@ -153,27 +184,30 @@ class _Fetcher:
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
     async def _rules(self, url: URL) -> Rules:
-        """What the host's robots.txt says, asked for once; RFC 9309, 2.3.1, for those that do not answer with one."""
+        """What the host's robots.txt says, asked for once."""
+        return await self._known.robots.get(f"{url.scheme}://{url.raw_authority}", partial(self._ask_rules, url))
 
-        async def make() -> Rules:
-            agent = self._limits.agent
-            try:
-                body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
-            except Failed as failure:
-                if failure.status is Status.REDIRECT:
-                    return rules_of(agent, 404)
-                if failure.status is Status.HTTP and failure.http_code:
-                    return rules_of(agent, failure.http_code)
-                raise failure.again("robots.txt: ") from None
-            return rules_of(agent, 200, body)
-
-        return await self._known.robots.get(str(url.origin()), make)
+    async def _ask_rules(self, url: URL) -> Rules:
+        """RFC 9309, 2.3.1, for hosts that do not answer with rules."""
+        agent = self._limits.agent
+        try:
+            body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
+        except Failed as failure:
+            if failure.status is Status.REDIRECT:
+                return rules_of(agent, 404)
+            if failure.status is Status.HTTP and failure.http_code:
+                return rules_of(agent, failure.http_code)
+            raise failure.again("robots.txt: ") from None
+        return rules_of(agent, 200, body)
 
     async def _ask(self, url: URL, gate: Gate, until_s: float, *, image: bool) -> bytes | str:
         """The body, or the Location of a redirect, asked for again while the host is busy."""
         for attempt in range(self._limits.retries + 1):
-            async with gate.turn(until_s):
+            await gate.enter(until_s)
+            try:
                 answer = await self._get(url, gate, image=image)
+            finally:
+                gate.leave()
             if isinstance(answer, bytes | str):
                 return answer
             code, asked_s = answer
@@ -221,15 +255,17 @@ class _Fetcher:
             whole = await _read(response, limit_bytes, image=image)
             kept_bytes = len(whole) if image else 0
         finally:
-            self.memory.give(reserved_bytes - kept_bytes)
+            self._memory.give(reserved_bytes - kept_bytes)
         return whole
 
     async def _take(self, num_bytes: int, deadline: asyncio.Timeout) -> None:
         """Takes memory; the deadline stands still, for it is the caller who is waited for and not the host."""
+        if self._memory.take_now(num_bytes):
+            return
         loop = asyncio.get_running_loop()
         left_s = (deadline.when() or 0.0) - loop.time()
         deadline.reschedule(None)
-        await self.memory.take(num_bytes)
+        await self._memory.take(num_bytes)
         deadline.reschedule(loop.time() + left_s)
 
 

@@ -13,10 +13,16 @@ class Memory:
         self._free_bytes = num_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def take_now(self, num_bytes: int) -> bool:
+        """Takes so many bytes if they are free and nobody waits; whether it did."""
+        if self._waiting or num_bytes > self._free_bytes:
+            return False
+        self._free_bytes -= num_bytes
+        return True
+
     async def take(self, num_bytes: int) -> None:
         """Waits until so many bytes are free, and takes them."""
-        if not self._waiting and num_bytes <= self._free_bytes:
-            self._free_bytes -= num_bytes
+        if self.take_now(num_bytes):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((num_bytes, granted))

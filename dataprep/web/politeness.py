@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import deque
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from weakref import WeakValueDictionary
 
 from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Failed, Status
 
+DOWN_S = 60.0
+"""How long a host that gave no answers is left alone: the rest of its rows in an ordinary shard."""
+HOSTS_KEPT = 20_000
+"""More than a shard has, in 15 MB; of older ones only those that a row waits for."""
 _LATE = "no turn at its host in time"
 
 
@@ -23,10 +27,10 @@ class Gate:
         self._interval_s = 1 / limits.host_per_s
         self._next_s = 0.0
         self._unanswered = 0
+        self._down_until_s = 0.0
 
-    @asynccontextmanager
-    async def turn(self, until_s: float) -> AsyncIterator[None]:
-        """Holds one of the host's connections, from the moment when the next request may begin.
+    async def enter(self, until_s: float) -> None:
+        """Takes one of the host's connections, until `leave`, and waits for the moment when its request may begin.
 
         Args:
             until_s: The event loop's time from which on it is too late.
@@ -34,16 +38,23 @@ class Gate:
         Raises:
             Failed: HOST_BUSY or HOST_DOWN.
         """
-        try:
-            async with asyncio.timeout_at(until_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Failed(Status.HOST_BUSY, _LATE) from None
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise Failed(Status.HOST_BUSY, _LATE) from None
+        else:
+            await self._slots.acquire()  # at once
         try:
             await self._spacing(until_s)
-            yield
-        finally:
-            self._slots.release()
+        except BaseException:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Gives the connection back."""
+        self._slots.release()
 
     def pause(self, pause_s: float) -> None:
         """Lets no request begin for so long."""
@@ -56,18 +67,21 @@ class Gate:
     def note(self, *, answered: bool) -> None:
         """How a request fared."""
         self._unanswered = 0 if answered else self._unanswered + 1
+        if self._unanswered >= self._limits.host_failures:
+            self._down_until_s = asyncio.get_running_loop().time() + DOWN_S
 
     async def _spacing(self, until_s: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if self._unanswered >= self._limits.host_failures:
+            now_s = loop.time()
+            if self._unanswered >= self._limits.host_failures and now_s < self._down_until_s:
                 raise Failed(Status.HOST_DOWN, f"its host left {self._unanswered} requests without an answer")
-            if max(self._next_s, loop.time()) >= until_s:
+            if max(self._next_s, now_s) >= until_s:
                 raise Failed(Status.HOST_BUSY, _LATE)
-            if (wait_s := self._next_s - loop.time()) <= 0:
+            if self._next_s <= now_s:
                 break
-            await asyncio.sleep(wait_s)
-        self._next_s = loop.time() + self._interval_s
+            await asyncio.sleep(self._next_s - now_s)
+        self._next_s = now_s + self._interval_s
 
 
 class Gates:
@@ -75,14 +89,17 @@ class Gates:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._gates: dict[str, Gate] = {}
+        self._gates: WeakValueDictionary[str, Gate] = WeakValueDictionary()
+        self._kept: deque[Gate] = deque(maxlen=HOSTS_KEPT)
 
     def of(self, host: str) -> Gate:
         """The one gate of a host."""
         host = host.rstrip(".")
-        if host not in self._gates:
-            self._gates[host] = Gate(self._limits)
-        return self._gates[host]
+        gate = self._gates.get(host)
+        if gate is None:
+            gate = self._gates[host] = Gate(self._limits)
+            self._kept.append(gate)
+        return gate
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

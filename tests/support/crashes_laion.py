@@ -30,6 +30,7 @@ from dataprep.storage import open_storage
 from dataprep.workspace import finished_shards
 from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.crashes import _workers, stop_everywhere
+from tests.support.img2dataset import MADE_SO, write_img2dataset
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
 from tests.support.stopping import STOPPED, stop_at
 
@@ -97,15 +98,18 @@ def reader_faults(output: Path) -> list[str]:
         return ["no manifest"]
     split = manifest.splits[0]
     named = {shard["file"]: shard["bytes"] for shard in split.shards}
-    named |= {entry["file"]: entry["bytes"] for entry in manifest.files if entry["file"].startswith("train/")}
+    beside = (entry for entry in manifest.files if not entry["file"].endswith(("info.json", "features.json")))
+    named |= {entry["file"]: entry["bytes"] for entry in beside}
     faults = [name for name, num_bytes in named.items() if (output / name).stat().st_size != num_bytes]
     groups = open_index(storage, split.name).group_rows
     if groups[: len(split.shards)] != [shard["samples"] for shard in split.shards]:
         faults.append(f"index of {len(groups)} row groups")
     if manifest.format == "tfrecord":
         info = json.loads((output / "dataset_info.json").read_text())
-        lengths = info["splits"][0]["shardLengths"]
-        faults += [f"shard {n}" for n in range(len(lengths)) if not (output / f"laion-train.tfrecord-{n:05d}").exists()]
+        entry, words = info["splits"][0], {"DATASET": info["name"], "SPLIT": "train", "FILEFORMAT": "tfrecord"}
+        for number in range(len(entry["shardLengths"])):
+            name = entry["filepathTemplate"].format(**words, SHARD_INDEX=f"{number:05d}")
+            faults += [] if (output / name).exists() else [name]
     return faults
 
 
@@ -153,6 +157,7 @@ def crash_cases() -> Iterator[tuple[str, Callable[[Path], str]]]:
         yield f"50 kills, {fmt}", partial(_fifty_kills, fmt)
         yield f"builds stopped at every commit boundary, {fmt}", partial(_every_boundary, fmt)
         yield f"retries stopped at every commit boundary, {fmt}", partial(_every_retry_boundary, fmt)
+        yield f"the same of img2dataset's output, {fmt}", partial(_every_adopted_boundary, fmt)
 
 
 def _fifty_kills(fmt: str, folder: Path) -> str:
@@ -177,6 +182,10 @@ def _every_retry_boundary(fmt: str, folder: Path) -> str:
     return f"{stop_retries_of(fmt, folder, 1)} stops"
 
 
+def _every_adopted_boundary(fmt: str, folder: Path) -> str:
+    return f"{stop_adopted_retries_of(fmt, folder, 1)} stops"
+
+
 def stop_retries_of(fmt: str, folder: Path, every: int) -> int:
     """`stop_retries` of a table of which every third row failed at first."""
     output = folder / "out"
@@ -184,13 +193,28 @@ def stop_retries_of(fmt: str, folder: Path, every: int) -> int:
         web.faults = dict.fromkeys(range(0, 40, 3), 503)
         assert dataprep(*laion_arguments(web.write_table(folder / "t.parquet", 40), output, fmt)).returncode == 0
         web.faults = {9: 404}
-        arguments = ["retry-failed", output, *WEB, "--workers", 1, "--json"]
-        shutil.copytree(output, folder / "before")
-        assert dataprep(*arguments).returncode == 0
-        expected = digests(output)
-        shutil.rmtree(output)
-        (folder / "before").rename(output)
-        return stop_retries(arguments, output, expected, every)
+        return _stop_retries_of(output, every)
+
+
+def stop_adopted_retries_of(fmt: str, folder: Path, every: int) -> int:
+    """The same of what img2dataset wrote."""
+    output = folder / "out"
+    with picture_web() as web:
+        web.faults = dict.fromkeys(range(0, 40, 3), 503)
+        assert dataprep("adopt", write_img2dataset(web, output, fmt, 40)).returncode == 0
+        web.faults = {9: 404}
+        return _stop_retries_of(output, every, *MADE_SO)
+
+
+def _stop_retries_of(output: Path, every: int, *more: object) -> int:
+    arguments = ["retry-failed", output, *WEB, *more, "--workers", 1, "--json"]
+    before = output.with_name("before")
+    shutil.copytree(output, before)
+    assert dataprep(*arguments).returncode == 0
+    expected = digests(output)
+    shutil.rmtree(output)
+    before.rename(output)
+    return stop_retries(arguments, output, expected, every)
 
 
 def _run_and_kill(rng: random.Random, arguments: list[str]) -> bool:

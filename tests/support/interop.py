@@ -47,6 +47,12 @@ def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
     return _in_process("tensorflow", _tfds, directory, split)
 
 
+def read_features_with_tfds(directory: Path, split: str = "train") -> list[dict[str, Any]]:
+    """All features of a split's samples by TFDS, as Python values, images as the bytes that are stored; every image is
+    decoded, too."""
+    return _in_process("tensorflow", _tfds_features, directory, split)
+
+
 def describe_with_tfds(directory: Path) -> dict[str, Any]:
     """What TFDS takes a directory for: its name, version, samples by split, class names, features and texts."""
     return _in_process("tensorflow", _tfds_description, directory)
@@ -144,6 +150,23 @@ def _tfds(directory: Path, split: str) -> list[Read]:
         if seen["image"].shape != pixels.shape or seen["key"] != example["key"]:
             raise ValueError(f"{key}: {seen['image'].shape} decoded by TFDS, {pixels.shape} by Pillow")
         read.append((key, int(example.get("label", NO_LABEL)), _sha256(example["image"])))
+    return read
+
+
+def _tfds_features(directory: Path, split: str) -> list[dict[str, Any]]:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(directory)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    images = [name for name, feature in builder.info.features.items() if isinstance(feature, tfds.features.Image)]
+    decoders = {name: tfds.decode.SkipDecoding() for name in images}
+    stored = builder.as_dataset(split=split, decoders=decoders, read_config=config).as_numpy_iterator()
+    decoded = builder.as_dataset(split=split, read_config=config).as_numpy_iterator()
+    read = []
+    for example, seen in zip(stored, decoded, strict=True):
+        if any(seen[name].ndim != 3 for name in images):
+            raise ValueError(f"{example['key']}: images that are no arrays of three dimensions")
+        read.append({name: value if isinstance(value, bytes) else value.tolist() for name, value in example.items()})
     return read
 
 

@@ -72,7 +72,7 @@ def test_one_end_a_row(table):
         ("filtered", "punsafe"),
     ]
     assert results[3].duplicate_of == table[1][0].key
-    assert results[2].sha256 == hashlib.sha256(IMAGES[1]).hexdigest()
+    assert results[2].digest == hashlib.sha256(IMAGES[1]).hexdigest()
     assert read_image(spool, results[2]).startswith(b"\xff\xd8\xff")
     assert (results[2].image.width, results[2].image.height) == (43, 32)
     assert count_statuses(results) == {

@@ -18,7 +18,8 @@ from dataprep.laion.build import ShardFetcher
 from dataprep.laion.collect import RowOptions
 from dataprep.laion.newest import Choice, may_pass, rows_to_try
 from dataprep.laion.plan import LaionRequest, build_options
-from dataprep.laion.retry import RETRY_JSON, laion_manifest, retry_failed, retry_shard
+from dataprep.laion.retry import RETRY_JSON, retry_failed, retry_shard
+from dataprep.laion.standing import open_standing
 from dataprep.manifest import MANIFEST, read_manifest
 from dataprep.storage import open_storage
 from dataprep.verify import verify
@@ -78,11 +79,10 @@ def built(request, web, tmp_path, storage_url):
     return storage_url
 
 
-def retry(url, choice=DEFAULT, engine=None, limits=LIMITS):
+def retry(url, choice=DEFAULT, engine=None, log=lambda _: None, making=None):
     engine = engine or (lambda job, indexes: (retry_shard(job, index) for index in indexes))
-    return retry_failed(
-        url, choice, limits, engine, planned=lambda *_: None, shard_done=lambda _: None, log=lambda _: None
-    )
+    told = {"planned": lambda *_: None, "shard_done": lambda _: None, "log": log}
+    return retry_failed(url, choice, LIMITS, engine, making=making, **told)
 
 
 def newest(url):
@@ -176,10 +176,11 @@ def test_where_nothing_comes_nothing_changes(built):
 
 def test_reasons_can_be_chosen(web, tmp_path):
     url = str(tmp_path / "out")
-    manifest = build_table(web, tmp_path, url, "webdataset")
+    build_table(web, tmp_path, url, "webdataset")
 
     def chosen(choice):
-        return [(place.shard, place.row) for place in rows_to_try(open_storage(url), manifest, choice)]
+        standing = open_standing(url)
+        return [(place.shard, place.row) for place in rows_to_try(standing.storage, standing.layout, choice)]
 
     assert chosen(Choice(reasons=("http 404", "http 429"))) == [(0, 5), (1, 3), (3, 0)]
     assert len(chosen(Choice(everything=True))) == len(FAULTS)
@@ -202,8 +203,8 @@ def test_an_interrupted_retry_goes_on_and_asks_for_nothing_twice(web, tmp_path):
     storage = open_storage(url)
     choice = Choice(everything=True)
     # One row a new shard, so that there are several.
-    manifest = laion_manifest(storage)
-    assert len(list(rows_to_try(storage, manifest, choice))) == len(FAULTS)
+    standing = open_standing(url)
+    assert len(list(rows_to_try(storage, standing.layout, choice))) == len(FAULTS)
 
     def dies(job, indexes):
         yield retry_shard(job, indexes[0])
@@ -212,13 +213,15 @@ def test_an_interrupted_retry_goes_on_and_asks_for_nothing_twice(web, tmp_path):
     with pytest.raises(ConflictError, match="killed"):
         retry(url, choice, dies)
     assert storage.stat(RETRY_JSON) is not None
-    assert laion_manifest(storage) == manifest  # readers see the old one
+    assert open_standing(url).data == standing.data  # readers see the old one
     assert {finding.kind for finding in verify(url, deep=False, workers=0, progress=Watcher()).findings} <= {
         "leftover",
         "extra",
     }
     web.asked.clear()
-    assert retry(url).came == len(FAULTS)  # with its own choice
+    told = []
+    assert retry(url, log=told.append).came == len(FAULTS)  # with its own choice
+    assert told == ["going on with what an interrupted run was told: everything True"]
     assert web.asked.total() == 0
     check_whole(url)
 
@@ -244,10 +247,21 @@ def test_a_crash_after_the_manifest_is_tidied_up(web, tmp_path, monkeypatch):
 
 
 def test_another_dataset_has_no_rows_to_try(finished, tmp_path):
-    with pytest.raises(UsageError, match="coco-dup5 was not fetched from the web"):
+    with pytest.raises(
+        UsageError, match=r"coco-dup5 was not fetched from the web; expected .*, or one of img2dataset that was adopted"
+    ):
         retry(str(finished("coco-tfrecord")))
     with pytest.raises(UsageError, match="no dataset there"):
         retry(str(tmp_path / "nothing"))
+
+
+def test_its_own_manifest_says_how_images_are_made(web, tmp_path):
+    url = str(tmp_path / "out")
+    build_table(web, tmp_path, url, "webdataset")
+    with pytest.raises(
+        UsageError, match=r"--image-size: how .*out makes its images stands in its manifest; leave it out"
+    ):
+        retry(url, making={"image_size": 256})
 
 
 def test_the_stats_say_what_is_counted_elsewhere_no_more(web, tmp_path):

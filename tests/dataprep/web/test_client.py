@@ -9,11 +9,12 @@ from collections import Counter
 import pytest
 
 from dataprep.web.caches import Known
-from dataprep.web.client import fetch_many
+from dataprep.web.client import Fetcher, fetch_many
 from dataprep.web.outcomes import Request, Status
 from tests.support.fetching import fetch_mixture
 from tests.support.markdown import ROOT
 from tests.support.web_pages import DOMAIN, KINDS, picture
+from tests.support.web_server import web_server
 
 
 def test_each_row_of_a_mixed_table_ends_with_the_right_status():
@@ -126,6 +127,42 @@ def test_nothing_is_begun_while_nobody_takes(web, limits):
             return len(drawn)
 
     assert asyncio.run(slowly()) <= 11
+
+
+def test_two_tables_at_once_share_what_is_allowed(limits):
+    async def one(web, fetcher, first):
+        requests = (Request(row, web.url(f"/image/{row}", f"host{row % 3}.{DOMAIN}")) for row in range(first, 200, 2))
+        async with contextlib.aclosing(fetcher.fetch_many(requests)) as outcomes:
+            return [(outcome.key % 2, outcome.status) async for outcome in outcomes]
+
+    async def both(web):
+        async with Fetcher(limits(host_connections=3)) as fetcher:
+            return await asyncio.gather(one(web, fetcher, 0), one(web, fetcher, 1))
+
+    with web_server(latency_s=0.02) as web:
+        assert asyncio.run(both(web)) == [[(0, Status.SUCCESS)] * 100, [(1, Status.SUCCESS)] * 100]
+    assert set(web.most_at_once.values()) == {3}
+
+
+def test_closing_one_table_early_gives_back_what_it_held(web, limits):
+    async def statuses(fetcher, kinds):
+        requests = [Request(row, web.url(f"/{kind}/{row}", f"{kind}.{DOMAIN}")) for row, kind in enumerate(kinds)]
+        async with contextlib.aclosing(fetcher.fetch_many(requests)) as outcomes:
+            async for outcome in outcomes:
+                yield outcome.status
+
+    async def run():
+        # Four rows at once; memory for one body whose length is not known, and for what others have taken.
+        tight = limits(in_flight=4, body_bytes=1 << 20, memory_bytes=(1 << 20) + 3 * len(picture()))
+        async with Fetcher(tight) as fetcher, asyncio.timeout(10):
+            for _ in range(4):
+                async with contextlib.aclosing(statuses(fetcher, ["image", "image", "image", "stall"])) as begun:
+                    await anext(begun)
+                    await asyncio.sleep(0.1)  # two more end, and nobody takes them
+            async with contextlib.aclosing(statuses(fetcher, ["stall", "stall", "stall", "chunked"])) as others:
+                return await anext(others)  # the last of four, and as much memory as there is
+
+    assert asyncio.run(run()) is Status.SUCCESS
 
 
 def test_bodies_stay_within_the_memory_they_are_given(web, fetch):

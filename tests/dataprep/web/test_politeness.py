@@ -1,5 +1,7 @@
 """What a host sees of us: never more at once, or in a second, than was said."""
 
+import asyncio
+import weakref
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -8,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
+from dataprep.web import politeness
 from dataprep.web.limits import Limits
-from dataprep.web.outcomes import Status
-from dataprep.web.politeness import retry_after_s
+from dataprep.web.outcomes import Failed, Status
+from dataprep.web.politeness import Gate, Gates, retry_after_s
 from tests.support.web_pages import DOMAIN
 from tests.support.web_server import web_server
 
@@ -109,3 +112,39 @@ def test_workers_share_a_hosts_limits():
 def test_limits_are_checked(changed, text):
     with pytest.raises(UsageError, match=text):
         Limits(**{"contact": "https://example.org/", **changed})
+
+
+def test_a_host_without_answers_gets_another_chance_later(monkeypatch):
+    monkeypatch.setattr(politeness, "DOWN_S", 0.2)
+
+    async def ask():
+        gate = Gate(Limits(contact="mailto:us@example.org", host_failures=2, host_per_s=1e3))
+
+        async def turn():
+            await gate.enter(asyncio.get_running_loop().time() + 5)
+            gate.leave()
+            gate.note(answered=False)
+
+        for _ in range(2):
+            await turn()
+        with pytest.raises(Failed, match="2 requests without an answer"):
+            await turn()
+        await asyncio.sleep(0.3)
+        await turn()
+        with pytest.raises(Failed, match="3 requests without an answer"):
+            await turn()
+
+    asyncio.run(ask())
+
+
+def test_old_hosts_are_forgotten_but_not_one_that_a_row_waits_for(monkeypatch):
+    monkeypatch.setattr(politeness, "HOSTS_KEPT", 10)
+    gates = Gates(Limits(contact="mailto:us@example.org"))
+    held, other = gates.of("held.test"), weakref.ref(gates.of("other.test"))
+    for number in range(9):
+        gates.of(f"host{number}.test")
+    assert gates.of("other.test.") is other()
+    for number in range(9, 20):
+        gates.of(f"host{number}.test")
+    assert other() is None
+    assert gates.of("held.test") is held
