@@ -16,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 
 def addresses(count: int) -> list[str]:
     """So many addresses of loopback, which stand for as many hosts: no name has to be looked up by anyone."""
@@ -72,7 +74,7 @@ def main() -> None:
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(serve(options.list.read_text().splitlines(), options.hosts, options.latency_s))
+    uvloop.run(serve(options.list.read_text().splitlines(), options.hosts, options.latency_s))
 
 
 if __name__ == "__main__":

@@ -77,10 +77,10 @@ def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
     """As `build_shard`, but returns when all images are read, checked and written, and only the end of the shard is
     under way. For one thread of a process: the next call reads ahead until the shard before stands, or has failed.
 
-    A shard that is fetched has ended when this returns.
+    Of a shard that is fetched, late rows may be under way, too.
     """
     if job.limits is not None:
-        return _known(_fetcher(job).build(index))
+        return _fetcher(job).begin(index)
     return _builder(job).begin(index)
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any, NamedTuple, cast
 
@@ -76,9 +76,9 @@ class _Web:
                     del outcome  # the body is the caller's now
                     taken += 1
                     if taken % OUTCOMES_AT_ONCE == 0:
-                        loop.call_soon_threadsafe(_release, room, OUTCOMES_AT_ONCE)
+                        _call(loop, _release, room, OUTCOMES_AT_ONCE)
             except BaseException:
-                loop.call_soon_threadsafe(pump.cancel)
+                _call(loop, pump.cancel)
                 while outcomes.get() is not None:
                     pass
                 raise
@@ -96,7 +96,7 @@ class _Web:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self._running.loop.call_soon_threadsafe(self._running.stop.set)
+                    _call(self._running.loop, self._running.stop.set)
                     self._thread.join()
 
     def _start(self) -> None:
@@ -156,3 +156,9 @@ async def _pump(
 def _release(room: asyncio.Semaphore, count: int) -> None:
     for _ in range(count):
         room.release()
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """On the loop's thread, if that has not ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)

@@ -99,6 +99,9 @@ def test_members_and_fields_are_img2datasets(built):
         ("exif", "{}"),
         ("sha256", hashlib.sha256(BODIES[0]).hexdigest()),
     ]
+    for row in (0, 2, 3):  # to the byte as img2dataset writes it
+        stored = members[f"00000000{row}.json"]
+        assert stored == json.dumps(json.loads(stored), indent=4).encode()
     absent = json.loads(members["000000002.json"])
     assert (absent["NSFW"], absent["similarity"], absent["original_height"], absent["height"]) == ("", -1.0, 400, 341)
 
