@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from dataprep.errors import UsageError
 from dataprep.laion.collect import STATUSES
+from dataprep.laion.names import ShardNames, built_names
 from dataprep.laion.plan import LaionOptions, options_from
-from dataprep.laion.shard import parquet_file, shard_file, stats_file
 from dataprep.records import Manifest
 from dataprep.sources.laion import LAION, RENAMED, ROLES, SPLIT
 
@@ -60,20 +60,24 @@ def laion_faults(manifest: Manifest) -> Iterator[str]:
 
 def file_of(manifest: Manifest, number: int) -> str:
     """The samples' file of a shard."""
-    return shard_file(manifest.format, SPLIT, number, laion_options(manifest).shard_digits)
+    return _names(manifest).samples_file(number)
 
 
 def files_beside(manifest: Manifest, number: int) -> tuple[str, str]:
     """The parquet file of a shard and its stats."""
-    digits = laion_options(manifest).shard_digits
-    return parquet_file(SPLIT, number, digits), stats_file(SPLIT, number, digits)
+    names = _names(manifest)
+    return names.parquet_file(number), names.stats_file(number)
 
 
 def names_beside(manifest: Manifest) -> set[str]:
     """The files beside all shards."""
-    digits = laion_options(manifest).shard_digits
+    names = _names(manifest)
     numbers = range(len(manifest.splits[0].shards))
-    return {name(SPLIT, number, digits) for number in numbers for name in (parquet_file, stats_file)}
+    return {name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file)}
+
+
+def _names(manifest: Manifest) -> ShardNames:
+    return built_names(manifest.format, SPLIT, laion_options(manifest).shard_digits)
 
 
 def beside_faults(manifest: Manifest) -> Iterator[str]:

@@ -44,7 +44,6 @@ from dataprep.laion.collect import (
     RowResult,
     read_image,
 )
-from dataprep.laion.names import built_names
 from dataprep.records import NO_LABEL, Placement
 from dataprep.sources.laion import LaionTables, Row
 from dataprep.sources.tables import Column, Kind
@@ -129,21 +128,6 @@ def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSc
             taken.add(name)
         carried.append(Column(name, column.kind))
     return ShardSchema(image_name=options.encode.encode_format, carried=tuple(carried), twins=options.duplicates.looks)
-
-
-def shard_file(format_name: str, split: str, index: int, digits: int) -> str:
-    """The samples' file, relative to the dataset's root."""
-    return built_names(format_name, split, digits).samples_file(index)
-
-
-def parquet_file(split: str, index: int, digits: int) -> str:
-    """The file of all rows beside a shard."""
-    return built_names("webdataset", split, digits).parquet_file(index)
-
-
-def stats_file(split: str, index: int, digits: int) -> str:
-    """The file of counts beside a shard."""
-    return built_names("webdataset", split, digits).stats_file(index)
 
 
 def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:

@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from dataprep.web.addresses import parse_networks
+from dataprep.web.limits import Limits
 from tests.dataprep.laion.laion_images import encoded, photo
 
 VARIANTS = 40
@@ -112,6 +114,13 @@ def picture_web() -> Iterator[PictureWeb]:
         thread.join()
 
 
+LIMITS = Limits(
+    contact="https://example.org/tests",
+    allow_networks=parse_networks(["127.0.0.0/8"]),
+    host_connections=32,
+    host_per_s=1e4,
+    retries=0,
+)
 WEB = (
     *("--contact", "https://example.org/tests", "--allow-network", "127.0.0.0/8", "--host-connections", 32),
     *("--host-per-second", 10_000, "--connect-seconds", 20, "--read-seconds", 20, "--retries", 0),

@@ -23,23 +23,14 @@ from dataprep.laion.standing import open_standing
 from dataprep.manifest import MANIFEST, read_manifest
 from dataprep.storage import open_storage
 from dataprep.verify import verify
-from dataprep.web.addresses import parse_networks
-from dataprep.web.limits import Limits
 from loaders import open_loader
 from tests.support.builds import digests
-from tests.support.picture_web import picture, picture_web
+from tests.support.picture_web import LIMITS, picture, picture_web
 
 pytest.importorskip("cv2")
 pytest.importorskip("aiohttp")
 
 ROWS = 34
-LIMITS = Limits(
-    contact="https://example.org/tests",
-    allow_networks=parse_networks(["127.0.0.0/8"]),
-    host_connections=32,
-    host_per_s=1e4,
-    retries=0,
-)
 DEFAULT = Choice()
 FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
 

@@ -24,26 +24,17 @@ from dataprep.laion.retry import RETRY_JSON, retry_failed, retry_shard
 from dataprep.laion.standing import open_standing
 from dataprep.manifest import MANIFEST, read_manifest
 from dataprep.storage import open_storage
-from dataprep.web.addresses import parse_networks
-from dataprep.web.limits import Limits
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
 from tests.support.img2dataset import MADE, write_img2dataset
 from tests.support.img2dataset import MADE_SO as MADE_SO_FLAGS
 from tests.support.interop import read_features_with_tfds
-from tests.support.picture_web import WEB, picture, picture_web
+from tests.support.picture_web import LIMITS, WEB, picture, picture_web
 
 pytest.importorskip("cv2")
 pytest.importorskip("aiohttp")
 
 ROWS = 34
-LIMITS = Limits(
-    contact="https://example.org/tests",
-    allow_networks=parse_networks(["127.0.0.0/8"]),
-    host_connections=32,
-    host_per_s=1e4,
-    retries=0,
-)
 DEFAULT, ALL = Choice(), Choice(everything=True)
 MADE_SO = {"image_size": MADE.image_size, "resize_mode": MADE.resize_mode}
 FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}

@@ -17,13 +17,11 @@ from dataprep.laion.collect import RowOptions, collect, count_reasons, count_sta
 from dataprep.laion.duplicates import DuplicatePolicy, find_duplicates, hashes_beside
 from dataprep.laion.encode import EncodeOptions
 from dataprep.laion.metadata import metadata_files
+from dataprep.laion.names import built_names
 from dataprep.laion.shard import (
     index_table,
-    parquet_file,
     rows_parquet,
     schema_of,
-    shard_file,
-    stats_file,
     stats_json,
     write_samples,
 )
@@ -121,7 +119,8 @@ def test_the_parquet_has_every_row_and_true_nulls(built):
 def test_duplicates_over_shards_are_found_beside_them(built, tmp_path):
     rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
     storage = open_storage(str(tmp_path))
-    files = {index: parquet_file("train", index, 5) for index in (0, 1, 2)}
+    names = built_names("webdataset", "train", 5)
+    files = {index: names.parquet_file(index) for index in (0, 1, 2)}
     for name in files.values():
         storage.create(name, rows_parquet(rows, results, schema))
     for column in ("sha256", "dhash"):
@@ -180,7 +179,7 @@ def test_tfds_reads_it(built, tmp_path):
     """Two shards whose names hold their numbers alone, and metadata from counts."""
     data, places, _, _, schema, _ = _write(built, "tfrecord", encode=EncodeOptions(image_size=50))
     for index in range(2):
-        (tmp_path / shard_file("tfrecord", "train", index, 5)).write_bytes(data)
+        (tmp_path / built_names("tfrecord", "train", 5).samples_file(index)).write_bytes(data)
     counts = {"train": [len(places)] * 2}
     for name, content in metadata_files(schema, counts, {"train": 2 * len(data)}).items():
         (tmp_path / name).write_bytes(content)
@@ -207,7 +206,7 @@ def test_a_shard_without_a_sample(tmp_path):
 
 
 def test_file_names():
-    assert shard_file("webdataset", "train", 12, 5) == "train/00012.tar"
-    assert shard_file("tfrecord", "train", 12, 6) == "laion-train.tfrecord-000012"
-    assert parquet_file("train", 12, 5) == "train/00012.parquet"
-    assert stats_file("train", 12, 5) == "train/00012_stats.json"
+    assert built_names("webdataset", "train", 5).samples_file(12) == "train/00012.tar"
+    names = built_names("tfrecord", "train", 6)
+    assert names.samples_file(12) == "laion-train.tfrecord-000012"
+    assert (names.parquet_file(12), names.stats_file(12)) == ("train/000012.parquet", "train/000012_stats.json")
