@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1", "TPU_SKIP_MDS_QUERY": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "NPROC": "1",
+    "PJRT_DEVICE": "CPU",
+    "CPU_NUM_DEVICES": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+}
+"""One thread of torch's and one of XLA's: of several threads, XLA's CPU rarely computes something else (docs/training.md)."""
 SMALL = {
     "model": "mae_vit_micro_patch8",
     "input_size": 32,
