@@ -34,19 +34,26 @@ def tried_with(rates, fixes):
     return [(fix.name, fix.images_per_s, fix.is_tried) for fix in left], tried
 
 
-FIXES = [fix_of("batch", 150.0), fix_of("workers", 200.0), fix_of("prefetch", 120.0)]
+FIXES = [fix_of("batch", 140.0), fix_of("workers", 200.0), fix_of("prefetch", 110.0)]
 
 
-def test_one_that_keeps_its_promise_ends_it():
+def test_one_that_keeps_its_promise_far_before_all_others_ends_it():
     left, tried = tried_with({"workers": 190.0}, FIXES)
     assert tried == ["workers"]
-    assert left == [("workers", 190.0, True), ("batch", 150.0, False), ("prefetch", 120.0, False)]
+    assert left == [("workers", 190.0, True), ("batch", 140.0, False), ("prefetch", 110.0, False)]
+
+
+def test_what_comes_near_one_that_keeps_its_promise_is_tried_as_well():
+    fixes = [fix_of("workers", 200.0), fix_of("resize", 160.0, "rebuild"), fix_of("batch", 140.0)]
+    left, tried = tried_with({"workers": 195.0, "resize": 230.0}, fixes)
+    assert tried == ["workers", "resize"]
+    assert left == [("resize", 230.0, True), ("workers", 195.0, True), ("batch", 140.0, False)]
 
 
 def test_one_that_does_not_makes_room_for_the_next():
     left, tried = tried_with({"workers": 140.0, "batch": 160.0}, FIXES)
     assert tried == ["workers", "batch"]
-    assert left == [("batch", 160.0, True), ("workers", 140.0, True), ("prefetch", 120.0, False)]
+    assert left == [("batch", 160.0, True), ("workers", 140.0, True), ("prefetch", 110.0, False)]
 
 
 def test_what_brings_nothing_goes():
