@@ -116,7 +116,7 @@ def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
     found = []
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder, open_loader(url, **loader_settings(config)) as loader:
-            fetched = fetch_rate_alone(loader, config, options.seconds, 0.0, SAMPLE_IMAGES)
+            fetched = fetch_rate_alone(loader, config, options.seconds, 0.0, keep=SAMPLE_IMAGES)
             prepared = prepare_rate(write_sample(fetched.images, Path(folder)), config, options.seconds, 0.0).rate
         asked = ASKED * min(fetched.rate.images_per_s, prepared.images_per_s)
         device = parse_simulated(f"simulated:{asked:.1f}")
