@@ -22,7 +22,7 @@ ENVIRONMENT = {
     "CPU_NUM_DEVICES": "1",
     "TPU_SKIP_MDS_QUERY": "1",
 }
-"""One thread of torch's and one of XLA's: with more of them a step may compute something else (docs/training.md)."""
+"""One thread of torch's and one of XLA's: with more of them the losses may differ (docs/training.md)."""
 SMALL = {
     "model": "mae_vit_micro_patch8",
     "input_size": 32,
