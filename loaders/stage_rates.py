@@ -16,17 +16,16 @@ from dataprep.adopt import AdoptRequest, adopt
 from dataprep.cpu import available_cores, cpu_time, memory_bytes
 from dataprep.errors import DataprepError, StorageError
 from dataprep.images import CheckedImage, ImagePolicy, check_image
-from loaders.cache import DiskCache
 from loaders.config import LoaderConfig
 from loaders.devices import Device
 from loaders.fetch import Fetcher, Record, Ticket, open_fetcher
 from loaders.findings import StageRate
 from loaders.loader import Batch, Loader, open_loader
 from loaders.order import Pick
-from loaders.pipeline import fetch_settings
+from loaders.pipeline import LOOKUPS_IN_FLIGHT, fetch_settings
 from loaders.plan import Planned
-from loaders.rows import impatient
-from loaders.trial import loader_settings
+from loaders.rows import SplitRows, impatient
+from loaders.trial import batches_a_burst, images_under_way, loader_settings
 
 if TYPE_CHECKING:
     from dataprep.storage.base import Storage
@@ -39,7 +38,7 @@ SHRINKING_S = 3.0
 """For a sample of smaller images, unless there are too few by then."""
 WARM_UP_STEPS = 3
 """Of a device: compilation is in the first two."""
-MAX_LONGER = 5.0
+MAX_LONGER = 10.0
 """Times the seconds that a slow stage may take beyond them."""
 COLD_MEMORY_SHARE = 0.5
 """Local data below this share of the memory stay in it after the first epoch: their rate is that of the page cache."""
@@ -115,22 +114,24 @@ def fetch_rate_alone(
         _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
     if share < 1:
         storage = cast("Storage", _ShortReads(impatient(storage, config.deadline_s), share))
-    with open_fetcher(storage, dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
-        arrivals = _arrivals(fetcher, _batches(loader, config), config)
+    burst = batches_a_burst(storage, config)
+    rows = dataset.rows(config.deadline_s)
+    with open_fetcher(storage, rows, fetch_settings(config)) as fetcher:
+        arrivals = _arrivals(fetcher, rows, _batches(loader, config), config)
         images = _warm_up(arrivals, config, keep, seconds)
         taken = num_bytes = 0
         with cpu_time() as used:
             until_s = time.perf_counter() + seconds
             for number, batch in enumerate(arrivals, 1):
+                images += batch[: keep - len(images)]
                 taken += len(batch)
                 num_bytes += sum(map(len, batch))
                 late_s = time.perf_counter() - until_s
-                # Batches of a slow bucket come in bursts, of as many as are under way.
-                if late_s > 0 and (number >= 2 * config.prefetch_batches or late_s > MAX_LONGER * seconds):
+                if late_s > 0 and (number % burst == 0 or late_s > MAX_LONGER * seconds):
                     break
         arrivals.close()
     rate = taken / used.elapsed_s
-    in_flight = min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
+    in_flight = images_under_way(storage, config)
     found = StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
     return Fetched(found, num_bytes / max(1, taken), in_flight, images, is_cold)
 
@@ -147,20 +148,6 @@ class _ShortReads:
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
         """As long as was asked for."""
         return self._storage.read_range(name, offset, max(1, int(num_bytes * self._share))).ljust(num_bytes, b"\0")
-
-
-def fill_cache(loader: Loader, config: LoaderConfig, seconds: float) -> int:
-    """Fetch the first batches of a run, which has a cache; how many of them are there then."""
-    dataset, filled = loader.dataset, 0
-    with open_fetcher(dataset.storage(), dataset.rows(config.deadline_s), fetch_settings(config)) as fetcher:
-        arrivals = _arrivals(fetcher, _batches(loader, config), config)
-        until_s = time.perf_counter() + seconds
-        for _ in arrivals:
-            filled += 1
-            if time.perf_counter() > until_s:
-                break
-        arrivals.close()
-    return filled
 
 
 def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:
@@ -181,14 +168,19 @@ def _batches(loader: Loader, config: LoaderConfig) -> Iterable[list[tuple[int, P
 
 
 def _arrivals(
-    fetcher: Fetcher, batches: Iterable[list[tuple[int, Pick]]], config: LoaderConfig
+    fetcher: Fetcher, rows: SplitRows, batches: Iterable[list[tuple[int, Pick]]], config: LoaderConfig
 ) -> Generator[list[bytes]]:
     """The bytes of batch after batch; the next one is asked for when one was taken."""
     under_way: deque[list[Future[bytes]]] = deque()
     workers = config.num_threads * max(1, config.processes)
-    with ThreadPoolExecutor(workers, thread_name_prefix="fetch-alone") as waiting:
+    with (
+        ThreadPoolExecutor(workers, thread_name_prefix="fetch-alone") as waiting,
+        ThreadPoolExecutor(LOOKUPS_IN_FLIGHT, thread_name_prefix="fetch-alone-index") as lookups,
+    ):
         try:
             for picks in batches:
+                for _ in lookups.map(rows.rows, fetcher.shards_needed(pick for _, pick in picks)):
+                    pass  # side by side, as a loader reads them
                 under_way.append([waiting.submit(_bytes_of, fetcher.request(pick)) for _, pick in picks])
                 if len(under_way) == config.prefetch_batches:
                     yield [future.result() for future in under_way.popleft()]
@@ -205,13 +197,6 @@ def _bytes_of(ticket: Ticket) -> bytes:
     return found.image if isinstance(found, Record) else found
 
 
-def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
-    """Requests under way at once, at most."""
-    if storage.is_local:
-        return config.num_threads
-    return config.reads_in_flight or 2 * storage.reads_in_flight
-
-
 def _forget_files(storage: Storage, names: Iterable[str]) -> None:
     """Let the system forget what it has of some files, so that they are read from the disk."""
     if not hasattr(os, "posix_fadvise"):
@@ -225,21 +210,6 @@ def _forget_files(storage: Storage, names: Iterable[str]) -> None:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(file)
-
-
-def cached_rate(images: Sequence[bytes], folder: Path, threads: int, seconds: float, background: float) -> StageRate:
-    """Images out of a cache on a local disk, checked as they are read."""
-    cache = DiskCache(folder, 2 * sum(map(len, images)) + 2**20)
-    keys = [str(number) for number in range(len(images))]
-    for key, image in zip(keys, images, strict=True):
-        cache.put(key, image)
-    taken = 0
-    with ThreadPoolExecutor(threads) as pool, cpu_time() as used:
-        until_s = time.perf_counter() + seconds
-        while time.perf_counter() < until_s:
-            taken += sum(data is not None for data in pool.map(cache.get, keys))
-    rate = max(1, taken) / used.elapsed_s
-    return StageRate(name="fetch", images_per_s=rate, cpu_s_per_image=used.cores_used(background) / rate)
 
 
 def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None = None) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loaders.config import LoaderConfig
 from loaders.devices import Device
 from loaders.feed import FedStep, endless, feed
 from loaders.loader import Loader, open_loader
+
+if TYPE_CHECKING:
+    from dataprep.storage.base import Storage
 
 MAX_LONGER = 4.0
 """A run is measured for up to so many times the seconds, where batches are slow."""
@@ -56,24 +59,41 @@ def steps_ahead(setup: Setup) -> int:
     return setup.config.prefetch_batches + setup.transfer_ahead + 1
 
 
-def observe(setup: Setup, device: Device, seconds: float, *, most_steps: int | None = None) -> Observed:
-    """Train for some seconds, or so many steps; the first ones, in which queues fill, do not count."""
+def images_under_way(storage: Storage, config: LoaderConfig) -> int:
+    """Asked for and not there yet, while a run waits for its data."""
+    return min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
+
+
+def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
+    """Requests under way at once, at most."""
+    if storage.is_local:
+        return config.num_threads
+    return config.reads_in_flight or 2 * storage.reads_in_flight
+
+
+def batches_a_burst(storage: Storage, config: LoaderConfig) -> int:
+    """That come at nearly the same time: reads that began together share the link to a bucket, and end together."""
+    return 1 if storage.is_local else -(-images_under_way(storage, config) // config.rows)
+
+
+def observe(setup: Setup, device: Device, seconds: float) -> Observed:
+    """Train for some seconds and whole bursts of batches; the first ones, in which queues fill, do not count."""
     with setup.open() as loader:
         steps = feed(endless(loader), device, setup.transfer_ahead)
+        burst = batches_a_burst(loader.dataset.storage(), loader.config)
         try:
-            return _observe(steps, steps_ahead(setup), seconds, most_steps)
+            return _observe(steps, steps_ahead(setup), seconds, burst)
         finally:
             steps.close()
 
 
-def _observe(steps: Iterator[FedStep], warm_up: int, seconds: float, most_steps: int | None) -> Observed:
+def _observe(steps: Iterator[FedStep], warm_up: int, seconds: float, burst: int) -> Observed:
     first = next(itertools.islice(steps, warm_up, None))
     found: list[FedStep] = []
     for step in steps:
         found.append(step)
         elapsed_s = step.ended_s - first.ended_s
-        if len(found) == most_steps:
-            break
-        if elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds):
+        is_whole = len(found) >= MIN_STEPS and len(found) % burst == 0
+        if elapsed_s > seconds and (is_whole or elapsed_s > MAX_LONGER * seconds):
             break
     return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)

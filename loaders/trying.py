@@ -1,8 +1,7 @@
 """The leading changes, tried: arithmetic on stages finds them, a short run with them says what they bring here.
 
-A change of settings is tried on the data themselves, a cache on the batches with which it is filled before, smaller
-images on the sample that was made of a local dataset. What would need another bucket, or other data in one, keeps its
-prediction.
+A change of settings is tried on the data themselves, a cache and smaller images on a sample of them (`rehearsal.py`).
+What would need another bucket keeps its prediction.
 """
 
 from __future__ import annotations
@@ -70,10 +69,9 @@ def _tried(stages: Stages, fix: Fix) -> float | None:
     """Images/s of a run that shows what a change brings; None where nothing here does."""
     setup = stages.setup
     if fix.name == "cache":
-        return stages.tried_cached(setup)
+        return stages.tried_cached()
     if fix.needs == "restart":
         return stages.tried(setup.changed(fix.settings))
-    if fix.needs == "rebuild" and stages.is_local:
-        sample, _ = stages.shrunk(fix.settings["short_side"])
-        return stages.tried(replace(setup, url=sample, split="train", config=replace(setup.config, fields=())))
+    if fix.needs == "rebuild":
+        return stages.tried_smaller(fix.settings["short_side"])
     return None

@@ -75,6 +75,11 @@ class Situation:
         """Requests to the bucket that the loader has in flight, one image each, while it is waited for."""
         return min(self.prefetch_batches * self.batch_size, self.reads_in_flight or READS_IN_FLIGHT)
 
+    @property
+    def batches_a_burst(self) -> int:
+        """That come at nearly the same time: reads that began together share the link, and end together."""
+        return -(-self.images_under_way // self.batch_size) if self.is_in_bucket else 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:

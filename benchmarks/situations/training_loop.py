@@ -18,8 +18,6 @@ from loaders.devices import SIMULATED, Device, parse_simulated
 
 MIN_STEPS = 3
 """Measured, however long they take."""
-MAX_WARM_UP_S = 4.0
-"""By then a queue that is still emptying is one whose ends are nearly as fast as each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,11 @@ def load_transform(name: str) -> Any:
 
 
 def _steps(situation: Situation, device: Device, residents: Iterator[Any], seconds: float) -> Measured:
-    """Steps that are skipped, then steps that count."""
-    started_s = time.perf_counter()
-    for step in range(situation.prefetch_batches + situation.transfer_ahead + 2):
+    """Steps that are skipped, then steps that count: whole bursts, or the rate would depend on where one was cut."""
+    for _ in range(situation.prefetch_batches + situation.transfer_ahead + 2):
         device.step(next(residents))
-        if step and time.perf_counter() - started_s > MAX_WARM_UP_S:
-            break
     started_s, steps, elapsed_s = time.perf_counter(), 0, 0.0
-    while elapsed_s < seconds or steps < MIN_STEPS:
+    while elapsed_s < seconds or steps < MIN_STEPS or steps % situation.batches_a_burst:
         device.step(next(residents))
         steps += 1
         elapsed_s = time.perf_counter() - started_s

@@ -1,4 +1,4 @@
-"""Stages alone, in a bucket: a cache that is filled for a run, and reads of images as if they were smaller."""
+"""Stages alone, in a bucket: batches that come in bursts, and reads of images as if they were smaller."""
 
 from dataclasses import replace
 
@@ -6,27 +6,27 @@ import pytest
 
 from loaders.config import LoaderConfig
 from loaders.devices import parse_simulated
-from loaders.stage_rates import fetch_rate_alone, fill_cache
-from loaders.trial import Setup, observe, steps_ahead
+from loaders.stage_rates import fetch_rate_alone
+from loaders.trial import Setup, observe
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 BYTES_PER_S = 4e6
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
-def test_a_filled_cache_feeds_the_first_batches_of_a_run(bucket_dataset, gcs, tmp_path, fmt):
-    config = replace(CONFIG, cache_dir=str(tmp_path))
-    setup = Setup(url=bucket_dataset(fmt), split="train", config=config)
+def test_the_rate_of_whole_bursts_is_that_of_the_requests(bucket_dataset, gcs):
+    config = replace(CONFIG, batch_size=8, reads_in_flight=32, prefetch_batches=4)
+    setup = Setup(url=bucket_dataset("webdataset"), split="train", config=config)
+    latency_s = 0.4
     with setup.open() as loader:
-        filled = fill_cache(loader, config, 0.3)
-        read_before = gcs.stats()["operations"]["B"]
-        steps = filled - 2 * steps_ahead(setup)
-        found = observe(setup, parse_simulated("simulated:1e9"), 60.0, most_steps=steps)
-        read = gcs.stats()["operations"]["B"] - read_before
+        gcs.set_latency(latency_s * 1e3)
+        try:
+            alone = fetch_rate_alone(loader, config, 1.5, 0.0).rate.images_per_s
+            whole = observe(setup, parse_simulated("simulated:1e9"), 1.5).images_per_s
+        finally:
+            gcs.set_latency(0)
 
-    assert steps > 0
-    assert len(found.steps) == steps
-    assert read < filled * config.batch_size / 4, "the index and the manifest, no images"
+    for rate in (alone, whole):
+        assert 0.5 * 32 / latency_s < rate < 1.2 * 32 / latency_s
 
 
 def test_a_share_of_every_read_takes_a_share_of_the_time(bucket_dataset, gcs):
