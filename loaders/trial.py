@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 MAX_LONGER = 4.0
-"""A run is measured for up to so many times the seconds, where batches are slow."""
+"""Times the seconds: then a run was measured for long enough, once the burst under way has ended."""
 MIN_STEPS = 8
 
 
@@ -93,7 +93,7 @@ def _observe(steps: Iterator[FedStep], warm_up: int, seconds: float, burst: int)
     for step in steps:
         found.append(step)
         elapsed_s = step.ended_s - first.ended_s
-        is_whole = len(found) >= MIN_STEPS and len(found) % burst == 0
-        if elapsed_s > seconds and (is_whole or elapsed_s > MAX_LONGER * seconds):
+        is_enough = elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds)
+        if is_enough and len(found) % burst == 0:
             break
     return Observed(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)
