@@ -67,11 +67,10 @@ def _leading(found: Sequence[Fix], untriable: Set[str]) -> Fix | None:
 
 def _tried(stages: Stages, fix: Fix) -> float | None:
     """Images/s of a run that shows what a change brings; None where nothing here does."""
-    setup = stages.setup
     if fix.name == "cache":
         return stages.tried_cached()
     if fix.needs == "restart":
-        return stages.tried(setup.changed(fix.settings))
+        return stages.tried(stages.setup.changed(fix.settings))
     if fix.needs == "rebuild":
         return stages.tried_smaller(fix.settings["short_side"])
     return None

@@ -16,6 +16,7 @@ from tests.support.slow_transforms import one_at_a_time
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
+BYTES_PER_S = 8e6
 CLOSE = 0.25
 """Between predicted and measured, on a machine on which other tests run: benchmarks/diagnose.py is stricter."""
 
@@ -79,6 +80,20 @@ def test_round_trips_to_a_bucket(bucket_dataset, gcs):
     assert {fix.name for fix in found.fixes} >= {"prefetch", "cache", "location"}
     assert found.fixes[0].needs == "restart"
     assert found.applied.measured_images_per_s > 1.8 * found.observed_images_per_s
+
+
+def test_a_narrow_link_to_a_bucket(bucket_dataset, gcs):
+    gcs.set_bandwidth(BYTES_PER_S)
+    try:
+        found = run(bucket_dataset("imagefolder"), "simulated:150")
+    finally:
+        gcs.set_bandwidth(None)
+
+    assert found.limit == "fetch"
+    tried = {fix.name: fix.images_per_s for fix in found.fixes if fix.is_tried}
+    assert tried["cache"] == pytest.approx(150, rel=CLOSE)
+    assert tried["resize"] == pytest.approx(150, rel=CLOSE), "images of a few kilobytes come by the same link"
+    assert 2 * found.observed_images_per_s < 150
 
 
 def test_the_document_is_json_with_everything_in_it(dataset):
