@@ -72,8 +72,9 @@ def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
 
 
 def batches_a_burst(storage: Storage, config: LoaderConfig) -> int:
-    """That come at nearly the same time: reads that began together share the link to a bucket, and end together."""
-    return 1 if storage.is_local else -(-images_under_way(storage, config) // config.rows)
+    """That may come at nearly the same time, and all that were under way have come after: reads that began together
+    share the link to a bucket, and end together."""
+    return 1 if storage.is_local else config.prefetch_batches
 
 
 def observe(setup: Setup, device: Device, seconds: float) -> Observed:

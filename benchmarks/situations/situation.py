@@ -77,8 +77,8 @@ class Situation:
 
     @property
     def batches_a_burst(self) -> int:
-        """That come at nearly the same time: reads that began together share the link, and end together."""
-        return -(-self.images_under_way // self.batch_size) if self.is_in_bucket else 1
+        """That may come at nearly the same time: reads that began together share the link, and end together."""
+        return self.prefetch_batches if self.is_in_bucket else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,20 +13,21 @@ CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2
 BYTES_PER_S = 4e6
 
 
-def test_the_rate_of_whole_bursts_is_that_of_the_requests(bucket_dataset, gcs):
-    config = replace(CONFIG, batch_size=8, reads_in_flight=32, prefetch_batches=4)
+@pytest.mark.parametrize("reads_in_flight", [16, 32])
+def test_a_rate_is_that_of_the_link_however_batches_come(bucket_dataset, gcs, reads_in_flight):
+    config = replace(CONFIG, batch_size=8, reads_in_flight=reads_in_flight, prefetch_batches=4)
     setup = Setup(url=bucket_dataset("webdataset"), split="train", config=config)
-    latency_s = 0.4
     with setup.open() as loader:
-        gcs.set_latency(latency_s * 1e3)
+        gcs.set_bandwidth(BYTES_PER_S)
         try:
-            alone = fetch_rate_alone(loader, config, 1.5, 0.0).rate.images_per_s
-            whole = observe(setup, parse_simulated("simulated:1e9"), 1.5).images_per_s
+            found = fetch_rate_alone(loader, config, 1.0, 0.0)
+            whole = observe(setup, parse_simulated("simulated:1e9"), 1.0).images_per_s
         finally:
-            gcs.set_latency(0)
+            gcs.set_bandwidth(None)
 
-    for rate in (alone, whole):
-        assert 0.5 * 32 / latency_s < rate < 1.2 * 32 / latency_s
+    carried = BYTES_PER_S / found.bytes_per_image
+    assert found.rate.images_per_s == pytest.approx(carried, rel=0.25)
+    assert whole == pytest.approx(carried, rel=0.25)
 
 
 def test_a_share_of_every_read_takes_a_share_of_the_time(bucket_dataset, gcs):
