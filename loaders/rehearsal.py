@@ -39,6 +39,7 @@ class Bucket:
     dataset: Dataset
     places: tuple[Place, ...]
     deadline_s: float
+    """Of a read."""
     images_a_read: int = 1
     """So many come by one read."""
 
@@ -84,7 +85,7 @@ class _RehearsedDataset(Dataset):
 
 
 class _RehearsedStorage:
-    """The sample's own, of which every read takes as long as one of the bucket."""
+    """The sample's own; with a bucket, a read takes as long as one of as many bytes there."""
 
     is_local = False
 
