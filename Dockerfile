@@ -1,8 +1,9 @@
-# Workers of remote engines: Beam's own worker, Python 3.11, and this package with what a build needs.
-#   docker build --tag REGISTRY/dataprep:0.1.0 . && docker push REGISTRY/dataprep:0.1.0
-# The image's Beam is the driver's: constraints.txt pins both.
+# Image for workers of remote engines: Beam's own worker, with the driver's Python, this package and what a build needs.
+#   docker build --build-arg PYTHON_VERSION=3.11 --tag REGISTRY/dataprep:0.1.0 . && docker push REGISTRY/dataprep:0.1.0
+# The image and the driver must have the same Beam; constraints.txt pins both.
 ARG BEAM_VERSION=2.77.0
-FROM apache/beam_python3.11_sdk:${BEAM_VERSION}
+ARG PYTHON_VERSION=3.11
+FROM apache/beam_python${PYTHON_VERSION}_sdk:${BEAM_VERSION}
 
 WORKDIR /opt/dataprep
 COPY setup.py setup.cfg pyproject.toml constraints.txt README.md LICENSE ./
@@ -12,7 +13,7 @@ COPY loaders loaders
 COPY train train
 RUN pip install --no-cache-dir --constraint constraints.txt '.[beam]'
 
-# glibc would give every image's buffer back to the kernel and ask for it again: a third of the time.
+# By default glibc returns every image's buffer to the kernel and requests it again, which takes a third of the time.
 ENV MALLOC_MMAP_THRESHOLD_=268435456 \
     MALLOC_TRIM_THRESHOLD_=268435456 \
     OPENBLAS_NUM_THREADS=1 \

@@ -1,43 +1,59 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# On a fresh machine `make demo` and `make test` install everything that they need.
+# PYTHON is the interpreter for .venv: CPython 3.11, 3.12 or 3.13.
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := demo
-unexport PYTHONDONTWRITEBYTECODE  # every process would compile pyarrow and the like again: 1.1 s each
+unexport PYTHONDONTWRITEBYTECODE  # with it every process compiles pyarrow and other packages again: 1.1 s each
 export HF_HUB_OFFLINE := 1
 export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help demo test cluster-test lint setup soak bench bench-setup clean
+.PHONY: help python demo test cluster-test lint setup constraints soak bench clean
 help:
-	@echo "make demo        set up, pack real photographs as COCO packs them, build and verify shards, train on them"
-	@echo "make test        set up and run all tests"
-	@echo "make lint        style, types, import contracts"
-	@echo "make setup       everything for development into .venv"
-	@echo "make soak SHOW=n run one long check at its full count: 2 3 4 5 9 load-resume load-memory replicate fetch laion-statuses laion-crash laion-memory train-exact train-devices train-learns"
-	@echo "make cluster-test  the same bytes on real engines on loopback; KILLS=10 is the soak (needs java, mvn, go)"
-	@echo "make bench       images/s of a build beside its peers (make bench-setup first)"
+	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
+	@echo "make test        set up, lint, and run all tests"
+	@echo "make lint        check style, types and import contracts"
+	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
+	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest versions"
+	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
+	@echo "make cluster-test  compare the bytes of builds on real engines on loopback; KILLS=10 is the soak (needs java, mvn, go)"
+	@echo "make bench       measure images/s of a build and of its peers"
 
-$(BIN)/uv:
+python:
+	@bash scripts/check_python.sh "$(PYTHON)" $(origin PYTHON)
+
+$(BIN)/uv: | python
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-.venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile
+.venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/_jpeg*.[ch])
+.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/decode/_jpeg*.[ch]) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,beam,tf,torch,xla,jax,finetune,dev]'
-	@$(BIN)/python -c 'from loaders.decode import open_decoder; print("loaders decode with", open_decoder().name)'
+	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo
 
-setup: .venv/.dev
+# Peers of the benchmarks whose pins exclude ours: MosaicML's streaming and img2dataset; Grain is with them.
+.bench-venv/.peers: $(BIN)/uv benchmarks/peers.in benchmarks/peers-constraints.txt benchmarks/img2dataset-constraints.txt | python
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .bench-venv
+	$(BIN)/uv pip install --quiet --python .bench-venv/bin/python -c benchmarks/peers-constraints.txt -r benchmarks/peers.in
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .bench-venv/img2dataset
+	$(BIN)/uv pip install --quiet --python .bench-venv/img2dataset/bin/python -r benchmarks/img2dataset-constraints.txt
+	touch $@
+
+setup: .venv/.dev .bench-venv/.peers
+
+constraints: $(BIN)/uv
+	bash scripts/constraints.sh $(OPTIONS)
 
 demo: .venv/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/demo.sh $(DEMO)
 
-test: .venv/.dev lint
+test: setup lint
 	$(BIN)/python -m pytest
 
 lint: .venv/.dev
@@ -49,14 +65,11 @@ lint: .venv/.dev
 cluster-test: .venv/.dev
 	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs tests/cluster
 
-soak: .venv/.dev
+soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)
 
-bench: .venv/.dev
+bench: setup
 	$(BIN)/python benchmarks/build.py
-
-bench-setup: .venv/.dev
-	bash benchmarks/setup_peers.sh
 
 clean:
 	rm -rf $(DEMO) build

@@ -5,9 +5,9 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "loaders._jpeg",
-            ["loaders/_jpeg.c"],
-            depends=["loaders/_jpeg_huffman.h", "loaders/_jpeg_resize.h"],
+            "loaders.decode._jpeg",
+            ["loaders/decode/_jpeg.c"],
+            depends=["loaders/decode/_jpeg_huffman.h", "loaders/decode/_jpeg_resize.h"],
             libraries=["jpeg"],
             # No fused multiply-add: the weights are the same on every processor.
             extra_compile_args=["-O3", "-ffp-contract=off"],

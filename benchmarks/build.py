@@ -20,9 +20,9 @@ from typing import Any
 
 from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
 
-from dataprep.measure import Measurement, measure
-from dataprep.plan import codec_versions
-from dataprep.pool import WORKER_ENVIRONMENT
+from dataprep.host.measure import Measurement, measure
+from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.versions import codec_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -60,7 +60,7 @@ class Contender:
     """`ours`, or the letter of its row."""
     title: str
     format: str = ""
-    """Of our own build."""
+    """Format of our own build; empty for a peer."""
     script: str = ""
     needs_own_environment: bool = False
 
@@ -364,7 +364,7 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     options.rivals = ["roofline", *(name for name in options.rivals if name != "roofline")]
     if "mds" in options.rivals and not PEERS_PYTHON.exists():
-        print("(d) is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+        print("(d) is left out: it is not installed; run: make setup", file=sys.stderr)
         options.rivals.remove("mds")
     return options
 

@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, train_tar
 
-from dataprep.driver import BuildRequest, prepare
-from dataprep.measure import Measurement, measure
-from dataprep.plan import BuildOptions
-from dataprep.pool import WORKER_ENVIRONMENT
+from dataprep.build.archives import ARCHIVES
+from dataprep.build.plan import BuildOptions
+from dataprep.build.request import BuildRequest
+from dataprep.host.measure import Measurement, measure
+from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.storage.gcs_client import client
 from tests.support.gcs_emulator import GCSEmulator
 
@@ -39,7 +40,7 @@ LOOPS = ROOT / "benchmarks/peers/bucket_loops.py"
 BUCKET = "dataprep-benchmark"
 UPLOADS_IN_FLIGHT = 16
 BUCKET_TARGET = 0.7
-"""Of the rate on disk."""
+"""Share of the rate on disk that a build from a bucket is to reach."""
 MEMORY_TARGET_MB = 400
 LAYOUTS = {
     "folder": ("imagenet", "train/<wnid>/*.JPEG", image_folder),
@@ -69,7 +70,7 @@ class Case:
 
     @property
     def target(self) -> float | None:
-        """Of the rate on disk; an unpacked folder is not one of the originals, and one shard overlaps with none."""
+        """Share of the rate on disk to reach; None for unpacked folders and for a single shard."""
         return BUCKET_TARGET if self.in_bucket and self.layout != "folder" and self.num_shards > 1 else None
 
     @property
@@ -147,7 +148,7 @@ class Bench:
 
     def _ranges(self, case: Case) -> Path:
         """What our build reads for each shard, in its order."""
-        _, tables = prepare(self._request(case), NoProgress(), keep=False)
+        _, tables = ARCHIVES.plan_references(self._request(case), NoProgress(), keep=False)
         shards = [[[row["source"], row["offset"], row["num_bytes"]] for row in table.to_pylist()] for table in tables]
         path = self._work / "ranges.json"
         path.write_text(json.dumps(shards))
@@ -161,7 +162,7 @@ class Bench:
     def _enumerate(self, case: Case) -> float:
         request = self._request(case)
         started_s = time.monotonic()
-        prepare(request, NoProgress(), keep=False)
+        ARCHIVES.plan_references(request, NoProgress(), keep=False)
         return time.monotonic() - started_s
 
     def _request(self, case: Case) -> BuildRequest:

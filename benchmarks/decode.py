@@ -26,8 +26,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from loaders.augment import View, train_views
-from loaders.decode import extension_available, open_decoder
+from loaders.decode.augment import View, train_views
+from loaders.decode.decoders import extension_available, open_decoder
 
 SIZE = 224
 AT_ONCE = 20

@@ -24,7 +24,7 @@ from benchmarks.situations import judge
 from benchmarks.situations.generate import IDS, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates
 from benchmarks.situations.situation import Situation, possible_changes, to_document
-from loaders.decode import extension_available
+from loaders.decode.decoders import extension_available
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL_S, WAITING_S = 2.5, 1.5

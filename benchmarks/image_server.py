@@ -20,7 +20,7 @@ import uvloop
 
 
 def addresses(count: int) -> list[str]:
-    """So many addresses of loopback, which stand for as many hosts: no name has to be looked up by anyone."""
+    """Return addresses of loopback, each of which is a host of its own; no name has to be resolved."""
     return [f"127.0.{1 + number // 250}.{1 + number % 250}" for number in range(count)]
 
 

@@ -29,20 +29,22 @@ sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is anoth
 
 from originals import DATAPREP, corpus_images, image_folder  # noqa: E402
 
-from dataprep.cpu import cpu_time  # noqa: E402
-from loaders import pipeline, producer  # noqa: E402
+from dataprep.host.cpu import cpu_time  # noqa: E402
 from loaders.config import LoaderConfig  # noqa: E402
-from loaders.devices import parse_simulated  # noqa: E402
-from loaders.loader import open_loader  # noqa: E402
-from loaders.stage_rates import fetch_rate_alone, prepare_rate, write_sample  # noqa: E402
-from loaders.stats import Stats  # noqa: E402
-from loaders.trial import Setup, loader_settings, observe  # noqa: E402
+from loaders.diagnosis.devices import parse_simulated  # noqa: E402
+from loaders.diagnosis.fetch_rate import fetch_rate_alone  # noqa: E402
+from loaders.diagnosis.observed_run import RunSetup, observe  # noqa: E402
+from loaders.diagnosis.sample import write_sample  # noqa: E402
+from loaders.diagnosis.stage_rates import prepare_rate  # noqa: E402
+from loaders.engine import pipeline, producer  # noqa: E402
+from loaders.engine.stats import Stats  # noqa: E402
+from loaders.loader import open_configured, open_loader  # noqa: E402
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 WARM_UP_BATCHES = 4
 MOST_OVERHEAD = 0.02
 ASKED = 0.85
-"""Of the smaller one of fetching and preparing alone."""
+"""Share of the slower of fetching and preparing that the simulated device asks for."""
 BUSY = 0.9
 SAMPLE_IMAGES = 512
 
@@ -111,16 +113,16 @@ def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Of a simulated device that asks a share of what fetching and preparing can do."""
+    """Measure how busy a simulated device is that asks for a share of what fetching and preparing can do."""
     config = LoaderConfig(batch_size=options.batch_size)
     found = []
     for _ in range(options.rounds):
-        with tempfile.TemporaryDirectory() as folder, open_loader(url, **loader_settings(config)) as loader:
+        with tempfile.TemporaryDirectory() as folder, open_configured(url, "train", config) as loader:
             fetched = fetch_rate_alone(loader, config, options.seconds, 0.0, keep=SAMPLE_IMAGES)
             prepared = prepare_rate(write_sample(fetched.images, Path(folder)), config, options.seconds, 0.0).rate
         asked = ASKED * min(fetched.rate.images_per_s, prepared.images_per_s)
         device = parse_simulated(f"simulated:{asked:.1f}")
-        run = observe(Setup(url=url, split="train", config=config), device, options.seconds)
+        run = observe(RunSetup(url=url, split="train", config=config), device, options.seconds)
         found.append((fetched.rate.images_per_s, prepared.images_per_s, asked, run.images_per_s / asked))
     fetch, prepare, asked, busy = (statistics.median(column) for column in zip(*found, strict=True))
     slowest = min(each[3] for each in found)

@@ -28,16 +28,16 @@ from typing import Any
 from image_server import addresses
 from originals import DATAPREP, corpus_images
 
-from dataprep.measure import Measurement, measure
-from dataprep.plan import codec_versions
-from dataprep.pool import WORKER_ENVIRONMENT
+from dataprep.host.measure import Measurement, measure
+from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.versions import codec_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = Path(__file__).resolve().parent
 IMG2DATASET = ROOT / ".bench-venv/img2dataset/bin/img2dataset"
 START_IMAGES = 8
 IMG2DATASET_TARGET, ROOFLINE_TARGET = 1.5, 0.9
-"""Of their images/s; the lower of the two is to be reached."""
+"""Factors on the images/s of img2dataset and of the roofline; the lower product is to be reached."""
 
 HEADER = """\
 Whole processes from exec to exit, {images:,} images of {kilobytes:.0f} kB at {hosts} addresses of one server that
@@ -77,7 +77,7 @@ class Contender:
     """`ours`, `a` or `b`."""
     processes: int
     threads: int = 0
-    """Of img2dataset, in each process."""
+    """Threads of img2dataset in each process."""
 
     @property
     def title(self) -> str:
@@ -360,7 +360,7 @@ def contenders_of(options: argparse.Namespace) -> list[Contender]:
     """In the order of the table; img2dataset is left out, with a word, where it is not installed."""
     contenders = [Contender(group=group, processes=options.processes) for group in ("ours", "a")]
     if options.threads and not IMG2DATASET.exists():
-        print("(b) is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+        print("(b) is left out: it is not installed; run: make setup", file=sys.stderr)
         return contenders
     return contenders + [Contender(group="b", processes=options.processes, threads=count) for count in options.threads]
 

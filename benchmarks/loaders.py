@@ -20,20 +20,20 @@ from typing import Any
 
 from originals import DATAPREP, corpus_images, image_folder
 
-from dataprep.plan import codec_versions
+from dataprep.host.versions import codec_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is this file
-from loaders.bench import PEERS_PYTHON  # noqa: E402
-from loaders.bench_run import BenchSettings, Contender, Run, module_command, row_of, run_once, warm_up  # noqa: E402
-from loaders.bench_table import OURS, BenchRow  # noqa: E402
-from loaders.contestant import ROOFLINE  # noqa: E402
-from loaders.peers import PEERS  # noqa: E402
+from loaders.bench.compare import PEERS_PYTHON  # noqa: E402
+from loaders.bench.contestant import ROOFLINE  # noqa: E402
+from loaders.bench.peers import PEERS  # noqa: E402
+from loaders.bench.runs import BenchSettings, Contender, Run, module_command, row_of, run_once, warm_up  # noqa: E402
+from loaders.bench.table import OURS, BenchRow  # noqa: E402
 
 SHARDS = 8
-"""Of every layout: each of a few workers has some of its own."""
+"""Shards of every layout, so many that each of a few workers has some of its own."""
 OUR_FORMATS = ("webdataset", "tfrecord", "imagefolder")
-OUR_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear-no-antialias"}
+OUR_FILTERS = {"bicubic": "bicubic", "bilinear": "bilinear-no-antialias"}
 """Names of the column `resize` and what our loader calls them: tf.data's bilinear does not antialias."""
 IN_OWN_ENVIRONMENT = ("mosaic", "grain")
 
@@ -78,7 +78,7 @@ def contender(name: str, roots: dict[str, Path]) -> Contender:
         loader=loader,
         layout=layout,
         root=str(root),
-        interpolation=OUR_INTERPOLATIONS.get(interpolation, ""),
+        interpolation=OUR_FILTERS.get(interpolation, ""),
         python=PEERS_PYTHON if loader in IN_OWN_ENVIRONMENT else sys.executable,
     )
 
@@ -172,7 +172,7 @@ def write_layouts(images: list[Path], layouts: set[str], work: Path, workers: in
         _run([*command, "--workers", str(workers), "--json"])
     for layout in sorted(layouts.difference(OUR_FORMATS)):
         words = [layout, "--images", roots["imagefolder"] / "train", "--out", roots[layout], "--shards", SHARDS]
-        _run(module_command(PEERS_PYTHON, "loaders.peers_layouts", *words))
+        _run(module_command(PEERS_PYTHON, "loaders.bench.peers_layouts", *words))
     return roots
 
 
@@ -187,7 +187,7 @@ def compare(rows: list[Row]) -> list[Comparison]:
     rates = {row.name: row.result.images_per_s for row in rows}
     ours = {
         interpolation: [row.result.images_per_s for row in rows if _is_ours(row) and row.interpolation == interpolation]
-        for interpolation in OUR_INTERPOLATIONS
+        for interpolation in OUR_FILTERS
     }
     others = {name: rate for name, rate in rates.items() if name in PEERS and name not in ("tf.data", "torchvision")}
     wanted = []
@@ -312,7 +312,7 @@ def parse_options() -> argparse.Namespace:
     if not PEERS_PYTHON.exists():
         for name in IN_OWN_ENVIRONMENT:
             if name in options.contenders:
-                print(f"{name} is left out: it is not installed; run: make bench-setup", file=sys.stderr)
+                print(f"{name} is left out: it is not installed; run: make setup", file=sys.stderr)
                 options.contenders.remove(name)
     return options
 

@@ -16,15 +16,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from dataprep.driver import BuildRequest, prepare
-from dataprep.plan import DEFAULT_SHARD_BYTES, BuildOptions
+from dataprep.build.archives import ARCHIVES
+from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
+from dataprep.build.request import BuildRequest
 
 DATAPREP = Path(sys.executable).with_name("dataprep")
 DEMO_IMAGES = 4000
 
 
 class NoProgress:
-    """For dataprep.driver: nobody watches."""
+    """For dataprep.build.driver: nobody watches."""
 
     def __getattr__(self, name: str) -> object:
         return lambda *_: None
@@ -49,7 +50,7 @@ def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Pa
 
 
 def default_shards(images: Iterable[Path]) -> int:
-    """As many as `dataprep build` makes of them, but one for each of two workers."""
+    """Return the number of shards that `dataprep build` makes of the images, at least one for each of two workers."""
     return max(2, -(-sum(image.stat().st_size for image in images) // DEFAULT_SHARD_BYTES))
 
 
@@ -112,7 +113,7 @@ def write_order(source: Path, order: Path, shards: int) -> None:
     request = BuildRequest(
         options=options, source_url=str(source), output_url=str(order.parent / "unbuilt"), max_reject_ratio=1
     )
-    plan, tables = prepare(request, NoProgress(), keep=False)
+    plan, tables = ARCHIVES.plan_references(request, NoProgress(), keep=False)
     entries = [
         [[str(source / row["source"]), row["key"], row["label"]] for row in table.to_pylist()] for table in tables
     ]

@@ -1,3 +1,7 @@
-"""From original image archives to TPU-friendly shards in a bucket beside the TPU."""
+"""Training data from original image archives: built, verified, described for loaders, and copied near their readers.
+
+docs/architecture.md lists the rooms of this package, from the commands at the top to storage at the bottom. Each
+explains itself in its docstring.
+"""
 
 __version__ = "0.1.0"

@@ -11,22 +11,24 @@ import click
 from dataprep import __version__
 from dataprep.errors import DataprepError
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 COMMANDS = {
-    "adopt": "Let the loaders read data that other tools wrote, as they are.",
-    "bench": "Images/s of our loader and of others on the same data.",
-    "build": "Original files to verified shards, on disk or in a bucket.",
-    "check-region": "Where a bucket and this machine are, and what reading across costs.",
-    "create-bucket": "A bucket beside a TPU, closed to the public, and an account that may use it.",
-    "demo-data": "Write small originals, packed as the real ones are, to try everything with.",
-    "diagnose": "What a training run waits for, what to change, and what that brings.",
-    "inspect": "Counts, sizes, classes and pictures of a finished dataset.",
-    "plan-input": "Whether the hosts of a TPU can feed it, and what would change that.",
-    "replicate": "Copies of a dataset beside those who read it, by Cloud Storage itself.",
-    "retry-failed": "Fetch again what failed of a table of URLs, as new shards of a finished dataset.",
-    "tpu": "Create TPU VMs, set them up, run and end programs on all their workers, delete them.",
+    "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
+    "bench": "Compare loaders on the same data, in images per second.",
+    "build": "Build verified shards from original files, on disk or in a bucket.",
+    "check-region": "Show where buckets and their readers are, and what the reading costs.",
+    "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",
+    "demo-data": "Write small original files in the layouts of the real ones, to try every command.",
+    "diagnose": "Find what a training run waits for, what to change, and what the change brings.",
+    "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
+    "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
+    "replicate": "Copy a dataset to other regions, near its readers.",
+    "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",
+    "tpu": "Create, set up and delete TPU VMs, and run programs on all their workers.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }
-"""Name to one line of help; the module is dataprep.commands.<name with underscores>, its command `command`."""
+"""One line of help by name; a command is `command` in dataprep.commands.<name with underscores>."""
 
 
 class _LazyGroup(click.Group):
@@ -48,38 +50,48 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="dataprep")
 def group() -> None:
-    """From original image archives to TPU-friendly shards beside the TPU.
+    """Turn original image archives into verified training data, and feed TPUs with it.
 
     \b
     Try it:   dataprep demo-data coco originals
               dataprep build coco-dup5 --source originals --output shards --format webdataset --allow-partial
               dataprep verify shards --deep
 
-    Exit codes: 0 done, 1 a check failed, 2 usage or input, 3 cannot tell, 130 interrupted.
+    Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 undecided, 130 interrupted.
     """
 
 
 def main() -> None:
-    """Entry point: expected errors become one line on stderr and an exit code."""
+    """Run the command line, and end the process with the command's exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread a core for algebra that is not here
     try:
-        code = group(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = _interrupted()
-    except KeyboardInterrupt:
-        code = _interrupted()
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except DataprepError as error:
-        click.echo(f"dataprep: {error}", err=True)
-        code = error.exit_code
+        code = exit_code_of(group, "dataprep")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
         code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    if code == INTERRUPTED:
+        click.echo("dataprep: interrupted; run the same command again to go on", err=True)
+    sys.exit(code)
 
 
-def _interrupted() -> int:
-    click.echo("dataprep: interrupted; run the same command again to go on", err=True)
-    return 130
+def exit_code_of(command: click.Command, name: str) -> int:
+    """Run a command with the arguments of this process; an expected error becomes one line on stderr.
+
+    Args:
+        command: Returns its exit code, or anything else for 0.
+        name: Begins that line.
+
+    Returns:
+        The exit code; INTERRUPTED after Ctrl-C.
+    """
+    try:
+        code = command(standalone_mode=False)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except DataprepError as error:
+        click.echo(f"{name}: {error}", err=True)
+        return error.exit_code
+    return code if isinstance(code, int) else 0

@@ -13,6 +13,9 @@ DataprepError                    1  a check failed or a build could not be finis
 └── UndecidedError               3  the question cannot be answered with what is known
 """
 
+DISTRIBUTION = "tpu-dataprep"
+"""Name under which pip installs this project. `dataprep`, the name to import, is another project's on the index."""
+
 
 class DataprepError(Exception):
     """Base of all expected errors; the text is one line: what was got, what was expected, the next step."""
@@ -58,3 +61,8 @@ class BuildError(DataprepError):
 
 class UndecidedError(DataprepError):
     exit_code = 3
+
+
+def install_hint(extra: str) -> str:
+    """Tell how to install the packages of an extra of this project: `pip install 'tpu-dataprep[laion]'`."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,21 +1,59 @@
-"""Deterministic, elastic, resumable loaders over datasets that `dataprep build` made or `dataprep adopt` indexed."""
+"""Deterministic, elastic, resumable loaders over datasets that `dataprep build` made or `dataprep adopt` indexed.
 
+    from loaders import open_loader
+
+    with open_loader("gs://bucket/imagenet", batch_size=1024, rank=rank, world_size=hosts) as loader:
+        for batch in loader:  # one epoch
+            step(batch.images, batch.labels)
+            save(batch.state)  # loader.load_state_dict(state) resumes after this batch
+
+open_loader      Open a loader over one split of a dataset.
+Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
+Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
+LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
+LoaderSettings   The same settings as the type of open_loader's keyword arguments.
+PilTransform     Makes a setting `transform` of an augmentation of PIL images, such as timm's.
+open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
+read_fields      Read fields such as a caption from the bytes of one record.
+
+The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax and loaders.tf.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loaders.config import LoaderConfig
+    from dataprep.formats.fields import read_fields
+    from loaders.config import LoaderConfig, LoaderSettings
+    from loaders.decode.decoders import open_decoder
+    from loaders.decode.transforms import PilTransform
     from loaders.loader import Batch, Loader, open_loader
 
-__all__ = ["Batch", "Loader", "LoaderConfig", "open_loader"]
+__all__ = [
+    "Batch",
+    "Loader",
+    "LoaderConfig",
+    "LoaderSettings",
+    "PilTransform",
+    "open_decoder",
+    "open_loader",
+    "read_fields",
+]
+
+_MODULES = {
+    "Batch": "loaders.loader",
+    "Loader": "loaders.loader",
+    "LoaderConfig": "loaders.config",
+    "LoaderSettings": "loaders.config",
+    "PilTransform": "loaders.decode.transforms",
+    "open_decoder": "loaders.decode.decoders",
+    "open_loader": "loaders.loader",
+    "read_fields": "dataprep.formats.fields",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LoaderConfig":
-        from loaders.config import LoaderConfig
-
-        return LoaderConfig
-    if name in __all__:
-        from loaders import loader
-
-        return getattr(loader, name)
-    raise AttributeError(f"module 'loaders' has no attribute {name!r}")
+    """Import a public name when it is first used, so that `import loaders` is cheap."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'loaders' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,15 +1,21 @@
-"""Everything that a loader can be told, and which of it the sequence of batches depends on."""
+"""Every setting of a loader, and which of them the sequence of batches depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from math import inf
+from numbers import Integral, Real
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
-from dataprep.cpu import available_cores
+from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
-from dataprep.placement import POLICIES
-from dataprep.randomness import ORDER_VERSION
+from dataprep.host.cpu import available_cores
+from dataprep.messages import did_you_mean
+from loaders.decode.augment import RandomCrop
+from loaders.decode.decoders import Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 
 if TYPE_CHECKING:
@@ -18,106 +24,141 @@ if TYPE_CHECKING:
 
     Transform = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
-ON_ERROR = ("raise", "skip")
+OnError: TypeAlias = Literal["raise", "skip"]
+RegionPolicy: TypeAlias = Literal["refuse", "warn", "off"]
 EVALUATION_CROP = 0.875
-"""Of the resized short side, as ImageNet is evaluated since AlexNet: 224 of 256."""
+"""Side of the centre crop over the resized short side, as ImageNet is evaluated since AlexNet: 224 of 256."""
 MAX_THREADS = 16
-"""One interpreter hands out work for no more; with more cores, let `processes` do it."""
+"""Threads that one interpreter can hand out work to; with more cores, `processes` share it."""
+
+
+class LoaderSettings(TypedDict, total=False):
+    """Settings that `open_loader` takes besides `batch_size`; `LoaderConfig` says what each means."""
+
+    seed: int
+    rank: int
+    world_size: int
+    shuffle: bool | None
+    image_size: int
+    interpolation: Interpolation
+    augment: bool | None
+    scale: tuple[float, float] | list[float]
+    ratio: tuple[float, float] | list[float]
+    flip: float
+    clip_crop: bool
+    resize: int | None
+    fields: tuple[str, ...] | list[str]
+    transform: Transform | None
+    on_error: OnError
+    check_digests: bool
+    num_streams: int
+    window: int
+    block_bytes: int
+    prefetch_bytes: int
+    deadline_s: float
+    stall_s: float
+    prefetch_batches: int
+    reads_in_flight: int | None
+    threads: int | None
+    processes: int
+    decoder: Backend
+    cache_dir: str | PathLike[str] | None
+    cache_bytes: int
+    region_policy: RegionPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderConfig:
-    """How batches are made.
+    """All settings of a loader, checked.
 
     Raises:
-        UsageError: A value is out of its range; the message says which.
+        UsageError: A value is of another type or out of its range; the message says what was expected and what was got.
     """
 
     batch_size: int
-    """Images of one step, of all ranks together."""
+    """Images in one step, over all ranks."""
     seed: int = 0
     rank: int = 0
     world_size: int = 1
-    """Processes that share a batch, whatever devices each of them drives."""
+    """Number of ranks: processes that share a batch, whatever devices each of them drives."""
     shuffle: bool = True
-    """False: evaluation, every sample once, as they are stored."""
+    """False: evaluation, every sample once in the stored order."""
     image_size: int = 224
-    """Sides of the images delivered, pixels."""
-    interpolation: str = "bicubic"
+    """Side of the images that are delivered, pixels."""
+    interpolation: Interpolation = "bicubic"
     """`bicubic` and `bilinear` as Pillow's, antialiased; `bilinear-no-antialias` as tf.image.resize's."""
     augment: bool = True
-    """Random resized crop and flip; False: resize and centre crop."""
+    """True: random resized crop and flip; False: resize and centre crop."""
     scale: tuple[float, float] = (0.2, 1.0)
-    """Share of the image's area that a crop has, as MAE trains; torchvision's default begins at 0.08."""
+    """Area of a crop as a share of the image's, as MAE trains; torchvision's default begins at 0.08."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """Width over height of a crop."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
     clip_crop: bool = False
-    """A crop larger than the image is cut to it, as in BYOL; False: another one is drawn, as torchvision does."""
+    """True: a crop larger than the image is cut to it, as in BYOL; False: another one is drawn, as in torchvision."""
     resize: int | None = None
     """Short side before the centre crop, pixels; by default the image size over 0.875."""
     fields: tuple[str, ...] = ()
-    """Columns that come with the images, e.g. `caption`."""
+    """Fields that are delivered with the images, e.g. `caption`."""
     transform: Transform | None = None
-    """Picklable, called with (image_HWC uint8, rng); returns an image of the same size. The rng is the sample's own."""
-    on_error: str = "raise"
-    """Of an image or shard that cannot be read: `raise`, or `skip` (masked and counted)."""
+    """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own."""
+    on_error: OnError = "raise"
+    """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it)."""
     check_digests: bool = True
     """Compare every image's CRC32C with the index: ten microseconds each, and no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS
+    """Streams among which a pass deals out its blocks; a multiple of the number of ranks reads every byte once."""
     window: int = WINDOW
+    """Pieces of a stream whose samples are mixed with each other."""
     block_bytes: int = BLOCK_BYTES
+    """Encoded bytes of consecutive samples that are read at once, about."""
     prefetch_bytes: int = 2**30
-    """Most bytes of images that are held or under way from a bucket."""
+    """Bytes of encoded images held or in flight from a bucket, at most."""
     deadline_s: float = 4.5
-    """Without an answer from a bucket, reading fails within this time; a busy bucket's 429 and 5xx get a minute."""
+    """Seconds without an answer from a bucket after which reading fails; its 429 and 5xx are retried for a minute."""
+    stall_s: float = 600.0
+    """Seconds in which no image was read or decoded after which waiting for a batch is an error."""
     prefetch_batches: int = 3
     """Batches decoded ahead of the one that is asked for."""
     reads_in_flight: int | None = None
-    """Requests under way to a bucket; by default 128. No more than the images of the batches ahead are asked for."""
+    """Requests in flight to a bucket, 128 by default; never more than the images of the batches ahead."""
     threads: int | None = None
-    """That decode, in every process; by default one a core, at most 16."""
+    """Decoding threads in every process; by default one a core, at most 16."""
     processes: int = 0
-    """That decode, beside this one; 0: threads of this one do."""
-    decoder: str = "auto"
-    """`extension`, `library`, or whichever is there."""
+    """Worker processes that fetch and decode; 0: threads of this process do."""
+    decoder: Backend = "auto"
+    """`extension`, `library`, or `auto` for the extension where it was built."""
     cache_dir: str | None = None
     """Folder on a local disk that keeps what was read from a bucket."""
     cache_bytes: int = 100 * 2**30
-    region_policy: str = "refuse"
-    """Of a bucket whose reading from here is known to cost money: `refuse`, `warn`, or `off` (nothing is asked)."""
+    """Size of that folder, at most."""
+    region_policy: RegionPolicy = "refuse"
+    """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not ask)."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "world_size", "image_size", "num_streams", "window", "block_bytes"):
-            _require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("prefetch_bytes", "prefetch_batches", "cache_bytes"):
-            _require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
-        _require(self.threads is None or self.threads >= 1, f"threads must be 1 or more, got {self.threads}")
-        _require(
-            self.reads_in_flight is None or self.reads_in_flight >= 1,
-            f"reads_in_flight must be 1 or more, got {self.reads_in_flight}",
-        )
-        _require(self.deadline_s > 0, f"deadline_s must be more than 0, got {self.deadline_s}")
-        _require(self.processes >= 0, f"processes must be 0 or more, got {self.processes}")
-        _require(self.on_error in ON_ERROR, f"on_error must be one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
-        _require(
-            self.region_policy in POLICIES,
-            f"region_policy must be one of {', '.join(POLICIES)}, got {self.region_policy!r}",
-        )
-        _require(0 <= self.flip <= 1, f"flip must be a probability, got {self.flip}")
-        _require(0 < self.scale[0] <= self.scale[1] <= 1, f"scale must be a range within 0 to 1, got {self.scale}")
-        _require(0 < self.ratio[0] <= self.ratio[1], f"ratio must be a range above 0, got {self.ratio}")
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if value is not None or LoaderConfig.__dataclass_fields__[name].default is not None:
+                object.__setattr__(self, name, kind.checked(name, value))
+        _ = self.crop  # checks the ranges of scale, ratio and flip
+        transform = self.transform
+        _require(transform is None or callable(transform), f"transform must be a function, got {transform!r}")
         _require(self.short_side >= self.image_size, f"resize must be {self.image_size} or more, got {self.short_side}")
 
     @property
     def rows(self) -> int:
-        """Images of one step that this rank gets."""
+        """Rows of a batch that this rank gets: its images of one step."""
         return self.batch_size // self.world_size
+
+    @cached_property
+    def crop(self) -> RandomCrop:
+        """How `augment` crops and flips."""
+        return RandomCrop(self.scale, self.ratio, self.flip, self.clip_crop)
 
     @property
     def short_side(self) -> int:
-        """To which evaluation resizes, pixels."""
+        """Short side to which an evaluation resizes, pixels."""
         return round(self.image_size / EVALUATION_CROP) if self.resize is None else self.resize
 
     @property
@@ -128,7 +169,8 @@ class LoaderConfig:
         return max(1, min(MAX_THREADS, available_cores() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, Any]:
-        """What the sequence of batches depends on, of all this; the ranks and the machinery are none of it."""
+        """Return the settings on which the sequence of batches depends; the ranks and the machinery are not among
+        them."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         document = {name: getattr(self, name) for name in names}
@@ -138,10 +180,111 @@ class LoaderConfig:
         }
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Raise UsageError for settings that do not exist; it names the nearest one and lists all."""
+    known = sorted(LoaderConfig.__dataclass_fields__)
+    wrong = sorted(set(names) - set(known))
+    if wrong:
+        raise UsageError(f"no setting {', '.join(wrong)}{did_you_mean(wrong[0], known)}; there are {', '.join(known)}")
+
+
 def _name_of(transform: Any) -> str:
-    """By which a transform is recognised in a later process."""
+    """Return the name by which a later process recognises a transform."""
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Int:
+    """A whole number of at least `least`; NumPy's become Python's."""
+
+    least: int
+    below: int = 2**63
+
+    def checked(self, name: str, value: Any) -> int:
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        _require(whole, f"{name} must be a whole number, got {value!r}")
+        _require(value >= self.least, f"{name} must be {self.least} or more, got {value}")
+        _require(value < self.below, f"{name} must be less than 2^{self.below.bit_length() - 1}, got {value}")
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Float:
+    """A number; a finite one above 0 unless another check knows its range."""
+
+    expected: str
+    has_range: bool = True
+
+    def checked(self, name: str, value: Any) -> float:
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        fits = number and (0 < value < inf or not self.has_range)
+        _require(fits, f"{name} must be {self.expected}, got {value!r}")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bool:
+    def checked(self, name: str, value: Any) -> bool:
+        _require(isinstance(value, bool), f"{name} must be True or False, got {value!r}")
+        return bool(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneOf:
+    choices: tuple[str, ...]
+
+    def checked(self, name: str, value: Any) -> Any:
+        known = isinstance(value, str) and value in self.choices
+        expected = f"must be one of {', '.join(self.choices)}"
+        _require(known, f"{name} {expected}, got {value!r}{did_you_mean(value, self.choices)}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """Names; a list of them becomes a tuple."""
+
+    def checked(self, name: str, value: Any) -> tuple[str, ...]:
+        texts = isinstance(value, tuple | list) and all(isinstance(each, str) for each in value)
+        _require(texts, f"{name} must be a tuple of names, got {value!r}")
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    def checked(self, name: str, value: Any) -> tuple[float, float]:
+        pair = isinstance(value, tuple | list) and len(value) == len(("low", "high"))
+        pair = pair and all(isinstance(each, Real) and not isinstance(each, bool) for each in value)
+        _require(pair, f"{name} must be a pair of numbers, got {value!r}")
+        return tuple(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    def checked(self, name: str, value: Any) -> str:
+        _require(isinstance(value, str | PathLike) and str(value) != "", f"{name} must be a folder, got {value!r}")
+        return str(value)
+
+
+_Kind: TypeAlias = _Int | _Float | _Bool | _OneOf | _Texts | _Pair | _Folder
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(("batch_size", "world_size", "image_size", "num_streams", "window", "block_bytes"), _Int(1)),
+    **dict.fromkeys(("prefetch_bytes", "prefetch_batches", "cache_bytes", "resize"), _Int(1)),
+    **dict.fromkeys(("threads", "reads_in_flight"), _Int(1)),
+    **dict.fromkeys(("rank", "processes"), _Int(0)),
+    "seed": _Int(-(2**63), 2**64),
+    **dict.fromkeys(("deadline_s", "stall_s"), _Float("a number of seconds above 0")),
+    "flip": _Float("a probability", has_range=False),
+    **dict.fromkeys(("shuffle", "augment", "clip_crop", "check_digests"), _Bool()),
+    "interpolation": _OneOf(get_args(Interpolation)),
+    "on_error": _OneOf(get_args(OnError)),
+    "decoder": _OneOf(get_args(Backend)),
+    "region_policy": _OneOf(get_args(RegionPolicy)),
+    **dict.fromkeys(("scale", "ratio"), _Pair()),
+    "fields": _Texts(),
+    "cache_dir": _Folder(),
+}
 
 
 def _require(condition: bool, message: str) -> None:

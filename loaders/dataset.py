@@ -1,57 +1,78 @@
-"""A finished dataset as loaders see it: the manifest, one split, where its shards and its index are."""
+"""A finished dataset as loaders see it: the manifest, one split, and where its index and its shards are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from dataprep.adopt.links import open_data
+from dataprep.dataset.links import open_data
+from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.trust import refuse_unnamed_data
 from dataprep.errors import UsageError
-from dataprep.manifest import MANIFEST, read_manifest
-from dataprep.placement import guard
-from dataprep.records import Manifest, SplitManifest
-from dataprep.replicas import url_to_read
 from dataprep.storage import open_storage
-from loaders.rows import SplitRows
+from loaders.fetch.index import SplitIndex
 
 if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Dataset:
-    """What a loader reads; picklable, for its worker processes."""
+    """One split of a dataset; picklable, for a loader's worker processes."""
 
     url: str
     manifest: Manifest
     split: SplitManifest
 
+    @cached_property
     def storage(self) -> Storage:
-        """Where the shards are."""
-        return open_data(open_storage(self.url), self.manifest)
-
-    def rows(self, deadline_s: float) -> SplitRows:
-        """The index of the split, read within a deadline."""
-        return SplitRows(open_storage(self.url), self.manifest, self.split, deadline_s=deadline_s)
+        """Storage of the shards."""
+        return open_data(self._index_storage, self.manifest)
 
     @property
     def passes(self) -> int:
-        """Over the stored samples, in one epoch."""
+        """Passes over the stored samples in one epoch."""
         return self.split.repeats["count"] // self.split.repeats["stored"]
+
+    def open_index(self, deadline_s: float) -> SplitIndex:
+        """Open a reader of the split's index; a loader opens one and shares it.
+
+        Args:
+            deadline_s: Seconds without an answer from the bucket after which reading fails.
+        """
+        return SplitIndex(self._index_storage, self.manifest, self.split, deadline_s=deadline_s)
+
+    @cached_property
+    def _index_storage(self) -> Storage:
+        return open_storage(self.url)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset:
-    """Read a dataset's manifest. Every bucket that a loader reads is named here first, and judged before it is read.
+    """Read the manifest of a dataset; every bucket that a loader reads is judged here before it is read.
 
-    Where reading the URL would be paid, the copy of it that this machine reads for less is opened in its place, as
-    `replicas.json` lists them.
+    Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
+    reads that one for less.
+
+    Args:
+        url: Folder or gs:// URL.
+        split: Name of a split.
+        region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
 
     Raises:
-        UsageError: There is no such dataset or split, or reading it from here costs money and the policy refuses that.
+        UsageError: There is no such dataset or split, its data lie at a place that the user did not name, or reading it
+            from here costs money and the policy refuses that.
     """
-    url = url_to_read(url, region_policy)
+    if not open_storage(url).is_local:
+        from dataprep.cloud.placement import url_to_read
+
+        url = url_to_read(url, region_policy)
     storage = open_storage(url)
-    guard(url, region_policy)
+    _guard(storage, region_policy)
     manifest = read_manifest(storage)
     if manifest is None:
         raise UsageError(
@@ -61,6 +82,14 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
+    refuse_unnamed_data(storage, manifest)
     dataset = Dataset(url, manifest, found[split])
-    guard(dataset.storage().url, region_policy)  # adopted data may lie in another bucket than their index
+    _guard(dataset.storage, region_policy)  # adopted data may lie in another bucket than their index
     return dataset
+
+
+def _guard(storage: Storage, region_policy: str) -> None:
+    if not storage.is_local:
+        from dataprep.cloud.placement import guard
+
+        guard(storage.url, region_policy)

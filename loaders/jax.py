@@ -18,8 +18,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
+from loaders.engine.mesh import rows_per_part
 from loaders.loader import Batch, Loader
-from loaders.mesh import rows_per_part
 
 if TYPE_CHECKING:
     import jax
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JaxBatch:
-    """One step's global batch; what no device can hold is of this process alone."""
+    """The global batch of one step; keys and fields, which no device can hold, are those of this process."""
 
     images: jax.Array
     """(B, H, W, C), uint8, 0..255."""
     labels: jax.Array
-    """(B,), int32; -1 where there is none."""
+    """(B,), int32; -1 where an image has no label."""
     mask: jax.Array
-    """(B,), bool; False: no sample."""
+    """(B,), bool; False where a row is no sample."""
     keys: list[str]
-    """N, of this process: those of its devices' rows, in the order of the rows."""
+    """Keys of the N rows on this process's devices, in the order of the rows."""
     fields: dict[str, list[Any]]
-    """As the keys."""
+    """Fields of the same rows."""
     state: dict[str, Any]
-    """For the loader's `load_state_dict`: goes on after this batch, whatever is on the devices already."""
+    """State for the loader's `load_state_dict`, which goes on after this batch, whatever is on the devices already."""
 
 
 def host_rank() -> tuple[int, int]:
-    """This process's number and how many there are: `rank` and `world_size` of `open_loader`."""
+    """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`."""
     import jax
 
     return jax.process_index(), jax.process_count()
@@ -53,16 +53,18 @@ def host_rank() -> tuple[int, int]:
 def device_batches(
     loader: Loader, mesh: jax.sharding.Mesh, *, axis: str | tuple[str, ...] = "data", prefetch: int = 2
 ) -> Generator[JaxBatch]:
-    """The rest of the loader's epoch. When it is left, the loader goes on after the batch that was yielded last.
+    """Yield the rest of the loader's epoch on the devices of a mesh.
+
+    When the iteration is left early, the loader goes on after the batch that was yielded last.
 
     Args:
-        loader: Opened with `host_rank()`.
-        mesh: Of all processes' devices.
-        axis: Of the mesh, along which the batch is cut; other axes get copies.
-        prefetch: Batches under way to the devices beside the one that is yielded.
+        loader: Loader that was opened with the numbers of `host_rank()`.
+        mesh: Mesh of all processes' devices.
+        axis: Axes of the mesh along which the batch is cut; the other axes get copies.
+        prefetch: Batches on their way to the devices besides the one that is yielded.
 
     Raises:
-        UsageError: The loader's rank is not this process's, or the batch cannot be cut along the axis.
+        UsageError: The loader has another rank than this process, or the batch cannot be cut along the axis.
     """
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -98,7 +100,7 @@ def _on_devices(sharding: jax.sharding.NamedSharding, batch_size: int, batch: Ba
     import jax
     import numpy as np
 
-    # int64 is none of JAX's types unless it is told so.
+    # JAX has no int64 unless jax_enable_x64 is set.
     local = batch.images, batch.labels.astype(np.int32), batch.mask
     images, labels, mask = (
         jax.make_array_from_process_local_data(sharding, array, (batch_size, *array.shape[1:])) for array in local

@@ -1,11 +1,11 @@
-"""Batches of a dataset: the same for one seed wherever they are made, resumable after each, for any number of ranks.
+"""The loader: batches that are the same for one seed wherever they are made, and that can be resumed after each.
 
     with open_loader("gs://bucket/imagenet", batch_size=1024, rank=0, world_size=4) as loader:
         for batch in loader:                 # one epoch; the next `for` goes on with the next one
             step(batch.images, batch.labels)
-            save(batch.state)                # resumes after this batch, in a world of another size too
+            save(batch.state)                # resumes after this batch, with another number of ranks, too
 
-Shapes: NHWC, uint8, 0..255; mean and standard deviation are the device's work, at a quarter of the bytes to transfer.
+Shapes: NHWC, uint8, 0..255. Normalise on the device, so that a quarter of the bytes is transferred.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
-from dataprep.plan import differences
-from loaders.config import LoaderConfig
-from loaders.dataset import Dataset, open_dataset
-from loaders.decode import decoder_name
-from loaders.fetch import check_budget
-from loaders.fields import check_fields
+from loaders.config import LoaderConfig, LoaderSettings, check_names
+from loaders.decode.decoders import open_decoder
+from loaders.engine.batch_plan import BatchPlan
+from loaders.engine.stats import Stats
+from loaders.fetch.budget import check_budget
 from loaders.order import Order, check_world, samples_per_block
-from loaders.plan import Planned
-from loaders.producer import Producer, open_producer
-from loaders.stats import Stats
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from loaders.dataset import Dataset
+    from loaders.engine.producer import Producer
 
 STATE_VERSION = 1
 
@@ -41,119 +42,96 @@ class Batch:
     """One rank's part of one step."""
 
     images: NDArray[np.uint8]
-    """(rows, size, size, 3). Its memory is used again once nothing refers to it."""
+    """(rows, size, size, 3); the memory is used again when nothing refers to it."""
     labels: NDArray[np.int64]
-    """(rows,); -1 where there is none."""
+    """(rows,); -1 where an image has no label."""
     keys: list[str]
+    """Name of each image, unique in its split."""
     mask: NDArray[np.bool_]
-    """(rows,); False: no sample, but the tail of an evaluation or an image that was skipped."""
+    """(rows,); False where a row is no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
+    """Values of the fields that were asked for, one a row."""
     state: dict[str, Any]
-    """For `load_state_dict`: goes on after this batch. JSON, under 4 KB."""
+    """State for `load_state_dict`, which goes on after this batch; JSON, under 4 KB."""
 
 
 def open_loader(
-    url: str,
-    split: str = "train",
-    *,
-    batch_size: int,
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-    shuffle: bool | None = None,
-    augment: bool | None = None,
-    **settings: Any,
+    url: str | PathLike[str], split: str = "train", *, batch_size: int, **settings: Unpack[LoaderSettings]
 ) -> Loader:
-    """Open a loader over one split.
+    """Open a loader over one split of a dataset.
 
     Args:
-        url: Of the dataset, a folder or gs://.
-        split: One of the dataset's.
-        batch_size: Images of one step, of all ranks together.
-        shuffle: By default only the split `train` is.
-        augment: Random crops and flips; by default where it is shuffled.
-        settings: Any other field of `LoaderConfig`.
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+        split: Name of a split.
+        batch_size: Images in one step, over all ranks.
+        settings: Other settings; `loaders.LoaderConfig` says what each means. By default only the split `train` is
+            shuffled (`shuffle`), and what is shuffled is augmented (`augment`).
 
     Raises:
-        UsageError: No such dataset, split or setting, or a value out of its range.
+        UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
     """
-    shuffle = split == "train" if shuffle is None else shuffle
-    unknown = settings.keys() - LoaderConfig.__dataclass_fields__.keys()
-    if unknown:
-        known = ", ".join(sorted(LoaderConfig.__dataclass_fields__))
-        raise UsageError(f"no setting {', '.join(sorted(unknown))}; there are {known}")
-    config = LoaderConfig(
-        batch_size=batch_size,
-        seed=seed,
-        rank=rank,
-        world_size=world_size,
-        shuffle=shuffle,
-        augment=shuffle if augment is None else augment,
-        **settings,
-    )
-    return Loader(open_dataset(url, split, config.region_policy), config)
+    if not isinstance(url, str | PathLike) or not isinstance(split, str):
+        raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
+    check_names(settings)
+    given: dict[str, Any] = {"batch_size": batch_size, **settings}
+    if given.get("shuffle") is None:
+        given["shuffle"] = split == "train"
+    if given.get("augment") is None:
+        given["augment"] = given["shuffle"]
+    return open_configured(url, split, LoaderConfig(**given))
+
+
+def open_configured(url: str | PathLike[str], split: str, config: LoaderConfig) -> Loader:
+    """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+    from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
+
+    return Loader(open_dataset(str(url), split, config.region_policy), config)
 
 
 class Loader:
-    """Iterates over batches, an epoch at a time.
+    """Iterates over batches, one epoch at a time.
 
-    Training goes on where the last batch that was taken left off, evaluation starts again each time.
+    Training continues after the last batch that was taken; an evaluation starts again each time.
     """
 
     def __init__(self, dataset: Dataset, config: LoaderConfig) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
         if config.fields:
+            from dataprep.formats.fields import check_fields
+
             check_fields(dataset.manifest.format, config.fields)
         self.dataset, self.config = dataset, config
+        self.index = dataset.open_index(config.deadline_s)
+        self.order = self._order()
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
-        rows = dataset.rows(config.deadline_s)
-        counts = tuple(shard["samples"] for shard in dataset.split.shards)
-        at_once = samples_per_block(
-            sum(counts),
-            rows.mean_image_bytes(),
-            block_bytes=config.block_bytes,
-            num_streams=config.num_streams,
-            window=config.window,
-        )
-        if config.shuffle and not dataset.manifest.shuffled:
-            at_once = 1  # neighbours in a shard are of one class: blocks of them would make batches of few classes
-        self.order = Order(
-            shard_samples=counts,
-            seed=config.seed,
-            global_batch=config.batch_size,
-            samples_per_block=at_once,
-            passes=dataset.passes if config.shuffle else 1,
-            num_streams=config.num_streams,
-            window=config.window,
-        )
-        if config.shuffle and not dataset.storage().is_local:
-            sharers = max(1, config.processes)  # each fetches for itself
-            at_most = config.prefetch_bytes // sharers
-            check_budget(self.order, config.world_size * sharers, rows.mean_image_bytes(), at_most)
+        if config.shuffle and not dataset.storage.is_local:
+            sharers = max(1, config.processes)  # each worker process fetches for itself
+            budget = config.prefetch_bytes // sharers
+            check_budget(self.order, config.world_size * sharers, self.index.mean_image_bytes(), budget)
         self._batch = 0
-        """The next one to be taken, counted over all epochs."""
+        """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
 
     @property
     def epoch(self) -> int:
-        """Of the next batch."""
+        """Number of the epoch that the next batch belongs to."""
         return self.order.epoch_of(self._batch) if self.config.shuffle else 0
 
     def __len__(self) -> int:
-        """Steps of the epoch of the next batch."""
+        """Return the number of steps in the epoch of the next batch."""
         if not self.config.shuffle:
             return -(-self.order.num_samples // self.config.batch_size)
         return self.order.steps(self.epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the epoch."""
+        """Yield the rest of the epoch."""
         if not self.config.shuffle:
             self._go_to(0)
         stop = self._end_of_epoch()
         while self._batch < stop:
             if self._producer is None:
-                self._producer = open_producer(self.dataset, self.config, self._planned(self._batch), self._stats)
+                self._producer = self._open_producer()
             try:
                 rows = next(self._producer)
             except BaseException:
@@ -169,7 +147,7 @@ class Loader:
             self._go_to(self.order.first_batch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Goes on after the last batch that was taken: the position, and all that the sequence depends on."""
+        """Return the state after the last batch that was taken: its position, and all that the sequence depends on."""
         return {
             "state_version": STATE_VERSION,
             "position": self._batch * self.config.batch_size,
@@ -178,10 +156,10 @@ class Loader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state says, which may come from a world of another size.
+        """Continue where a state says; it may come from another number of ranks.
 
         Raises:
-            UsageError: The state is of another sequence; the message says what differs.
+            UsageError: The state belongs to another sequence; the message says what differs.
         """
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
@@ -192,12 +170,12 @@ class Loader:
         self._go_to(int(state["position"]) // self.config.batch_size)
 
     def stats(self) -> dict[str, Any]:
-        """`stages` (items, busy_s, get_wait_s, put_wait_s of each), `fetch` and `skipped` (counts by reason)."""
+        """Return `stages` (each with items, busy_s, get_wait_s, put_wait_s), `fetch`, and `skipped` (by reason)."""
         fetch = self._producer.fetch_stats() if self._producer is not None else {}
         return {"stages": self._stats.snapshot(), "fetch": fetch, "skipped": dict(self._skipped)}
 
     def close(self) -> None:
-        """End threads and processes. The loader can be used again, and starts them anew."""
+        """End threads and processes; a loader that is used again starts new ones."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None
@@ -218,15 +196,40 @@ class Loader:
     def _end_of_epoch(self) -> int:
         return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
 
-    def _planned(self, batch: int) -> Planned:
+    def _order(self) -> Order:
+        dataset, config = self.dataset, self.config
+        counts = tuple(shard["samples"] for shard in dataset.split.shards)
+        at_once = samples_per_block(
+            sum(counts),
+            self.index.mean_image_bytes(),
+            block_bytes=config.block_bytes,
+            num_streams=config.num_streams,
+            window=config.window,
+        )
+        if config.shuffle and not dataset.manifest.shuffled:
+            at_once = 1  # neighbours in a shard have the same class: blocks of them would make batches of few classes
+        return Order(
+            shard_samples=counts,
+            seed=config.seed,
+            global_batch=config.batch_size,
+            samples_per_block=at_once,
+            passes=dataset.passes if config.shuffle else 1,
+            num_streams=config.num_streams,
+            window=config.window,
+        )
+
+    def _open_producer(self) -> Producer:
+        from loaders.engine.producer import open_producer
+
         config = self.config
-        return Planned(
+        plan = BatchPlan(
             order=self.order,
             shuffle=config.shuffle,
             rank=config.rank,
             world_size=config.world_size,
-            first_batch=batch,
+            first_batch=self._batch,
         )
+        return open_producer(self.dataset, self.index, config, plan, self._stats)
 
     @cached_property
     def _sequence(self) -> dict[str, Any]:
@@ -237,6 +240,6 @@ class Loader:
             "samples": self.order.num_samples,
             "samples_per_block": self.order.samples_per_block,
             "passes": self.order.passes,
-            "decoder": decoder_name(self.config),
+            "decoder": open_decoder(self.config.interpolation, self.config.decoder).name,
             **self.config.sequence_document(),
         }

@@ -1,15 +1,19 @@
-"""Which sample stands at which position: a pure function of the seed and the global position, for every world size.
+"""Which sample stands at which position: a pure function of the seed and the global position, for any number of ranks.
 
-    G = 0, 1, 2, …            global position; it never starts again
+    G = 0, 1, 2, …            global position, which grows over all epochs
     q = G // N, p = G % N     pass and position in it; N samples are stored, an epoch has `passes` passes
-    blocks                    c consecutive samples of one shard, one range of its file; permuted anew in every pass
+    blocks                    c consecutive samples of one shard, one range of its file; every pass permutes them anew
     K streams                 position p is the next sample of stream p % K; each owns its part of the permuted blocks
-    windows                   w pieces of a stream at a time, their samples sorted by random words
+    windows                   w pieces of a stream at a time, whose samples are sorted by random words
     batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
 
 So the set of every batch is the same for every W, and where W divides K a rank reads each byte of its blocks once a
-pass. Evaluation takes the samples as they are stored, each once. Rows inside a batch depend on W, so whatever is drawn
-for a sample must be keyed by G.
+pass. Evaluation takes every sample once, in the stored order. Rows inside a batch depend on W, so whatever is drawn for
+a sample must be keyed by G.
+
+The planner is `_PassLayout`, which permutes the blocks of a pass and cuts them among the streams, and `_Stream`, which
+mixes the samples of a few windows at a time. A piece is a block, or the part of one that a stream owns: where a stream
+ends inside a block, the next stream begins with the rest of it.
 """
 
 from __future__ import annotations
@@ -22,22 +26,23 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.errors import UsageError
-from dataprep.randomness import permutation, philox_words
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 NUM_STREAMS = 192
-"""Serves 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64 and 96 ranks; every stream belongs to one of them."""
+"""Number of streams; with 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64 or 96 ranks every stream belongs to one rank."""
 WINDOW = 2
+"""Pieces of a stream whose samples are mixed with each other."""
 BLOCK_BYTES = 2 * 2**20
-"""Of one read from a bucket: below this, requests weigh as much as bytes."""
-# Of a stream, planned at once: a NumPy call costs as much as a hundred samples.
+"""Size of one read from a bucket: below this, requests cost as much time as bytes."""
 _PLANNED_SAMPLES = 256
-# A pass has at least so many blocks for every one that is held at once; smaller data sets get smaller blocks.
+"""Samples of a stream that are planned at once, because a NumPy call costs as much as a hundred samples."""
 _BLOCKS_PER_HELD = 16
+"""Blocks of a pass for every block that is held at once, at least; a smaller dataset gets smaller blocks."""
 
 
 class Piece(NamedTuple):
@@ -47,42 +52,42 @@ class Piece(NamedTuple):
     first: int
     stop: int
     this_pass: int
-    """At the seam of two passes a rank may hold the same samples for both."""
+    """Number of the pass, because at the seam of two passes a rank may hold the same samples for both."""
 
 
 class Pick(NamedTuple):
     """One sample to deliver."""
 
     position: int
-    """Global, G."""
+    """Global position, G."""
     piece: Piece
     sample: int
-    """Index in the piece's shard."""
+    """Index of the sample in the piece's shard."""
     of_piece: int
-    """So many samples of the piece this rank picks in all, from where it began: then nobody needs its bytes."""
+    """Samples of the piece that this rank picks, from where it began; after the last one the bytes can be freed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What the sequence depends on.
+    """Everything that the sequence of samples depends on.
 
     Raises:
         UsageError: A number is out of its range, or there is no sample.
     """
 
     shard_samples: tuple[int, ...]
-    """Of each shard, in their order."""
+    """Number of samples in each shard, in the order of the shards."""
     seed: int
     global_batch: int
-    """B: samples of one step, of all ranks together."""
+    """B: samples in one step, over all ranks."""
     samples_per_block: int
-    """c."""
+    """c: samples in a block, at most."""
     passes: int = 1
-    """Over the stored samples, in one epoch."""
+    """Passes over the stored samples in one epoch."""
     num_streams: int = NUM_STREAMS
-    """K."""
+    """K: streams among which a pass deals out its blocks."""
     window: int = WINDOW
-    """w: pieces of a stream that are mixed with each other."""
+    """w: pieces of a stream whose samples are mixed with each other."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):
@@ -93,44 +98,44 @@ class Order:
 
     @property
     def num_samples(self) -> int:
-        """N: stored samples."""
+        """N: number of stored samples."""
         return sum(self.shard_samples)
 
     def first_batch(self, epoch: int) -> int:
-        """Number of the first batch of an epoch: batches run on across passes and epochs, nothing is dropped."""
+        """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped."""
         return epoch * self.passes * self.num_samples // self.global_batch
 
     def steps(self, epoch: int) -> int:
-        """Batches of an epoch; it may differ by one from epoch to epoch."""
+        """Return the number of batches in an epoch, which may differ by one from epoch to epoch."""
         return self.first_batch(epoch + 1) - self.first_batch(epoch)
 
     def epoch_of(self, batch: int) -> int:
-        """The epoch that a batch belongs to."""
+        """Return the epoch that a batch belongs to."""
         return ((batch + 1) * self.global_batch - 1) // (self.passes * self.num_samples)
 
     def picks(self, batch: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Pick]:
-        """One rank's samples from a batch on, without end.
+        """Yield one rank's samples from a batch on, without end.
 
         Args:
-            batch: Number of the first one, from 0 over all epochs.
-            rank: 0..world_size-1.
+            batch: Number of the first batch, counted from 0 over all epochs.
+            rank: Rank from 0 to `world_size` - 1.
             world_size: W, a divisor of the global batch.
 
         Raises:
-            UsageError: The rank is not one of the world's, or its size does not divide the batch.
+            UsageError: There is no such rank, or the number of ranks does not divide the batch.
         """
         check_world(self.global_batch, rank, world_size)
         return self.every(world_size, batch * self.global_batch + rank)
 
     def every(self, world_size: int, position: int) -> Iterator[Pick]:
-        """The samples at a position and at every `world_size`-th after it, without end."""
+        """Yield the samples at a position and at every `world_size`-th position after it, without end."""
         num_samples, num_streams = self.num_samples, self.num_streams
         while True:
             this_pass = position // num_samples
             first = this_pass * num_samples
             layout = _PassLayout(self, this_pass)
             streams: dict[int, _Stream] = {}
-            for position in range(position, first + num_samples, world_size):  # noqa: B020  goes on where it stopped
+            for position in range(position, first + num_samples, world_size):  # noqa: B020  keeps the last position
                 turn, number = divmod(position - first, num_streams)
                 stream = streams.get(number)
                 if stream is None:
@@ -156,7 +161,7 @@ def samples_per_block(
     num_streams: int = NUM_STREAMS,
     window: int = WINDOW,
 ) -> int:
-    """c: as many samples as fill a block, fewer where the data set is too small for blocks of that size to mix."""
+    """Return c: as many samples as fill a block, fewer where the dataset is too small for such blocks to mix well."""
     most = max(1, num_samples // (_BLOCKS_PER_HELD * num_streams * window))
     return max(1, min(int(block_bytes // max(1.0, mean_image_bytes)), most))
 
@@ -164,11 +169,13 @@ def samples_per_block(
 def stored_picks(
     shard_samples: Sequence[int], *, first: int = 0, step: int = 1, samples_per_block: int = 1
 ) -> Iterator[Pick]:
-    """The samples as they are stored: those at position `first` and at every `step`-th after it, to the end.
+    """Yield the samples in the stored order: at position `first` and at every `step`-th position after it, to the end.
 
     Args:
-        shard_samples: Of each shard.
-        samples_per_block: Samples that are read at once; taken as 1 where others have a part in every block.
+        shard_samples: Number of samples in each shard.
+        first: First position.
+        step: Distance between two positions.
+        samples_per_block: Samples that are read at once; 1 where other ranks have a share of every block.
     """
     at_once = samples_per_block if step == 1 else 1
     before = 0
@@ -181,7 +188,7 @@ def stored_picks(
 
 
 class _Blocks:
-    """Every shard cut into blocks of at most c samples, by its count alone; blocks are numbered shard after shard."""
+    """All shards, cut into blocks of at most c samples by their counts alone; blocks are numbered shard after shard."""
 
     def __init__(self, shard_samples: Sequence[int], samples_per_block: int) -> None:
         self._samples = shard_samples
@@ -192,7 +199,7 @@ class _Blocks:
         return self._first_block[-1]
 
     def block(self, number: int) -> tuple[int, int, int]:
-        """Shard, first sample and the one after the last of a block."""
+        """Return the shard of a block, its first sample and the one after its last."""
         shard = bisect_right(self._first_block, number) - 1
         first = self._first_block[shard]
         of_shard, samples = self._first_block[shard + 1] - first, self._samples[shard]
@@ -200,7 +207,7 @@ class _Blocks:
         return shard, index * samples // of_shard, (index + 1) * samples // of_shard
 
     def sizes(self) -> NDArray[np.int32]:
-        """Samples of every block, shape (blocks,)."""
+        """Return the number of samples in every block, shape (blocks,)."""
         import numpy as np
 
         first_block = np.asarray(self._first_block, np.int64)
@@ -217,7 +224,10 @@ def _blocks(shard_samples: tuple[int, ...], samples_per_block: int) -> _Blocks:
 
 
 class _PassLayout:
-    """The blocks of one pass in their order, and where in them every stream begins.
+    """The permuted blocks of one pass, and where every stream begins among them.
+
+    The slots of a pass are the samples of all permuted blocks, one after another. Stream k owns the slots from
+    `_bounds[k]` to `_bounds[k + 1]`, equal shares to within one slot, so its first and last block may be cut.
 
     Memory: 8 bytes a block and 16 a stream; 400 million samples in blocks of 70 take 46 MB.
     """
@@ -230,24 +240,25 @@ class _PassLayout:
         shuffled = permutation(len(self._blocks), seed=order.seed, purpose="load/blocks", pass_index=this_pass)
         self._numbers = shuffled.astype(np.int32)
         self._sizes = self._blocks.sizes()[shuffled]
-        stops = np.cumsum(self._sizes, dtype=np.int64)  # in slots
+        stops = np.cumsum(self._sizes, dtype=np.int64)  # slot after each block
         num_samples, num_streams = order.num_samples, order.num_streams
         streams = np.arange(num_streams + 1)
         bounds = streams * (num_samples // num_streams) + np.minimum(streams, num_samples % num_streams)
         first = np.searchsorted(stops, bounds, side="right")
         before = np.where(first > 0, stops[np.maximum(first, 1) - 1], 0)
         self._bounds: list[int] = bounds.tolist()
+        """First slot of each stream, and the number of slots."""
         self._first: list[int] = first.tolist()
-        """Index, among the permuted blocks, of the one that holds each bound."""
+        """Index among the permuted blocks of the one that holds each bound."""
         self._cut: list[int] = (bounds - before).tolist()
-        """Samples of that block before the bound."""
+        """Samples of that block before the bound, which belong to the stream before."""
 
     def num_pieces(self, stream: int) -> int:
-        """Blocks of a stream, cut ones included."""
+        """Return the number of blocks of a stream, including cut ones."""
         return self._first[stream + 1] - self._first[stream] + (self._cut[stream + 1] > 0)
 
     def piece_stops(self, stream: int) -> NDArray[np.int64]:
-        """The stream's samples up to the end of each of its pieces."""
+        """Return the number of the stream's samples up to the end of each of its pieces."""
         import numpy as np
 
         first = self._first[stream]
@@ -255,7 +266,7 @@ class _PassLayout:
         return np.minimum(np.cumsum(sizes) - self._cut[stream], self._bounds[stream + 1] - self._bounds[stream])
 
     def piece(self, stream: int, index: int) -> Piece:
-        """One piece of a stream."""
+        """Return one piece of a stream."""
         at = self._first[stream] + index
         shard, first, stop = self._blocks.block(int(self._numbers[at]))
         if at == self._first[stream + 1]:
@@ -266,7 +277,7 @@ class _PassLayout:
 
 
 class _Share(NamedTuple):
-    """Which samples of a pass a rank takes: positions p with p % world_size == remainder, from a turn on."""
+    """Samples of a pass that a rank takes: positions p with p % world_size == remainder, from a turn on."""
 
     first_turn: int
     remainder: int
@@ -274,7 +285,10 @@ class _Share(NamedTuple):
 
 
 class _Stream:
-    """One stream of a pass, some windows at a time; the share is that of whoever asks for its samples."""
+    """One stream of a pass, planned some windows at a time for the share of one rank.
+
+    A turn is a position in the stream: turn t of stream k stands at position t * K + k of the pass.
+    """
 
     def __init__(self, layout: _PassLayout, number: int, share: _Share) -> None:
         self._layout, self._number, self._share = layout, number, share
@@ -287,12 +301,13 @@ class _Stream:
         self._samples: list[tuple[Piece, int, int]] = []
 
     def at(self, turn: int) -> tuple[Piece, int, int]:
-        """Piece, sample and the share's count of the piece, for a turn that is none before the last one asked for."""
+        """Return piece, sample and the share's count of the piece for a turn; turns must not go back."""
         while turn >= self._start + len(self._samples):
             self._plan_next()
         return self._samples[turn - self._start]
 
     def _plan_next(self) -> None:
+        """Plan the next windows: mix the samples of each, and count how many of each piece belong to the share."""
         import numpy as np
 
         self._start += len(self._samples)
@@ -318,10 +333,11 @@ class _Stream:
         self._samples = [(piece, sample, counts[piece]) for piece, sample in mixed]
 
     def _is_shared(self, turn: int) -> bool:
+        """Whether the sample of a turn belongs to the share."""
         position = turn * self._layout.order.num_streams + self._number
         share = self._share
         return turn >= share.first_turn and position % share.world_size == share.remainder
 
     def _first_piece(self, window: int) -> int:
-        """Windows are staggered, so that the streams do not all read at the same time."""
+        """Return the first piece of a window; windows are staggered, so that streams do not all read at once."""
         return max(0, window * self._layout.order.window - self._stagger)

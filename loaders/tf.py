@@ -15,27 +15,28 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+from loaders.engine.producer import image_shape
 from loaders.loader import Batch, Loader
-from loaders.producer import image_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _END_S = 5.0
-"""As long as a loader takes to notice what is lost."""
+"""Longest wait for a running iterator at the end of the interpreter: a loader notices a lost bucket within it."""
 
 
 def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
-    """The loader's batches, from where it stands on; one iterator at a time.
+    """Return the loader's batches, from its current position on; use one iterator at a time.
 
-    The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where there is none; `mask`
-    (N,) bool, False for no sample; `keys` (N,) string; `fields`, each (N,) string, empty where there is none, JSON
-    where it is no text; `state`, JSON for the loader's `load_state_dict`, goes on after its batch. tf.data runs ahead
-    and cannot say how far: who leaves an iterator before its end tells the loader by the state of the last batch.
+    The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
+    `mask` (N,) bool, False where a row is no sample; `keys` (N,) string; `fields`, each (N,) string, empty where there
+    is none, JSON where it is no text; `state`, JSON for the loader's `load_state_dict`, which goes on after this batch.
+    tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
+    batch that you used to the loader.
 
     Args:
-        loader: Of this process.
-        epochs: Where an epoch was begun, its rest is the first; by default without end.
+        loader: Loader of this process.
+        epochs: Number of epochs, of which the first may be the rest of one; by default there is no end.
     """
     import tensorflow as tf
 
@@ -55,7 +56,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
 
 def _elements(loader: Loader, epochs: int | None) -> Iterator[dict[str, Any]]:
     batches = chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
-    # A thread of tf.data that is in Python when the interpreter ends waits for ever, and the process for it.
+    # A thread of tf.data that runs Python when the interpreter ends waits for ever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""Batches as PyTorch tensors, and the normalisation that is the device's work.
+"""Batches as PyTorch tensors, and their normalisation on the device.
 
     with open_loader(url, batch_size=256) as loader:
         for batch in DataLoader(TorchBatches(loader), batch_size=None):     # or in TorchBatches(loader)
@@ -22,36 +22,36 @@ from loaders.loader import Batch, Loader
 
 @dataclass(frozen=True, slots=True)
 class TorchBatch:
-    """`loaders.Batch` with tensors for its arrays."""
+    """A `loaders.Batch` with tensors in place of arrays."""
 
     images: torch.Tensor
     """NHWC, uint8, 0..255."""
     labels: torch.Tensor
-    """(N,), int64; -1 where there is none."""
+    """(N,), int64; -1 where an image has no label."""
     mask: torch.Tensor
-    """(N,), bool; False: no sample."""
+    """(N,), bool; False where a row is no sample."""
     keys: list[str]
     fields: dict[str, list[Any]]
     state: dict[str, Any]
-    """For the loader's `load_state_dict`: goes on after this batch."""
+    """State for the loader's `load_state_dict`, which goes on after this batch."""
 
 
 class TorchBatches(IterableDataset[TorchBatch]):
-    """A loader's batches, an epoch at a time, in the memory that the loader wrote.
+    """A loader's batches, one epoch at a time, in the memory that the loader wrote.
 
-    For `DataLoader(..., batch_size=None)`, whose own workers are refused: a loader decodes in threads and processes of
-    its own, and workers would each bring the same batches.
+    Use it directly, or in `DataLoader(..., batch_size=None)` without workers: a loader has threads and processes of its
+    own, and each worker would deliver the same batches.
     """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def __len__(self) -> int:
-        """Steps of the epoch of the next batch; another epoch's may be one more or less."""
+        """Return the number of steps in the epoch of the next batch; other epochs may have one more or less."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[TorchBatch]:
-        """The rest of the epoch.
+        """Yield the rest of the epoch.
 
         Raises:
             UsageError: This is a worker process of a DataLoader.
@@ -66,7 +66,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
 
 
 def tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    """The arrays of a batch by their names, sharing its memory."""
+    """Return the arrays of a batch as tensors by name; they share its memory."""
     return {name: torch.from_numpy(getattr(batch, name)) for name in ("images", "labels", "mask")}
 
 
@@ -77,9 +77,9 @@ def normalize(
 
     Args:
         images_NHWC: uint8, 0..255.
-        mean: Of each channel, for values of 0..1.
-        std: As the mean.
-        dtype: Of the result; the arithmetic is in float32.
+        mean: Mean of each channel, for values from 0 to 1.
+        std: Standard deviation of each channel, for values from 0 to 1.
+        dtype: Type of the result; the arithmetic is in float32.
 
     Returns:
         images_NCHW, channels last in memory.

@@ -6,7 +6,7 @@
         for batch in device_batches(loader, mesh=mesh):
             images_NCHW = normalize(batch.images, mean=MEAN, std=STD)
 
-Shapes: N images of this rank, H = W = `image_size`, C = 3; under SPMD tensors show the batch of all ranks.
+Shapes: N images of this rank, H = W = `image_size`, C = 3; under SPMD a tensor has the shape of the global batch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
+from loaders.engine.mesh import rows_per_part
 from loaders.loader import Loader
-from loaders.mesh import rows_per_part
 from loaders.torch import TorchBatch, tensors
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def host_rank() -> tuple[int, int]:
-    """This process's number and how many there are: `rank` and `world_size` of `open_loader`.
+    """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`.
 
-    Under SPMD a process drives all devices of its host, and torch_xla's ordinals say 0 of 1 in every process. On TPU v2
-    and v3 without SPMD two threads share a process: there the ordinals are right.
+    Under SPMD a process drives all devices of its host, and torch_xla's ordinals are 0 of 1 in every process. Only on
+    TPU v2 and v3 without SPMD, where two threads share a process, use the ordinals instead.
     """
     _require_no_tensorflow()
     import torch_xla.runtime as xr
@@ -49,20 +49,21 @@ def device_batches(
     axis: str | tuple[str, ...] = "data",
     prefetch: int = 2,
 ) -> Generator[TorchBatch]:
-    """The rest of the loader's epoch, through MpDeviceLoader: every batch is a step, so `torch_xla.sync()` is called.
+    """Yield the rest of the loader's epoch through MpDeviceLoader, which calls `torch_xla.sync()` after every batch.
 
-    When it is left, the loader goes on after the batch that was yielded last.
+    When the iteration is left early, the loader goes on after the batch that was yielded last.
 
     Args:
-        loader: Opened with `host_rank()` where there is a mesh.
-        device: By default the process's own.
-        mesh: Under SPMD, of all processes' devices; without one the batch is not cut.
-        axis: Of the mesh, along which the batch is cut; other axes get copies.
-        prefetch: Batches under way to the device beside the one that is yielded; more than two of them wait in memory.
+        loader: Loader that was opened with the numbers of `host_rank()` where there is a mesh.
+        device: Device of the batches; by default the process's own.
+        mesh: Mesh of all processes' devices under SPMD; without one the batch is not cut.
+        axis: Axes of the mesh along which the batch is cut; the other axes get copies.
+        prefetch: Batches on their way to the device besides the one that is yielded; those after the second wait in
+            host memory.
 
     Raises:
-        UsageError: The loader's rank is not this process's, the batch cannot be cut along the axis, or TensorFlow was
-            imported before torch_xla.
+        UsageError: The loader has another rank than this process, the batch cannot be cut along the axis, or TensorFlow
+            was imported before torch_xla.
     """
     _require_no_tensorflow()
     import torch_xla
@@ -75,10 +76,10 @@ def _run(loader: Loader, device: torch.device, sharding: dict[str, Any] | None, 
     from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
     batches, state = iter(loader), loader.state_dict()
-    # Its threads see tensors alone: the loader stays with the user's thread, and errors are raised there.
+    # Only the user's thread uses the loader, so that errors are raised there; MpDeviceLoader's threads see tensors.
     sent: SimpleQueue[dict[str, torch.Tensor] | None] = SimpleQueue()
     ahead: deque[dict[str, Any]] = deque()
-    # One at a time: it waits for as many as it may send before it sends the first.
+    # A prefetch size of 1, because MpDeviceLoader collects as many batches before it sends the first.
     devices = MpDeviceLoader(
         iter(sent.get, None), device, input_sharding=sharding, loader_prefetch_size=1, device_prefetch_size=1
     )
@@ -92,10 +93,10 @@ def _run(loader: Loader, device: torch.device, sharding: dict[str, Any] | None, 
 
     def end_threads() -> None:
         sent.put(None)
-        devices._parallel_loader.close()  # there is no public way
+        devices._parallel_loader.close()  # torch_xla has no public way to end them
 
     on_devices = iter(devices)
-    atexit.register(end_threads)  # one that is at work when the interpreter ends aborts the process
+    atexit.register(end_threads)  # a thread that still works when the interpreter ends would abort the process
     try:
         send(max(1, prefetch))
         for on_device in on_devices:
@@ -115,7 +116,7 @@ def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> 
     axes = (axis,) if isinstance(axis, str) else axis
     rows_per_part(loader.config, mesh.shape(), axes, host_rank())
     return {
-        # minibatch: each process brings its own rows; alone, torch_xla would refuse a second axis of the mesh.
+        # minibatch: each process delivers its own rows. With one process, torch_xla refuses it for a mesh of two axes.
         name: ShardingSpec(mesh, (axes, *[None] * (dimensions - 1)), minibatch=loader.config.world_size > 1)
         for name, dimensions in (("images", 4), ("labels", 1), ("mask", 1))
     }

@@ -1,9 +1,10 @@
-"""Run a build on a Beam runner: the pipeline in a process of its own, progress from the receipts it leaves.
+"""Run a build on a Beam runner: the pipeline runs in a process of its own, and its receipts show the progress.
 
-The process of its own is the watchdog: some runners wait for ever when one of their workers dies, and their threads
-keep an interpreter from ending. The driver only reads receipts, so it tells the same story for every runner. Between
-the two runs a pipe: the pipeline says what state its job is in and how it ended; when the driver's end is closed, by a
-word, a signal or the driver's death, the job is cancelled.
+The separate process makes a watchdog possible: some runners wait for ever when one of their workers dies, and their
+threads keep an interpreter from ending. The driver only reads receipts, so progress looks the same for every runner.
+
+A pipe connects the two. The pipeline's process reports the state of its job and how it ended. When the driver's end is
+closed, by a message, a signal or the driver's death, the job is cancelled.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from dataprep.build import BuildJob
+from dataprep.build.job import BuildJob
+from dataprep.build.receipts import finished_shards, read_receipts
+from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError
-from dataprep.pool import WORKER_ENVIRONMENT, environment
-from dataprep.records import ShardReceipt
+from dataprep.host.processes import WORKER_ENVIRONMENT, environment
+from dataprep.messages import one_line
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards, read_receipts
 from pipelines.options import pipeline_options
 from pipelines.runners import prepare_arguments, shards_at_once
 
 POLL_S = 0.5
 STATE_POLL_S = 5.0
 DEFAULT_STALL_S = 1200.0
-"""A shard of 256 MiB takes a slow worker a minute; a job that finishes none in twenty hangs."""
-# A remote job takes some seconds from the request to its end; one that is just being submitted, until it has a name.
+"""Seconds after which a job that finishes no shard counts as hanging; a slow worker needs a minute for 256 MiB."""
+# A remote job needs some seconds to be cancelled; a job that is just being submitted must get a name first.
 CANCEL_S = 30.0
 _WAITING = ("STARTING", "STOPPED", "PENDING")
-"""Of a job that has no workers yet: it may wait in a queue for hours."""
+"""States of a job that has no workers yet, and may wait in a queue for hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What the pipeline's process is to do."""
+    """Task of the pipeline's process."""
 
     runner: str
     arguments: tuple[str, ...]
@@ -56,7 +58,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a runner calls the state of its job: RUNNING, PENDING, …"""
+    """State of a job, in the runner's words: RUNNING, PENDING, …"""
 
     name: str
 
@@ -77,18 +79,18 @@ def beam_engine(
     stall_s: float = DEFAULT_STALL_S,
     log: Callable[[str], object] = lambda line: None,
 ) -> Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]:
-    """An engine for dataprep.driver.
+    """Make an engine for dataprep.build.driver.
 
     Args:
         runner: A Beam runner's name.
-        workers: Processes, where the runner starts them on this machine.
+        workers: Number of processes, if the runner starts them on this machine.
         arguments: The runner's own options.
-        urls: Of originals and dataset, which the workers must reach.
-        stall_s: A running job that finishes no shard for so long is cancelled.
-        log: Takes lines for the user.
+        urls: URLs of originals and dataset, which the workers must be able to reach.
+        stall_s: Seconds after which a running job that finishes no shard is cancelled.
+        log: Receives lines for the user.
 
     Raises:
-        UsageError: At once, for a runner or option that cannot work, or where something is missing.
+        UsageError: At once, if a runner or option cannot work, or something is missing.
     """
     pipeline_options(runner, arguments)
     prepared = tuple(prepare_arguments(runner, workers, arguments, urls))
@@ -96,7 +98,7 @@ def beam_engine(
 
 
 def shards_under_way(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> int:
-    """How many shards a job may have under way at once; for arguments as those of `beam_engine`. Raises UsageError."""
+    """Return the largest number of shards in progress for these arguments of `beam_engine`. Raises UsageError."""
     pipeline_options(runner, arguments)
     return shards_at_once(runner, workers, prepare_arguments(runner, workers, arguments, urls))
 
@@ -148,7 +150,7 @@ def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, miss
 
 
 class _Watch:
-    """What the driver knows of a job: its state, its end, and since when nothing has come of it."""
+    """State and end of a job, and the time since when it has made no progress, as the driver knows them."""
 
     def __init__(self, runner: str, stall_s: float, log: Callable[[str], object]) -> None:
         self._runner, self._stall_s, self._log = runner, stall_s, log
@@ -158,7 +160,7 @@ class _Watch:
         self.end: _End | None = None
 
     def hear(self, pipe: Connection[Any, Any]) -> None:
-        """Take what the pipeline's process has said."""
+        """Receive the messages of the pipeline's process."""
         with contextlib.suppress(EOFError, OSError):
             while pipe.poll():
                 said = pipe.recv()
@@ -170,11 +172,11 @@ class _Watch:
                     self.progressed()
 
     def progressed(self) -> None:
-        """A shard stands, or the job's state is another."""
+        """Note that a shard was finished, or that the job's state has changed."""
         self._progress_s, self._warned = time.monotonic(), False
 
     def check(self, missing: int) -> None:
-        """Warn at half the time, and end the job at the whole."""
+        """Warn after half of the stall time, and end the job after all of it."""
         idle_s = time.monotonic() - self._progress_s
         if self._state in _WAITING or self.end is not None:
             return
@@ -189,7 +191,7 @@ class _Watch:
 
 
 def _end_group(process: BaseProcess) -> None:
-    """Wait until the pipeline's process has cancelled its job; then end it with all that it started."""
+    """Wait until the pipeline's process has cancelled its job; then end it and every process that it started."""
     process.join(CANCEL_S + 5)
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError):
@@ -199,15 +201,15 @@ def _end_group(process: BaseProcess) -> None:
 
 def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
     storage = open_storage(job.output_url)
-    new = sorted(finished_shards(storage) & waiting)
-    for index, found in zip(new, read_receipts(storage, new), strict=True):
+    new = sorted(finished_shards(storage, job.root) & waiting)
+    for index, found in zip(new, read_receipts(storage, new, job.root), strict=True):
         if found is not None:
             waiting.discard(index)
             yield found[0]
 
 
 def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
-    """Run the pipeline and say how it ended."""
+    """Run the pipeline and report how it ended."""
     os.setsid()  # what the runner starts belongs to this group, and ends with it
     # Workers started as "python" are this one.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -226,11 +228,11 @@ def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
 
     def cancel() -> None:
         with contextlib.suppress(EOFError, OSError):
-            driver.recv()  # nothing is ever sent: this returns when the driver has closed its end, or is gone
+            driver.recv()  # the driver sends nothing: this returns when it has closed its end, or is gone
         _cancel(work.runner, submitted)
         os.killpg(0, signal.SIGKILL)
 
-    # A worker process that dies ends as an exception in the thread that waits for it; the runner itself never notices.
+    # When a worker process dies, the thread that waits for it gets an exception; the runner itself never notices.
     threading.excepthook = lambda args: end(f"a worker died ({args.exc_value})")
     threading.Thread(target=cancel, daemon=True).start()
     threading.Thread(target=say_states, daemon=True).start()
@@ -244,7 +246,7 @@ def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
 def _say_states(submitted: Future[Any], driver: Connection[Any, Any], lock: threading.Lock) -> None:
     result, last = submitted.result(), None
     while result is not None:
-        with contextlib.suppress(Exception):  # a job service that is away for a while says nothing
+        with contextlib.suppress(Exception):  # a job service that cannot be reached for a while reports nothing
             state = str(result.state)
             with lock:
                 if state != last:
@@ -254,11 +256,11 @@ def _say_states(submitted: Future[Any], driver: Connection[Any, Any], lock: thre
 
 
 def _cancel(runner: str, submitted: Future[Any]) -> None:
-    """Cancel the job and wait until it is; a local runner's job is its processes."""
+    """Cancel the job and wait for that; a local runner's job ends with its processes."""
     if runner == "FnApiRunner":
         return
     deadline_s = time.monotonic() + CANCEL_S
-    with contextlib.suppress(Exception):  # whatever it is: nobody is left to be told
+    with contextlib.suppress(Exception):  # any error: nobody is left to be told
         result = submitted.result(timeout=CANCEL_S)
         result.cancel()
         while time.monotonic() < deadline_s and str(result.state) not in ("CANCELLED", "DONE", "FAILED"):
@@ -275,7 +277,7 @@ def run_pipeline(
     """Build these shards on a runner, in this process, and wait for the end.
 
     Args:
-        submitted: Called with the job's handle, as Beam returns it, once there is one.
+        submitted: Called with the job's handle, as Beam returns it, once it exists.
     """
     import apache_beam as beam
 
@@ -293,7 +295,7 @@ def run_pipeline(
 
 
 def _runner(name: str, options: Any) -> Any:
-    """The local runner made by hand, because passing it by name drops the options on their way to its workers."""
+    """Make the local runner ourselves, because passing its name drops the options on their way to its workers."""
     if name != "FnApiRunner":
         return name
     from apache_beam.portability.api import beam_provision_api_pb2 as provision
@@ -312,10 +314,10 @@ def _runner(name: str, options: Any) -> Any:
 
 
 def _cause(error: BaseException) -> object:
-    """Our own error where it is the cause, else one line of the runner's."""
+    """Return our own error if it is the cause, else one line of the runner's."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, DataprepError):
             return seen
         seen = seen.__cause__
-    return " ".join(str(error).split())[:500] or type(error).__name__
+    return one_line(error, 500)

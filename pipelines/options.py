@@ -1,4 +1,4 @@
-"""What the user gives after `--`, as Beam's options."""
+"""Beam's options, from the arguments that the user gives after `--`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pipelines.runners import SERVER_FLAGS, check_name
 
 
 def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
-    """Beam's options for a runner.
+    """Make Beam's options for a runner.
 
     Args:
         runner: A Beam runner's name.
-        arguments: What the user gave after `--`, or `prepare_arguments` made of it.
+        arguments: The user's arguments after `--`, or the result of `prepare_arguments` for them.
 
     Raises:
-        UsageError: The runner is unknown or loses data, or an argument is no Beam option.
+        UsageError: The runner is unknown or loses data, or an argument is no option of Beam.
     """
     check_name(runner)
     unknown = _unknown_arguments(arguments, SERVER_FLAGS.get(runner, ()))
@@ -29,7 +29,7 @@ def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
 
 
 def _unknown_arguments(arguments: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Beam passes over what it does not know; a misspelt option must not be silent."""
+    """Return arguments that Beam does not know; Beam ignores them silently, and so a misspelt option."""
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

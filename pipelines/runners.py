@@ -1,7 +1,7 @@
-"""What each Beam runner needs: looked up, filled in and checked before anything is started.
+"""What each Beam runner needs: found, filled in and checked before anything is started.
 
-The user gives what only they can know (a cluster's address, a project, an image); the rest is found here: the job
-server's jar for the cluster's Flink version, the number of workers, where their code comes from.
+The user gives what only they can know (a cluster's address, a project, an image). The rest is found here: the job
+server's jar for the cluster's Flink version, the number of workers, the place of their code.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from apache_beam.version import __version__ as BEAM_VERSION
 
+from dataprep.cloud.placement import is_bucket
 from dataprep.errors import UsageError
-from dataprep.placement import is_bucket
 
 REFUSED = {
     "DaskRunner": "it drops data silently: of several outputs only the last is computed, and bundles end without "
@@ -30,16 +30,16 @@ REFUSED = {
 }
 SPARK_JOB_SERVER = "beam-runners-spark-3-job-server"
 PRISM = "github.com/apache/beam/sdks/v2/go/cmd/prism"
-# Of Flink's and Spark's job servers; a restarted job finds the receipts of what stands.
+# A job that Flink restarts finds the receipts of the shards that are finished.
 FLINK_RETRIES = 5
 SERVER_FLAGS = {"FlinkRunner": ("--number_of_execution_retries", "--execution_retry_delay")}
-"""Options that only the job server knows; Python's side of Beam hands them on."""
+"""Options that only the job server knows; Beam's Python side passes them on."""
 _AT_ONCE = {
     "FnApiRunner": ("--direct_num_workers",),
     "FlinkRunner": ("--parallelism",),
     "DataflowRunner": ("--max_num_workers", "--number_of_worker_harness_threads"),
 }
-"""Options whose product is the number of shards under way."""
+"""Options whose product is the number of shards in progress."""
 _CODE = "--sdk_container_image", "--extra_package", "--setup_file"
 _WAIT_S = 10
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -47,27 +47,27 @@ _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a runner was asked to do."""
+    """Arguments of a runner."""
 
     given: dict[str, str]
     """The user's options, `--name` to value."""
     workers: int
     urls: tuple[str, ...]
-    """Of originals and dataset."""
+    """URLs of originals and dataset."""
 
     def missing(self, **values: object) -> list[str]:
-        """`--name=value` of those that the user did not give."""
+        """Return `--name=value` for the values that the user did not give."""
         return [f"--{name}={value}" for name, value in values.items() if f"--{name}" not in self.given]
 
     def need(self, runner: str, name: str, what: str) -> str:
-        """The user's value. Raises UsageError, saying what it is, where there is none."""
+        """Return the user's value of an option. Raises UsageError, which says what the option is, if it is missing."""
         if not self.given.get(name):
             raise UsageError(f"--runner {runner} needs {name}={what}; give it after --")
         return self.given[name]
 
 
 def check_name(runner: str) -> None:
-    """Raises UsageError for a runner that is unknown or loses data."""
+    """Raise UsageError for a runner that is unknown or loses data."""
     if runner in REFUSED:
         raise UsageError(f"--runner {runner} is refused: {REFUSED[runner]}")
     if runner not in RUNNERS:
@@ -75,26 +75,26 @@ def check_name(runner: str) -> None:
 
 
 def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> list[str]:
-    """The user's arguments and what the runner needs besides.
+    """Return the user's arguments, completed with those that the runner also needs.
 
     Args:
         runner: One of RUNNERS.
-        workers: Processes, where the runner starts them on this machine.
-        arguments: What the user gave after `--`.
-        urls: Of originals and dataset; workers on other machines must reach them.
+        workers: Number of processes, if the runner starts them on this machine.
+        arguments: The user's arguments after `--`.
+        urls: URLs of originals and dataset; workers on other machines must be able to reach them.
 
     Raises:
-        UsageError: Something that the runner needs is missing; says how to get it.
+        UsageError: Something that the runner needs is missing; the error says how to get it.
     """
     return [*arguments, *RUNNERS[runner](Request(_given(arguments), workers, tuple(urls)))]
 
 
 def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
-    """How many shards a job may have under way at once: what hosts of the web are asked is divided by it.
+    """Return the largest number of shards in progress, by which limits for hosts of the web are divided.
 
     Args:
         runner: One of RUNNERS.
-        workers: Taken for a runner whose options do not say it; then it is the user who does, with --workers.
+        workers: The number for a runner whose options do not say it; then the user says it with --workers.
         arguments: The user's, and those of `prepare_arguments`.
 
     Raises:
@@ -116,19 +116,19 @@ def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
 
 
 def engines_folder() -> Path:
-    """Where job servers and Prism are looked for, and where the tests put them."""
+    """Return the folder in which job servers and Prism are looked for; tests put them there."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", "engines")
 
 
 def jar_command(artifact: str) -> str:
-    """The command that brings a job server of this Beam's version."""
+    """Return the command that downloads a job server of this Beam's version."""
     return (
         f"mvn dependency:copy -Dartifact=org.apache.beam:{artifact}:{BEAM_VERSION} -DoutputDirectory={engines_folder()}"
     )
 
 
 def _given(arguments: Sequence[str]) -> dict[str, str]:
-    """Beam takes `--name=value`, `--name value` and flags alone."""
+    """Map options to values; Beam accepts `--name=value`, `--name value` and flags."""
     found: dict[str, str] = {}
     for argument, following in pairwise([*arguments, "--"]):
         name, equals, value = argument.partition("=")
@@ -153,7 +153,7 @@ def _flink(request: Request) -> list[str]:
     jar = _job_server("FlinkRunner", request, "--flink_job_server_jar", f"beam-runners-flink-{version}-job-server")
     return [
         *request.missing(flink_master=master, flink_version=version, parallelism=slots),
-        # One Python process a slot; Beam's default is one a TaskManager.
+        # One Python process for each slot; Beam's default is one for each TaskManager.
         *request.missing(sdk_worker_parallelism=max(1, slots // managers), number_of_execution_retries=FLINK_RETRIES),
         *jar,
         *_environment("FlinkRunner", request, here=_on_this_machine(master)),
@@ -161,7 +161,7 @@ def _flink(request: Request) -> list[str]:
 
 
 def _flink_cluster(master: str) -> tuple[str, int, int]:
-    """Flink's version (`1.19`), task slots and TaskManagers, as its REST interface says."""
+    """Read Flink's version (`1.19`), task slots and TaskManagers from its REST interface."""
     url = master if "://" in master else f"http://{master}"
     try:
         overview = _get_json(f"{url}/overview")
@@ -226,7 +226,7 @@ def _dataflow(request: Request) -> list[str]:
 
 
 def _job_server(runner: str, request: Request, flag: str, artifact: str) -> list[str]:
-    """The jar of a job server, which Beam would otherwise download by itself, and the Java to run it."""
+    """Find the jar of a job server, which Beam would otherwise download itself, and the Java to run it."""
     java = request.given.get("--job_server_java_launcher", "java")
     if shutil.which(java) is None:
         raise UsageError(f"--runner {runner}: no {java} in PATH; install a Java 17 runtime (openjdk-17-jre-headless)")
@@ -241,7 +241,7 @@ def _job_server(runner: str, request: Request, flag: str, artifact: str) -> list
 
 
 def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
-    """Where the workers' Python comes from: processes of this machine, a container, or a pool that stands already."""
+    """Return the workers' environment: processes of this machine, a container, or an existing pool."""
     kind = request.given.get("--environment_type", "LOOPBACK" if here else "")
     if not kind:
         raise UsageError(
@@ -251,7 +251,7 @@ def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
     if not here or kind == "DOCKER":
         _refuse_local_files(runner, request)
     if kind == "LOOPBACK":
-        # Without it the workers are threads of one process, and one interpreter lock holds them all.
+        # Without it the workers are threads of one process, which share one interpreter lock.
         return [*request.missing(environment_type=kind), "--experiments=use_loopback_process_worker"]
     config = request.given.get("--environment_config", "")
     if not config and "--environment_options" not in request.given:
@@ -271,7 +271,7 @@ def _on_this_machine(address: str) -> bool:
 
 
 def _reach(runner: str, flag: str, address: str) -> None:
-    """Nothing listens: said at once, and not after the five minutes that Beam waits."""
+    """Raise an error if nothing listens at an address, at once instead of after the five minutes that Beam waits."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_WAIT_S).close()

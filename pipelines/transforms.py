@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from dataprep.build import BuildJob, build_shard
-from dataprep.records import ShardReceipt
+from dataprep.build.job import BuildJob, build_shard
+from dataprep.dataset.records import ShardReceipt
 
 
 class BuildShards(beam.PTransform):  # type: ignore[misc]
-    """PCollection[int] of shard indexes -> PCollection[str] of the files that stand now.
+    """PCollection[int] of shard indexes -> PCollection[str] of the files that exist afterwards.
 
-    Linear and without tagged outputs, so that every runner that keeps its elements can run it. An element is retried
-    as a whole, which build_shard allows.
+    Linear and without tagged outputs, so that every runner that keeps its elements can run it. An element is retried as
+    a whole, which build_shard allows.
     """
 
     def __init__(self, job: BuildJob) -> None:
@@ -39,7 +39,7 @@ class _BuildShardFn(beam.DoFn):  # type: ignore[misc]
 
 
 def build_graph(pipeline: beam.Pipeline, job: BuildJob, indexes: list[int]) -> beam.PCollection[str]:
-    """The whole graph of a build; the driver merges the receipts when it has run."""
+    """Build the whole graph of a build; the driver merges the receipts when it has run."""
     return (
         pipeline
         | "ShardIndexes" >> beam.Create(indexes, reshuffle=False)  # int

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job on real photographs: originals as COCO packs them -> verified WebDataset shards -> a small masked
-# autoencoder trained on them, on XLA's CPU device. No account, no network.
+# Shows the whole way on real photographs: originals in COCO's layout -> verified WebDataset shards -> a small masked
+# autoencoder trained on them, on XLA's CPU device. It needs no account and no network.
 set -euo pipefail
 demo=${1:-demo}
 export PJRT_DEVICE=CPU CPU_NUM_DEVICES=1 TPU_SKIP_MDS_QUERY=1
@@ -8,33 +8,33 @@ step() { printf '\n# %s\n' "$*"; }
 say() { printf '$ %s\n' "$*"; "$@"; }
 
 rm -rf "$demo"/{originals,coco-dup5,coco-dup5.html,bench.html,mae}
-step "Originals: 400 crops of photographs in stored zips, 22 odd files among them"
+step "Originals: 400 crops of photographs in stored zips, 22 of them in odd formats or damaged"
 say dataprep demo-data coco "$demo/originals" --images 400 --odd
 
-step "Build: byte ranges of the zips, checked, put into a seeded order, written as tars with an index and a manifest"
+step "Build: images are read as byte ranges of the zips, checked, shuffled by a seed, and written as tars with an index and a manifest"
 say dataprep build coco-dup5 --source "$demo/originals" --output "$demo/coco-dup5" --format webdataset \
     --shard-bytes 8MiB --allow-partial --max-reject-ratio 0.05
 
-step "Verify: every byte against the manifest, every record against the index, every image decoded"
+step "Verify: compares every byte with the manifest and every record with the index, and decodes every image"
 say dataprep verify "$demo/coco-dup5" --deep
 
-step "Inspect: what the dataset holds; what was repaired and rejected, and why"
+step "Inspect: shows what the dataset holds, and what was repaired and rejected, with the reasons"
 say dataprep inspect "$demo/coco-dup5" --html "$demo/coco-dup5.html"
 
-step "Bench: how many images a second reach a training loop, by our loader and by torchvision with PyTorch's DataLoader"
+step "Bench: measures how many images a second our loader, and torchvision with PyTorch's DataLoader, deliver to a training loop"
 say dataprep bench "$demo/coco-dup5" --loader dataprep --loader torchvision --batch-size 32 --image-size 64 \
     --rounds 1 --batches 8 --html "$demo/bench.html"
 
-mae=(python -m train.pretrain_mae --data_path "$demo/coco-dup5" --output_dir "$demo/mae" --device xla
+mae=(dataprep-pretrain-mae --data_path "$demo/coco-dup5" --output_dir "$demo/mae" --device xla
     --model mae_vit_micro_patch8 --patch_size 4 --decoder_embed_dim 64 --decoder_depth 2 --input_size 32
     --batch_size 32 --epochs 10 --warmup_epochs 1 --lr 5e-3 --min_crop 0.7 --ckpt_interval 10 --log_interval_steps 50)
 step "Train: a masked autoencoder sees a quarter of each image and learns to paint the rest"
 say "${mae[@]}"
 
-step "Diagnose: what that run waits for"
+step "Diagnose: finds out what that run waits for"
 say "${mae[@]}" --diagnose
 
-step "What was learnt"
+step "Result"
 python - "$demo/mae/log.txt" <<'END'
 import json, pathlib, sys
 
@@ -50,10 +50,10 @@ cat <<END
 Done in $SECONDS s. Look at
   $demo/coco-dup5.html             the dataset
   $demo/bench.html                 the loaders
-  $demo/mae/diagnosis.html         the training run's input
+  $demo/mae/diagnosis.html         what the training run waits for
   $demo/mae/reconstruction.png     original, what the model saw, what it paints, both together
 The shards are in $demo/coco-dup5, the checkpoint in $demo/mae; tensorboard --logdir $demo/mae shows the run.
-The options --allow-partial and --max-reject-ratio are for the demo: 400 images are not COCO's 241,690, and five of them
-are broken on purpose. The real thing, with train2017.zip and unlabeled2017.zip in DIR:
+Only the demo needs --allow-partial and --max-reject-ratio, because it has 400 images in place of COCO's 241,690, and five
+of them are broken on purpose. With train2017.zip and unlabeled2017.zip in DIR, the real build is:
   dataprep build coco-dup5 --source DIR --output gs://BUCKET/coco-dup5 --format webdataset
 END

@@ -5,13 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.shared import made_once, shared_folder
+from tests.support.summary import pytest_unconfigure
+
+__all__ = ["pytest_unconfigure"]
 
 BUCKET = "dataprep-tests"
 # Virtual devices for XLA, no search for a TPU or a metadata server, no version checks, quiet TensorFlow.
@@ -24,12 +31,47 @@ ENVIRONMENT = {
     "NO_GCE_CHECK": "true",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+LONG = (
+    "tests/train/test_train_resnet_jax.py",
+    "tests/test_same_bytes.py",
+    "tests/test_crash.py",
+    "tests/train/test_pretrain_mae.py",
+    "tests/loaders/bench/test_compare.py",
+    "tests/test_crash_laion.py",
+    "tests/test_attacks.py",
+    "tests/loaders/engine/test_watch.py",
+    "tests/train/test_finetune_mae.py",
+    "tests/dataprep/commands/test_promises.py",
+    "tests/dataprep/build/test_pool.py",
+    "tests/test_readme.py",
+    "tests/train/test_train_resnet.py",
+    "tests/train/test_seed_commands.py",
+    "tests/test_overwriting.py",
+)
+"""Files of the longest tests: they come first, so that no worker is left alone with one at the end."""
 _numbers = itertools.count()
 
 
 def pytest_configure() -> None:
     """Set before any test module is imported: some libraries read these once."""
     os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
+    keep_bytecode()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first; a worker of pytest-xdist takes the next file when it is done with one."""
+    ranks = {file: rank for rank, file in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(LONG)))
+
+
+def keep_bytecode() -> None:
+    """Let processes that tests start keep compiled modules: to compile Beam or TensorFlow again takes seconds each."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    if not os.access(pytest.__path__[0], os.W_OK):  # installed read-only
+        folder = Path(tempfile.gettempdir(), f"dataprep-tests-bytecode-{os.getuid()}")
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder))
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +104,8 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Small originals in the true layouts, odd files among them: `coco` and `imagenet`."""
-    found = {}
-    for name in ("coco", "imagenet"):
-        found[name] = tmp_path_factory.mktemp(f"originals-{name}")
-        write_demo(name, found[name], images=120, odd=True)
-    return found
+    shared = shared_folder(tmp_path_factory)
+    return {
+        name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))
+        for name in ("coco", "imagenet")
+    }

@@ -1,6 +1,6 @@
-"""The long checks at their full count: `make soak SHOW=n`, or `python -m tests.soak n`.
+"""The long checks at their full count: `make soak SHOW=crashes`, or `python -m tests.soak crashes`.
 
-Each is a list of named cases. What has passed is kept in build/soak/show-n.jsonl, so an interrupted soak goes on where
+Each is a list of named cases. What has passed is kept in build/soak/<name>.jsonl, so an interrupted soak goes on where
 it stopped; remove the file to start over. Exits 1 when a case fails, after running all of them.
 """
 
@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
+from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.support import fitting, learning, training, training_fsdp, training_jax
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
@@ -36,6 +37,7 @@ from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed
 from tests.support.replication import kill_replicate
+from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
 DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
@@ -64,17 +66,17 @@ def bucket_url(name: str) -> str:
     return f"gs://{BUCKET}/{name}-{time.time_ns()}"
 
 
-# Show 2: 2,000 odd images in all formats, on disk and in a bucket, verified
+# Odd images: 2,000 of them in all formats, on disk and in a bucket, verified
 
 
-def show_2() -> Iterator[Case]:
+def odd_images() -> Iterator[Case]:
     for fmt in FORMATS:
         for place in ("disk", "bucket"):
             yield f"{fmt} {place}", partial(_build_and_verify, fmt, place)
 
 
 def _build_and_verify(fmt: str, place: str, folder: Path) -> str:
-    output = str(folder / "out") if place == "disk" else bucket_url(f"show2-{fmt}")
+    output = str(folder / "out") if place == "disk" else bucket_url(f"odd-images-{fmt}")
     summary = build("imagenet", originals("imagenet", 2000), output, fmt, "--shard-bytes", "32MiB")
     verified = dataprep("verify", output, "--deep", timeout_s=900)
     assert verified.returncode == 0, verified.stdout[-2000:] + verified.stderr[-2000:]
@@ -83,10 +85,10 @@ def _build_and_verify(fmt: str, place: str, folder: Path) -> str:
     return f"{train['samples']} samples, repaired {train['repaired']}, rejected {train['rejected']}"
 
 
-# Show 3: the same bytes
+# Same bytes: on any number of workers, in any place, interrupted or not
 
 
-def show_3() -> Iterator[Case]:
+def same_bytes() -> Iterator[Case]:
     for dataset in DATASETS:
         for fmt in FORMATS:
             for way in ("2 workers", "4 workers", "FnApiRunner", "bucket", "killed and resumed", "moved originals"):
@@ -107,7 +109,7 @@ def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
     expected = reference(dataset, fmt, *shards)
     source, output = originals(DATASETS[dataset], 600), str(folder / "out")
     if way == "bucket":
-        root = bucket_url("show3")
+        root = bucket_url("same-bytes")
         for path in source.iterdir():
             open_storage(f"{root}/originals").create(path.name, path.read_bytes())
         output = f"{root}/out"
@@ -134,13 +136,13 @@ def _same_physical(fmt: str, folder: Path) -> str:
     return f"{len(expected)} files equal"
 
 
-# Show 4: crashes
+# Crashes: builds that are killed, that meet each other, and whose requests fail
 
 KILL_ROUNDS = 30
 KILLS_A_ROUND = 4
 
 
-def show_4() -> Iterator[Case]:
+def crashes() -> Iterator[Case]:
     for fmt in FORMATS:
         yield f"every commit boundary, {fmt}", partial(_every_boundary, fmt)
     for number in range(KILL_ROUNDS):
@@ -187,7 +189,7 @@ def _two_builds(number: int, folder: Path) -> str:
 def _failing_requests(number: int, folder: Path) -> str:
     fmt, shards = FORMATS[number % len(FORMATS)], ("--num-shards", 12)
     expected = reference("imagenet", fmt, *shards)
-    output = bucket_url("show4")
+    output = bucket_url("failing-requests")
     emulator().set_faults(rate=0.1, seed=number)
     try:
         run = dataprep(*build_arguments("imagenet", originals("imagenet", 600), output, fmt, *shards), timeout_s=900)
@@ -201,12 +203,12 @@ def _failing_requests(number: int, folder: Path) -> str:
     return "success"
 
 
-# Show 5: planted faults
+# Planted faults: verify finds each, and no other
 
 FAULTS_A_CASE = 50
 
 
-def show_5() -> Iterator[Case]:
+def planted_faults() -> Iterator[Case]:
     for first in range(0, 1000, FAULTS_A_CASE):
         yield f"faults {first} to {first + FAULTS_A_CASE - 1}", partial(_faults, first)
     yield "no false alarm", _no_false_alarm
@@ -240,10 +242,10 @@ def _no_false_alarm(folder: Path) -> str:
     return f"{len(DATASETS) * len(FORMATS) * 2} verifications of whole datasets"
 
 
-# Show 9: hostile originals
+# Hostile originals: a build refuses or survives each
 
 
-def show_9() -> Iterator[Case]:
+def hostile_originals() -> Iterator[Case]:
     for case in HOSTILE:
         yield case.name, partial(_hostile, case)
 
@@ -289,6 +291,19 @@ def _load_memory(fmt: str, processes: int, _folder: Path) -> str:
     assert found["grown"] < 0.02, found
     assert found["before"] == found["after"], found
     return f"{found['bytes'][-1] / 1e6:.0f} MB, grown by {found['grown']:.2%} after the fifth epoch"
+
+
+def load_transforms() -> Iterator[Case]:
+    """timm's augmentation, the same for any number of worker processes."""
+    for number in (1, 2, 4):
+        yield f"{number} processes", partial(_load_transforms, number)
+
+
+def _load_transforms(number: int, _folder: Path) -> str:
+    from tests.loaders.decode.test_transforms import augmented_alike
+
+    augmented_alike(loaded("webdataset"), processes=(number,))
+    return "the same batches"
 
 
 # `dataprep replicate`: killed at random, resumed, identical
@@ -399,14 +414,36 @@ def _laion_plan(kind: str, folder: Path) -> str:
     return plan_flat(folder, kind, 50_000_000)
 
 
+SCHEDULES = 1000
+
+
+def two_builds() -> Iterator[Case]:
+    """Two builds at one place, suspended and resumed at random, half of them in a bucket."""
+    for number in range(SCHEDULES):
+        yield f"schedule {number}", partial(_two_at_one_place, number)
+
+
+def _two_at_one_place(number: int, folder: Path) -> str:
+    return schedule(number, folder, bucket_url("two-builds") if number % 2 else None)
+
+
+def attacks() -> Iterator[Case]:
+    """What reviewers attacked: every attack of tests/attacks."""
+    for attack in all_attacks():
+        yield attack.name, attack.run
+
+
 SHOWS = {
-    "2": show_2,
-    "3": show_3,
-    "4": show_4,
-    "5": show_5,
-    "9": show_9,
+    "attacks": attacks,
+    "two-builds": two_builds,
+    "odd-images": odd_images,
+    "same-bytes": same_bytes,
+    "crashes": crashes,
+    "planted-faults": planted_faults,
+    "hostile-originals": hostile_originals,
     "load-resume": load_resume,
     "load-memory": load_memory,
+    "load-transforms": load_transforms,
     "replicate": replicate,
     "fetch": fetch,
     "laion-statuses": laion_statuses,
@@ -420,10 +457,10 @@ SHOWS = {
 
 def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1] not in SHOWS:
-        sys.exit(f"usage: python -m tests.soak {{{','.join(SHOWS)}}}")
+        sys.exit(f"usage: make soak SHOW=NAME, where NAME is one of {', '.join(SHOWS)}")
     os.environ.update(ENVIRONMENT)
     STATE.mkdir(parents=True, exist_ok=True)
-    state = STATE / f"show-{sys.argv[1]}.jsonl"
+    state = STATE / f"{sys.argv[1]}.jsonl"
     passed = {json.loads(line)["case"] for line in state.read_text().splitlines()} if state.exists() else set()
     failed = []
     cases = list(SHOWS[sys.argv[1]]())

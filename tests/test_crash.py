@@ -1,17 +1,20 @@
-"""Killed anywhere, a rerun finishes with the same bytes, and nobody ever saw half a dataset (Show 4)."""
+"""Killed anywhere, a rerun finishes with the same bytes, and nobody ever saw half a dataset."""
 
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import Reader, kill_often, stop_everywhere, unfinished_faults
+from tests.support.stopping import STOPPED, Stopper
 
 SMALL = ("--num-shards", 3, "--split", "val")
 MANY = ("--num-shards", 6)
@@ -30,9 +33,9 @@ def references(originals, tmp_path_factory):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_stopped_at_commit_boundaries(fmt, originals, references, tmp_path):
-    """Every fifth boundary; of an image folder, which has one an image and more, every eleventh. The soak takes all."""
+    """Every fifth boundary; of an image folder, which has one an image and more, every seventh. The soak takes all."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
-    every = 11 if fmt == "imagefolder" else 5
+    every = 7 if fmt == "imagefolder" else 5
     assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 15
 
 
@@ -59,10 +62,8 @@ def test_two_builds_at_once_make_one_dataset(fmt, originals, references, tmp_pat
 def test_another_plan_is_refused_while_one_is_under_way(originals, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)
-    stopped = subprocess.run(
-        [sys.executable, "-m", "tests.support.stopping", "20", "before", *map(str, arguments)], check=False
-    )
-    assert stopped.returncode == 9
+    with Stopper() as stopper:
+        assert stopper.run(arguments, boundary=20).code == STOPPED
     other = dataprep(*arguments, "--seed", 1)
     assert other.returncode == 2
     assert "a build with another plan is under way there: options.seed is 0 there, 1 here" in other.stderr
@@ -77,19 +78,16 @@ def test_an_interrupted_overwrite_is_finished(originals, references, tmp_path):
     build("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL, "--overwrite")
     stops = 0
-    for boundary in range(1, 200, 5):
-        run = subprocess.run(
-            [sys.executable, "-m", "tests.support.stopping", str(boundary), "after", *map(str, arguments)],
-            capture_output=True,
-            check=False,
-        )
-        assert run.returncode in (0, 9)
-        manifest = output / "dataset.json"
-        if manifest.exists() and "tfrecord" in manifest.read_text():
-            assert unfinished_faults(output, expected) == []
-        if run.returncode == 0:
-            break
-        stops += 1
+    with Stopper() as stopper:
+        for boundary in range(1, 200, 5):
+            run = stopper.run(arguments, boundary=boundary, when="after")
+            assert run.code in (0, STOPPED), run.stderr
+            manifest = output / "dataset.json"
+            if manifest.exists() and "tfrecord" in manifest.read_text():
+                assert unfinished_faults(output, expected) == []
+            if run.code == 0:
+                break
+            stops += 1
     assert stops >= 3
     assert digests(output) == expected
 
@@ -130,18 +128,28 @@ def test_one_request_in_ten_failing(fmt, gcs, bucket_url, originals, references)
     assert digests(output) == references[fmt, "many"]
 
 
-def test_ctrl_c_ends_cleanly_and_a_rerun_goes_on(originals, references, tmp_path):
-    output = tmp_path / "out"
-    arguments = build_arguments("imagenet", originals["imagenet"], output, "webdataset", *MANY, "--workers", 2)
+def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
+    """Run a build, and press Ctrl-C when one shard is done; the exit code, and what was said on stderr."""
     process = subprocess.Popen(
         command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 60
-    while not list(output.glob("_build/receipts/*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
+    while process.poll() is None and not list(output.glob("_build/*/*/receipts/*")):
+        time.sleep(0.005)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    return process.returncode, errors
+
+
+def test_ctrl_c_ends_cleanly_and_a_rerun_goes_on(originals, references, tmp_path):
+    output = tmp_path / "out"
+    arguments = build_arguments("imagenet", originals["imagenet"], output, "webdataset", *MANY, "--workers", 2)
+    for _ in range(5):  # on a busy machine a build may end before this process sees its first receipt
+        code, errors = _interrupted(arguments, output)
+        if code != 0:
+            break
+        shutil.rmtree(output)
+    assert code == 130, errors
     assert "interrupted; run the same command again to go on" in errors
     assert "Traceback" not in errors
     assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12

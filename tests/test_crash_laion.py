@@ -20,8 +20,6 @@ from tests.support.crashes_laion import (
 )
 from tests.support.picture_web import WEB, laion_arguments, picture_web
 
-pytest.importorskip("cv2")
-pytest.importorskip("aiohttp")
 ROWS = 60
 
 
@@ -49,12 +47,12 @@ def test_stopped_at_commit_boundaries_with_a_steady_server(web, tmp_path):
 
 
 def test_retries_stopped_at_commit_boundaries(tmp_path):
-    """Some of 50; a reader finds a whole dataset each time."""
+    """Some boundaries of 50; a reader finds a whole dataset each time."""
     assert stop_retries_of("tfrecord", tmp_path, every=29) >= 2
 
 
 def test_retries_of_img2datasets_output_stopped_at_commit_boundaries(tmp_path):
-    """Likewise."""
+    """Some of the boundaries; a reader finds a whole dataset each time."""
     assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2
 
 

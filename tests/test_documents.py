@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import importlib
 import re
 from itertools import dropwhile
 
@@ -112,6 +114,26 @@ def test_dataprep_takes_every_command_line(words):
         pipeline_options(parsed["runner"], tuple(dropwhile(lambda word: not word.startswith("-"), words)))
 
 
+SCRIPTS = re.findall(r"^    (dataprep-\S+) = (\S+):main$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [pytest.param(module, *line.values, id=line.id) for name, module in SCRIPTS for line in command_lines(name)],
+)
+def test_training_commands_take_every_command_line(module, words):
+    """A variable such as $BATCH_SIZE stands for a number, which is a path and a name as well."""
+    arguments = [re.sub(r"\$[A-Z_]+", "7", word) for word in words]
+    importlib.import_module(module).command.make_context(module, arguments)
+
+
+def test_every_training_command_is_shown():
+    shown = {text.split()[0] for _, text in COMMAND_LINES} | {
+        "dataprep-export"
+    }  # which docs/training.md has in a sentence
+    assert {name for name, _ in SCRIPTS} <= shown
+
+
 @pytest.mark.parametrize("words", command_lines("pip"))
 def test_pip_takes_every_extra(words):
     setup = configparser.ConfigParser()
@@ -134,6 +156,69 @@ def test_make_has_every_target():
 def test_links_lead_to_files(document):
     folder = (ROOT / document).parent
     assert [target for target in links(document) if not (folder / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_that_documents_name_exist(document):
+    named = re.findall(
+        r"`((?:dataprep|loaders|pipelines|train|tests|scripts|docs)/[\w/]+\.(?:py|c|h|csv|sh))`",
+        (ROOT / document).read_text(),
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_imports_that_documents_show_work(document):
+    trees = [ast.parse(block.text) for block in blocks(document) if block.info == "python"]
+    imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        module = str(node.module)
+        if module.split(".")[0] in ("dataprep", "loaders", "pipelines", "train"):
+            found = importlib.import_module(module)
+            assert [name.name for name in node.names if not hasattr(found, name.name)] == []
+
+
+def missing_files(text: str) -> list[str]:
+    """List the files and folders named in backticks that do not exist; a bare name is in the folder named before it."""
+    missing = []
+    for line in text.splitlines():
+        folders = [ROOT, *(ROOT / package for package in ("dataprep", "loaders", "train"))]
+        for name in re.findall(r"`([\w/]+(?:\.(?:py|c)|/))`", line):
+            found = next((folder / name for folder in reversed(folders) if (folder / name).exists()), None)
+            if found is None:
+                missing.append(name)
+            elif "/" in name.rstrip("/"):
+                folders.append(found.parent)
+    return missing
+
+
+def test_the_map_names_every_room_and_only_files_that_exist():
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert missing_files(text) == []
+    rooms = {
+        path.parent.name
+        for package in ("dataprep", "loaders", "train")
+        for path in ROOT.glob(f"{package}/*/__init__.py")
+    }
+    assert [room for room in sorted(rooms) if f"`{room}/`" not in text] == []
+    assert len(text.splitlines()) < 90
+
+
+@pytest.mark.parametrize("package", ["dataprep", "loaders", "pipelines", "train"])
+def test_docstrings_of_rooms_name_only_files_that_exist(package):
+    missing = []
+    for path in ROOT.glob(f"{package}/**/__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        named = re.findall(r"[\w/]+\.(?:py|c)\b", text)
+        missing += [
+            f"{path}: {name}" for name in named if not ((path.parent / name).exists() or (ROOT / name).exists())
+        ]
+    assert missing == []
+
+
+def test_a_file_that_is_missing_from_a_map_is_found():
+    text = "`dataprep/sources/coco.py`, `zips.py`, `nothing.py`\n`zips.py`, `nowhere/`"
+    assert missing_files(text) == ["nothing.py", "zips.py", "nowhere/"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -1,4 +1,4 @@
-"""Whole builds over hostile originals (Show 9): a sample here, all of them in the soak."""
+"""Whole builds over hostile originals: a sample here, all of them in the soak."""
 
 import pytest
 

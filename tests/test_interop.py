@@ -1,4 +1,4 @@
-"""webdataset, Hugging Face datasets, TFDS and torchvision read what a build wrote (Show 6): the same samples, the same
+"""webdataset, Hugging Face datasets, TFDS and torchvision read what a build wrote: the same samples, the same
 bytes, as the standard library finds them in the originals."""
 
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from tests.support.builds import FORMATS, build
 from tests.support.interop import (
     describe_with_tfds,

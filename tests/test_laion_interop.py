@@ -1,4 +1,4 @@
-"""webdataset, Hugging Face datasets and TFDS read a LAION build (Show 5): the same images and captions, each as its own
+"""webdataset, Hugging Face datasets and TFDS read a LAION build: the same images and captions, each as its own
 documentation says."""
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dataprep.laion.demo import demo_server, write_demo_laion
+from dataprep.demo.web_table import demo_server, write_demo_laion
 from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
 from tests.support.laion_builds import FAST, LOOPBACK, build_laion, end_of, rows_of
-
-pytest.importorskip("cv2")
 
 ROWS, ROWS_PER_SHARD = 60, 25
 _TFDS = """

@@ -1,12 +1,10 @@
-"""Planning a table takes the same memory whatever its length (Show 6; the soak laion-memory has 50 million rows)."""
+"""Planning a table takes the same memory whatever its length (the soak laion-memory has 50 million rows)."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.support.laion_memory import plan_flat
-
-pytest.importorskip("cv2")
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("parquet", 2_000_000), ("jsonl", 1_000_000)])

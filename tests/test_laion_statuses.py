@@ -1,13 +1,9 @@
-"""A table over the web at its worst, through the command line (Show 1; the soak laion-statuses has 20,000 rows): every
+"""A table over the web at its worst, through the command line (the soak laion-statuses has 20,000 rows): every
 row has the right status, and what comes in another order gives the same shards."""
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.laion_mixture import build_twice
-
-pytest.importorskip("cv2")
 
 
 def test_every_row_ends_as_it_must_and_the_order_of_answers_changes_no_shard(tmp_path):

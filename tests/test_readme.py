@@ -37,7 +37,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def test_everything_in_it_runs_in_its_order(environment, tmp_path):
+def test_every_example_runs_in_order_and_prints_what_is_shown(environment, tmp_path):
     """Python blocks that follow each other share a process, as torch takes seconds to come up; TensorFlow has its own.
 
     The output of each is compared with the ```text block after it.
@@ -101,21 +101,21 @@ def compare(where: str, shown: str, printed: str) -> None:
         pytest.fail(f"{where}\n--- shown ---\n{shown}--- printed ---\n{printed}", pytrace=False)
 
 
-def test_its_session_is_the_demo():
+def test_session_of_the_readme_is_the_demo():
     script = (ROOT / "scripts/demo.sh").read_text().replace("\\\n", " ").replace('"$demo/', '"demo/')
     demo = [line.removeprefix("say ").replace('"', "").split() for line in re.findall("^say dataprep.*$", script, re.M)]
     session = next(block for block in blocks(README) if block.info == "console")
     assert [command.text.split() for command in commands(session)] == demo
 
 
-def test_it_names_every_command():
+def test_readme_names_every_command():
     shown = "\n".join(block.text for block in blocks(README))
     assert [name for name in COMMANDS if f"dataprep {name} " not in shown] == []
 
 
-def test_it_is_short():
+def test_readme_is_short():
     assert len((ROOT / README).read_text().splitlines()) < MAX_LINES
 
 
-def test_every_block_is_of_a_kind_that_the_tests_know():
+def test_every_block_of_the_readme_is_of_a_tested_kind():
     assert {block.info for block in blocks(README)} <= {"console", "sh", "python", "text"}

@@ -1,12 +1,20 @@
 """Training entries on XLA, CUDA and CPUs, and in JAX, fed by `loaders`, exactly resumable.
 
-models/                            networks by their names
-runtime.py                         devices: knows torch_xla
-masks.py schedule.py mixing.py     pure
-flags.py run_flags.py entry.py     command lines
-loop.py classify.py                what the entries share
-checkpoint.py parts.py logs.py events.py    what a run writes
-pretrain_mae.py finetune_mae.py train_vit.py train_resnet.py    entries
-train_resnet_jax.py jax_*.py       the ResNet in JAX
-export.py                          weights for other tools
+Entries, each with its flags in its own file:
+
+pretrain_mae.py      masked autoencoders                       dataprep-pretrain-mae
+finetune_mae.py      classifiers from pretrained encoders      dataprep-finetune-mae
+train_vit.py         vision transformers of any size           dataprep-train-vit
+train_resnet.py      torchvision's classifiers                 dataprep-train-resnet
+train_resnet_jax.py  ResNets in JAX                            dataprep-train-resnet-jax
+export.py            weights of a checkpoint for other tools   dataprep-export
+
+Rooms, from above; a room imports only what is below it:
+
+flags/               command lines
+loops/               the one training loop, its backends and their devices
+checkpoints/ optim/  what a run saves; optimisers and learning rates
+batches/ models/ telemetry/     what a step is given; networks; what a run says
 """
+
+__all__ = ["export", "finetune_mae", "pretrain_mae", "train_resnet", "train_resnet_jax", "train_vit"]

@@ -1,6 +1,6 @@
 """The weights of a checkpoint as a file that timm, ViTDet and others read.
 
-python -m train.export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
+dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
 timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
 """
 
@@ -14,12 +14,12 @@ from pathlib import Path
 import click
 import torch
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
-from train.entry import run_entry
-from train.models.finetune import folded_head
+from train.checkpoints.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
+from train.checkpoints.pretrained import folded_head
+from train.flags.entry import EntryCommand, run_entry
 
 SUFFIXES = (SAFETENSORS, ".pth")
 KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
@@ -29,41 +29,41 @@ KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
 }
 EPILOG = """\b
 Examples:
-  python -m train.export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
-  python -m train.export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
-  python -m train.export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
+  dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
+  dataprep-export gs://bucket/runs/vit10b/checkpoint-000300000-….json vit10b.safetensors
+  dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
 
 \b
-Exit codes: 0 written, or there already with the same bytes; 1 damaged, or other bytes stand there; 2 usage or input.
+Exit codes: 0 written, or it exists with the same bytes; 1 damaged, or another file exists; 2 usage or input.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written."""
+    """Facts about what was written."""
 
     output: str
     model: str
-    """E.g. `vit_base_patch16`, or `vit_5120x32_patch14` of a width and a depth without a name."""
+    """Name of the encoder, e.g. `vit_base_patch16`, or `vit_5120x32_patch14` where its size has no name."""
     image_size: int
     """Side of the images, pixels."""
     num_classes: int
-    """0: the encoder alone."""
+    """Number of logits; 0: the encoder alone was written."""
     tensors: int
     parameters: int
     bytes: int
     step: int | None
-    """Updates after which the source was saved, where it says so."""
+    """Updates that were done when the source was saved, where it says so."""
     source: str
     source_digest: str
-    """First 16 digits of the SHA-256 of its bytes."""
+    """First 16 digits of the SHA-256 of the source's bytes."""
 
 
 def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
     """Write an encoder, and a classifier's head where there is one, create-only: whole or not at all.
 
     Args:
-        source: A checkpoint of ours, whole or sharded, a published MAE file, or timm's; on a disk or gs://.
+        source: A checkpoint of ours, whole or in parts, a published MAE file, or timm's; on a disk or gs://.
         output: A .safetensors or .pth file on a disk or gs://.
         key_bias: `add`: one bias of queries, keys and values, as timm and ViTDet have it; `remove`: of queries and
             values, as BEiT has them; `keep`: as the source.
@@ -105,19 +105,20 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object], name: str) -> None:
-    """The same tensors and facts make the same bytes."""
+    """Write tensors and facts; the same ones make the same bytes."""
     if name.endswith(SAFETENSORS):
         try:
-            from safetensors.torch import save_file
+            from safetensors.torch import save
         except ImportError:
-            raise UsageError(f"{name} needs safetensors: pip install 'dataprep[finetune]', or give .pth") from None
-        save_file(tensors, path, {"dataprep": json.dumps(facts)})
+            raise UsageError(f"{name} needs safetensors: {install_hint('finetune')}, or give .pth") from None
+        # Its save_file puts another file in the place of this one, whose descriptor the storage holds to sync it.
+        path.write_bytes(save(tensors, {"dataprep": json.dumps(facts)}))
         return
     with path.open("wb") as file:  # given a path, torch writes its name into the file
         torch.save({"model": tensors, "metadata": facts}, file)
 
 
-@click.command("export", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("export", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @click.argument("checkpoint")
 @click.argument("output")
 @click.option(
@@ -125,9 +126,9 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
     type=click.Choice(list(KEY_BIAS)),
     default="add",
     show_default=True,
-    help="add: one bias of queries, keys and values, as timm and ViTDet have it; remove: none of keys, as BEiT.",
+    help="add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
     """Write the weights of CHECKPOINT, whole or in parts, as OUTPUT, .safetensors or .pth, with timm's names."""
     done = export(checkpoint, output, key_bias=key_bias)
@@ -143,7 +144,7 @@ def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     run_entry(command)
 
 

@@ -1,6 +1,6 @@
 """Fine-tune a pretrained encoder on labelled images, or probe it with a linear layer.
 
-    python -m train.finetune_mae --data_path gs://bucket/imagenet --finetune gs://bucket/runs/mae/checkpoint-….pth \\
+    dataprep-finetune-mae --data_path gs://bucket/imagenet --finetune gs://bucket/runs/mae/checkpoint-….pth \\
         --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
 
 He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, appendix A.
@@ -9,45 +9,230 @@ He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, append
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import click
 import torch
-from click.core import ParameterSource
 
 from dataprep.errors import UsageError
-from loaders.loader import Loader
-from train.checkpoint import CheckpointFolder
-from train.classify import ClassifierTask, classes_of
-from train.data import Data, open_data
-from train.encoder_weights import Weights, read_weights, weights_of
-from train.entry import run, run_entry
-from train.finetune_flags import REFUSED, Flags, recipe_flags
-from train.flags import flags_of
-from train.lars import LARS
-from train.layer_decay import open_layered_adamw
-from train.logs import LOG_FILE, Logs
-from train.loop import AUTOMATIC, Training
-from train.mixing import Mixer
-from train.models.finetune import load_whole, open_classifier
+from dataprep.host.cpu import available_cores
+from loaders.config import MAX_THREADS, LoaderConfig
+from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
+from train.batches.mixing import MODES, MixConfig, Mixer
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
+from train.checkpoints.pretrained import ClassifierConfig, load_whole, open_classifier
+from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    SHARE,
+    SHARE_ABOVE_0,
+    SHARE_BELOW_1,
+    SIDE,
+    THREADS_OR_NONE,
+    flag,
+    flags_of,
+    given_flags,
+    redefined,
+)
+from train.flags.shared import REFUSED as LAUNCHERS
+from train.flags.shared import RecipeFlags
+from train.loops.classify import ClassifierTask, classes_of
+from train.loops.loop import AUTOMATIC, Training
+from train.loops.torch import TorchBackend
 from train.models.vit import VisionTransformer
-from train.runtime import Runtime, open_runtime
+from train.optim.lars import LARS
+from train.optim.layer_decay import open_layered_adamw
+from train.telemetry.logs import LOG_FILE, Logs
 
 UNCROPPED_SIDE = 224
-"""Images larger than this are evaluated without the border that is otherwise cut away."""
+"""Side in pixels above which images are evaluated without the border that is otherwise cut away."""
 EPILOG = """\b
 Examples:
-  python -m train.finetune_mae --data_path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\
+  dataprep-finetune-mae --data_path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\
       --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
-  python -m train.finetune_mae --data_path shards/imagenet --finetune mae_pretrain_vit_base.pth --linear_probe \\
+  dataprep-finetune-mae --data_path shards/imagenet --finetune mae_pretrain_vit_base.pth --linear_probe \\
       --effective_batch_size 16384 --output_dir runs/probed
-  python -m train.finetune_mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
+  dataprep-finetune-mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
 
 \b
 Exit codes: 0 trained or evaluated; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143
-stopped by a signal after a checkpoint: the same command with --resume automatic goes on.
+stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
+REFUSED = LAUNCHERS | {
+    "resplit": "images are augmented once, there are no splits of augmentations to spare from erasing"
+}
+"""Reasons by the names of flags that have no meaning here."""
+NOT_PROBED: Mapping[str, Any] = {
+    "drop_path": 0.0,
+    "layer_decay": 1.0,
+    "smoothing": 0.0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
+    "cutmix_minmax": None,
+    "aa": "",
+    "color_jitter": 0.0,
+    "reprob": 0.0,
+}
+"""Values of the flags that a linear probe does without."""
+LINEAR_PROBE: Mapping[str, Any] = {
+    **NOT_PROBED,
+    "epochs": 90,
+    "batch_size": 512,
+    "blr": 0.1,
+    "min_lr": 0.0,
+    "warmup_epochs": 10.0,
+    "weight_decay": 0.0,
+    "global_pool": False,
+}
+"""Defaults where --linear_probe is given."""
+
+
+def _probed(text: str, name: str) -> str:
+    """Add a probe's default to a flag's help."""
+    return f"{text} With --linear_probe: {LINEAR_PROBE[name]:g}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(RecipeFlags):
+    """Flags of MAE's fine-tuning and linear probing with their meaning, and ours; the defaults are fine-tuning's."""
+
+    model: str | None = flag(
+        None, "Name of the encoder, e.g. vit_base_patch16; default: --finetune's, or vit_large_patch16.", also=("arch",)
+    )
+    finetune: str = flag(
+        "", "Pretrained weights: a checkpoint of ours, a published MAE file, or timm's, on a disk or gs://."
+    )
+    linear_probe: bool = flag(False, "Train a linear layer on the frozen encoder.")
+    input_size: int = flag(224, "Side of the images, pixels; positions are resized to it.", SIDE)
+    nb_classes: int | None = flag(
+        None, "Number of logits; default: as many as the data have classes.", COUNT, also=("num_classes",)
+    )
+    global_pool: bool = flag(True, "Classify the mean of all patches; with --linear_probe: off.", either=True)
+    cls_token: bool = flag(False, "Classify the class token; the same as --no_global_pool.")
+    drop_path: float = flag(
+        0.1, "Probability to leave out a branch of the last block; smaller for earlier blocks.", SHARE_BELOW_1
+    )
+
+    epochs: int = redefined(RecipeFlags, "epochs", default=50, text=_probed("Epochs to train.", "epochs"))
+    batch_size: int | None = redefined(
+        RecipeFlags,
+        "batch_size",
+        text="Images of one device and one part; -1: from effective_batch_size; default: 64, with --linear_probe 512.",
+    )
+    blr: float = redefined(RecipeFlags, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
+    min_lr: float = redefined(RecipeFlags, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr"))
+    warmup_epochs: float = redefined(
+        RecipeFlags,
+        "warmup_epochs",
+        default=5.0,
+        text=_probed("Epochs in which the learning rate rises linearly.", "warmup_epochs"),
+    )
+    weight_decay: float = redefined(
+        RecipeFlags, "weight_decay", text=_probed("Weight decay, of matrices alone.", "weight_decay")
+    )
+    layer_decay: float = flag(0.75, "Learning rate of a layer as a share of the next layer's.", SHARE_ABOVE_0)
+    clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", NOT_NEGATIVE)
+
+    smoothing: float = flag(0.1, "Share of a label that all classes get.", SHARE_BELOW_1)
+    mixup: float = flag(
+        0.0, "Both parameters of the Beta distribution of shares when images are mixed; 0: they are not.", NOT_NEGATIVE
+    )
+    cutmix: float = flag(
+        0.0,
+        "Both parameters of the Beta distribution of areas when boxes are exchanged; 0: they are not.",
+        NOT_NEGATIVE,
+    )
+    cutmix_minmax: tuple[float, float] | None = flag(
+        None, "Least and largest side of the boxes, as shares of the image's; instead of --cutmix.", SHARE
+    )
+    mixup_prob: float = flag(1.0, "Probability that a batch is mixed at all.", SHARE)
+    mixup_switch_prob: float = flag(0.5, "Probability of boxes, where --mixup and --cutmix are both on.", SHARE)
+    mixup_mode: str = flag("batch", "Draw once for a batch, for two partners, or for each image.", choices=MODES)
+    aa: str = flag("rand-m9-mstd0.5-inc1", "Augmentation by timm's name; '': none.")
+    color_jitter: float = flag(
+        0.0, "Largest factor by which brightness, contrast and saturation change; with --aa ''.", SHARE
+    )
+    reprob: float = flag(0.25, "Probability that boxes of an image are erased.", SHARE)
+    remode: str = flag(
+        "pixel", "What a box is filled with: the mean colour, one random colour, or one a pixel.", choices=ERASE_MODES
+    )
+    recount: int = flag(1, "Largest number of boxes in an image.", COUNT)
+
+    num_workers: int | None = redefined(
+        RecipeFlags,
+        "num_workers",
+        text="Processes that decode and augment; 0: threads of this process do, the default where images are only "
+        "cropped and flipped; else one a core, at most 16.",
+        within=THREADS_OR_NONE,
+    )
+    eval: bool = flag(False, "Evaluate the checkpoint of --resume, print the numbers as JSON, and end.")
+    dist_eval: bool = flag(
+        False, "Changes nothing: all devices always share an evaluation, and each image counts once."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.linear_probe:
+            for name, value in NOT_PROBED.items():
+                if getattr(self, name) != value:
+                    raise UsageError(
+                        f"--{name} and --linear_probe: a probe trains one linear layer on images that are cropped and "
+                        f"flipped; leave --{name} out"
+                    )
+            if not self.finetune and not self.eval:
+                raise UsageError("--linear_probe without --finetune: give the weights that are probed")
+        if self.eval and not self.resume:
+            raise UsageError("--eval without --resume: give the checkpoint to evaluate, or `automatic`")
+        self.mix_config()
+
+    @property
+    def pool(self) -> str:
+        """What of the tokens is classified, as `ViTConfig.pool`."""
+        return "average" if self.global_pool and not self.cls_token else "token"
+
+    def mix_config(self) -> MixConfig:
+        """Settings of Mixup and CutMix."""
+        return MixConfig(
+            mixup=self.mixup,
+            cutmix=self.cutmix,
+            cutmix_minmax=self.cutmix_minmax,
+            prob=self.mixup_prob,
+            switch_prob=self.mixup_switch_prob,
+            mode=self.mixup_mode,
+        )
+
+    def transform(self) -> FinetuneAugment | None:
+        """Return what is done to an image after its crop and flip; None for nothing."""
+        erasing = Erasing(prob=self.reprob, mode=self.remode, count=self.recount)
+        if not (self.aa or self.color_jitter or self.reprob):
+            return None
+        return FinetuneAugment(
+            policy=self.aa, color_jitter=self.color_jitter, erasing=erasing, image_size=self.input_size
+        )
+
+    @property
+    def threads(self) -> None:
+        """Number of threads that decode, as the loader chooses: an augmentation holds the interpreter, so that threads
+        would wait for each other, and `processes` do the work."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that decode beside this one."""
+        if self.num_workers is not None:
+            return self.num_workers
+        return min(MAX_THREADS, available_cores()) if self.aa or self.color_jitter or self.reprob else 0
+
+
+def recipe_flags(**given: Any) -> Flags:
+    """Make flags with the defaults of fine-tuning, or of linear probing where that is given."""
+    defaults = LINEAR_PROBE if given.get("linear_probe") else {}
+    if given.get("effective_batch_size"):
+        defaults = {name: value for name, value in defaults.items() if name != "batch_size"}
+    return Flags(**{**defaults, **given})
 
 
 @dataclass(kw_only=True)
@@ -58,7 +243,7 @@ class FinetuneTask(ClassifierTask):
     best: float = field(default=0.0, init=False)
 
     def evaluate(self) -> dict[str, float]:
-        """With `best_accuracy`, of this run and of what its log holds from before it was resumed."""
+        """Judge, and add `best_accuracy`: of this run and of what its log holds from before it was resumed."""
         found = super().evaluate()
         if found:
             self.best = max(self.best, found["accuracy"], self._logged())
@@ -71,48 +256,59 @@ class FinetuneTask(ClassifierTask):
         return max((json.loads(line).get("val_accuracy", 0.0) for line in lines), default=0.0)
 
 
-def open_training(flags: Flags) -> Training:
-    """All that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
-    runtime = open_runtime(flags.device_name, pin_memory=flags.pin_mem)
+def open_training(flags: Flags) -> Training[TorchBackend]:
+    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     schedule = flags.schedule(batch)
-    data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
+    data = flags.open_data()
     num_classes = classes_of(data, flags.nb_classes)
     model = _open_model(flags, num_classes).to(runtime.device)
-    logs = Logs(flags.log_folder, enabled=runtime.rank == 0)
+    logs = flags.open_logs(runtime)
     mix = flags.mix_config()
-    mixer = Mixer(config=mix, runtime=runtime, seed=flags.seed, batch_size=batch, num_classes=num_classes)
-    return Training(
-        config=flags.loop_config(clip_grad_norm=flags.clip_grad),
-        runtime=runtime,
+    mixer = Mixer(config=mix, put=runtime.put, seed=flags.seed, batch_size=batch, num_classes=num_classes)
+    settings = flags.loader_config(runtime, batch_size=batch, image_size=flags.input_size)
+    loader = data.training_loader(
+        replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
+    )
+    loader.set_epoch(flags.start_epoch)
+    task = FinetuneTask(
         model=model,
-        optimizer=_open_optimizer(model, flags, schedule.lr),
-        schedule=schedule,
-        loader=_training_loader(data, flags, runtime, batch),
-        task=FinetuneTask(
-            model=model,
-            runtime=runtime,
-            precision=flags.precision,
-            accum_iter=flags.accum_iter,
-            label_smoothing=flags.smoothing,
-            validation=_validation_loader(data, flags, runtime, batch),
-            mix=mixer if mix.enabled else None,
-            logs=logs,
-        ),
+        runtime=runtime,
+        precision=flags.precision,
+        accum_iter=flags.accum_iter,
+        label_smoothing=flags.smoothing,
+        validation=data.validation_loader(_validation_config(flags, settings)),
+        mix=mixer if mix.enabled else None,
         logs=logs,
-        checkpoints=CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints) if flags.output_dir else None,
+    )
+    return Training(
+        config=flags.loop_config(),
+        backend=TorchBackend(
+            runtime=runtime,
+            model=model,
+            optimizer=_open_optimizer(model, flags, schedule.lr),
+            task=task,
+            accum_iter=flags.accum_iter,
+            clip_grad_norm=flags.clip_grad,
+            agreement_steps=flags.log_interval_steps,
+        ),
+        schedule=schedule,
+        loader=loader,
+        logs=logs,
+        checkpoints=flags.open_checkpoints(),
         description=asdict(flags),
     )
 
 
-def evaluate(training: Training) -> int:
-    """Print what the weights do on the validation images; the exit code.
+def evaluate(training: Training[TorchBackend]) -> int:
+    """Print what the weights do on the validation images; return the exit code.
 
     Raises:
         UsageError: There are no such images.
     """
     with training.loader:
-        found = training.task.evaluate()
+        found = training.backend.task.evaluate()
     if not found:
         raise UsageError(f"{training.loader.dataset.url}: no split to evaluate on; expected val, validation or test")
     click.echo(json.dumps({name: value for name, value in found.items() if name != "best_accuracy"}))
@@ -120,25 +316,24 @@ def evaluate(training: Training) -> int:
 
 
 def _open_model(flags: Flags, num_classes: int) -> VisionTransformer:
-    """Pretrained, or with random weights of the seed; to be evaluated, with all of a checkpoint's."""
+    """Make a classifier, pretrained or with random weights of the seed; for --eval with all of a checkpoint's."""
     torch.manual_seed(flags.seed)
     weights = _weights(flags)
-    model = open_classifier(
-        flags.model,
-        weights,
+    config = ClassifierConfig(
         image_size=flags.input_size,
         num_classes=num_classes,
         pool=flags.pool,
         drop_path=flags.drop_path,
         linear_probe=flags.linear_probe,
     )
+    model = open_classifier(flags.model, weights, config)
     if flags.eval and weights is not None:
         load_whole(model, weights)
     return model
 
 
 def _weights(flags: Flags) -> Weights | None:
-    """Those to begin with, or to evaluate."""
+    """Read the weights to begin with, or to evaluate."""
     if not flags.eval:
         return read_weights(flags.finetune) if flags.finetune else None
     if flags.resume != AUTOMATIC:
@@ -155,51 +350,27 @@ def _open_optimizer(model: VisionTransformer, flags: Flags, lr: float) -> torch.
     return open_layered_adamw(model, lr=lr, weight_decay=flags.weight_decay, layer_decay=flags.layer_decay)
 
 
-def _training_loader(data: Data, flags: Flags, runtime: Runtime, batch: int) -> Loader:
-    loader = data.training_loader(
-        batch_size=batch,
-        seed=flags.seed,
-        rank=runtime.rank,
-        world_size=runtime.world_size,
-        image_size=flags.input_size,
-        scale=(flags.min_crop, 1.0),
-        transform=flags.transform(),
-        processes=flags.processes,
-        region_policy=flags.region_policy,
-    )
-    loader.set_epoch(flags.start_epoch)
-    return loader
-
-
-def _validation_loader(data: Data, flags: Flags, runtime: Runtime, batch: int) -> Loader | None:
-    """Batches of one part: no gradient is kept, so that they fit."""
-    return data.validation_loader(
-        batch_size=batch // flags.accum_iter,
-        rank=runtime.rank,
-        world_size=runtime.world_size,
-        image_size=flags.input_size,
+def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
+    """Return settings of evaluations, in batches of one part: no gradient is kept, so that they fit."""
+    return replace(
+        settings,
+        batch_size=settings.batch_size // flags.accum_iter,
         resize=flags.input_size if flags.input_size > UNCROPPED_SIDE else None,
-        region_policy=flags.region_policy,
     )
 
 
-@click.command("finetune_mae", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("finetune_mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 @click.pass_context
-def command(context: click.Context, /, **values: Any) -> int:
+def command(context: click.Context, /, **_values: Any) -> int:
     """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
-    given = {
-        name: value
-        for name, value in values.items()
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
-    flags = recipe_flags(**given)
+    flags = recipe_flags(**given_flags(context, Flags))
     training = open_training(flags)
-    return evaluate(training) if flags.eval else run(training, flags, name=flags.model or "finetune_mae")
+    return evaluate(training) if flags.eval else run(training, flags, model=flags.model or "finetune_mae")
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     run_entry(command)
 
 

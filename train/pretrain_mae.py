@@ -1,6 +1,6 @@
 """Pretrain a masked autoencoder: long sequences, coarse masks, any of our datasets, XLA, CUDA or a CPU.
 
-    python -m train.pretrain_mae --data_path gs://bucket/coco-dup5 --output_dir gs://bucket/runs/mae \\
+    dataprep-pretrain-mae --data_path gs://bucket/coco-dup5 --output_dir gs://bucket/runs/mae \\
         --log_dir logs --model mae_vit_base_patch16_dec384d12h8b --effective_batch_size 4096 --batch_size -1 \\
         --input_size 448 --mask_downsampling 2 --norm_pix_loss --epochs 800 --blr 1.5e-4 --use_xla --resume automatic
 
@@ -9,8 +9,8 @@ Shapes: N images of this host, H x W pixels, C = 3 channels, L patches of an ima
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,38 +20,76 @@ import torch
 from loaders.config import LoaderConfig
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, normalize
-from train.checkpoint import CheckpointFolder
-from train.data import IMAGENET_MEAN, IMAGENET_STD, open_data
-from train.entry import run, run_entry
-from train.flags import flags_of
-from train.logs import Logs
-from train.loop import Task, Training
-from train.mae_flags import Flags
-from train.masks import MaskConfig, draw_masks
-from train.models import mae_config
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
+from train.batches.masks import MaskConfig, draw_masks
+from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
+from train.flags.shared import REFUSED, UNSET, RecipeFlags
+from train.loops.loop import Training
+from train.loops.runtime import Runtime, open_autocast
+from train.loops.torch import Task, TorchBackend
 from train.models.mae import MaskedAutoencoder
-from train.optimizer import open_adamw
-from train.reconstruction import reconstruction_png
-from train.run_flags import REFUSED
-from train.runtime import Runtime, open_autocast, open_runtime
+from train.models.reconstruction import reconstruction_png
+from train.models.registry import mae_config
+from train.optim.optimizer import open_adamw
+from train.telemetry.logs import Logs
 
 _PICTURE_IMAGES = 4
+"""Images in the picture that is painted after each checkpoint."""
 EPILOG = """\b
 Examples:
-  python -m train.pretrain_mae --data_path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
+  dataprep-pretrain-mae --data_path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
       --warmup_epochs 1
-  python -m train.pretrain_mae --data_path /data/imagenet --use_xla --batch_size -1 --effective_batch_size 4096 \\
+  dataprep-pretrain-mae --data_path /data/imagenet --use_xla --batch_size -1 --effective_batch_size 4096 \\
       --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir runs/mae
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
-signal after a checkpoint: the same command with --resume automatic goes on.
+signal after a checkpoint: the same command with --resume automatic continues.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(RecipeFlags):
+    """Flags of long_seq_mae with their meaning, and ours."""
+
+    model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
+    input_size: int = flag(224, "Side of the images, pixels.", SIDE)
+    patch_size: int = flag(UNSET, "Side of a patch, pixels; -1: as the model's name says.", COUNT_OR_UNSET)
+    decoder_embed_dim: int = flag(UNSET, "Width of the decoder; -1: the model's.", COUNT_OR_UNSET)
+    decoder_depth: int = flag(UNSET, "Blocks of the decoder; -1: the model's.", COUNT_OR_UNSET)
+    no_k_bias_in_vit: bool = flag(False, "Leave out the bias of keys in attention, as BEiT does.")
+    norm_pix_loss: bool = flag(False, "Predict pixels that are standardised in each patch.")
+    mask_ratio: float = flag(0.75, "Share of the patches that is hidden.", SHARE)
+    mask_downsampling: int = flag(1, "Side, in patches, of the squares that are hidden as one.", COUNT)
+    decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", COUNT)
+    pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", COUNT)
+
+    min_crop: float = redefined(RecipeFlags, "min_crop", default=0.2)
+    max_crop: float = flag(1.0, "Largest share of an image's area that a crop has.", SHARE_ABOVE_0)
+    use_byol_crop: bool = flag(
+        False, "Cut the first crop that is drawn to the image, as BYOL does, instead of drawing another one."
+    )
+
+    def model_options(self) -> dict[str, object]:
+        """Options of the model, as `mae_config` takes them."""
+        own = {
+            "patch_size": self.patch_size,
+            "decoder_dim": self.decoder_embed_dim,
+            "decoder_depth": self.decoder_depth,
+        }
+        return {
+            "norm_pix_loss": self.norm_pix_loss,
+            "decoder_downsampling": self.decoder_downsampling,
+            "pred_downsampling": self.pred_downsampling,
+            "k_bias": not self.no_k_bias_in_vit,
+            **{name: value for name, value in own.items() if value != UNSET},
+        }
 
 
 @dataclass(kw_only=True)
 class MAETask(Task):
-    """The loss of a batch."""
+    """Reconstruction of hidden patches; after each checkpoint a picture of it."""
 
     model: MaskedAutoencoder
     runtime: Runtime
@@ -62,7 +100,7 @@ class MAETask(Task):
     precision: str
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Every accum_iter-th row is a part: rows that lie on one device stay there."""
+        """Yield the losses of parts, each of every accum_iter-th row: rows that lie on one device stay there."""
         masks = draw_masks(self.masks, seed=self.seed, positions=positions)
         visible_NK, place_NL = (
             self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
@@ -76,8 +114,8 @@ class MAETask(Task):
                 loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place).loss
             yield loss
 
-    def picture(self, weights: dict[str, Any], step: int, logs: Logs) -> None:
-        """The same few images each time, on the host's processor: no device has to compile anything for it."""
+    def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:
+        """Paint the same few images each time, on the host's processor: no device has to compile anything for it."""
         if logs.folder is None:
             return
         model = MaskedAutoencoder(self.model.config)
@@ -85,13 +123,13 @@ class MAETask(Task):
         masks = draw_masks(self.masks, seed=self.seed, positions=range(len(self._shown)))
         visible_NK, place_NL = (torch.from_numpy(each).long() for each in (masks.visible_NK, masks.place_NL))
         png, height, width = reconstruction_png(
-            model, self._shown, _normalised(self._shown), visible_NK, place_NL, mean=IMAGENET_MEAN, std=IMAGENET_STD
+            model, self._shown, visible_NK, place_NL, mean=IMAGENET_MEAN, std=IMAGENET_STD
         )
         logs.picture(step, "reconstruction", png, height=height, width=width)
 
     @cached_property
     def _shown(self) -> torch.Tensor:
-        """The first images of the dataset, NHWC, uint8."""
+        """First images of the dataset, NHWC, uint8."""
         config = LoaderConfig(
             batch_size=min(_PICTURE_IMAGES, self.loader.order.num_samples),
             image_size=self.loader.config.image_size,
@@ -107,60 +145,57 @@ def _normalised(images_NHWC: torch.Tensor) -> torch.Tensor:
     return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
-def open_training(flags: Flags) -> Training:
-    """All that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
-    runtime = open_runtime(flags.device_name, pin_memory=flags.pin_mem)
+def open_training(flags: Flags) -> Training[TorchBackend]:
+    """Open all that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
+    runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
     masks = MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
     schedule = flags.schedule(batch)
-    data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
-    loader = data.training_loader(
-        batch_size=batch,
-        seed=flags.seed,
-        rank=runtime.rank,
-        world_size=runtime.world_size,
-        image_size=flags.input_size,
-        scale=(flags.min_crop, flags.max_crop),
-        clip_crop=flags.use_byol_crop,
-        threads=flags.num_workers,
-        region_policy=flags.region_policy,
+    settings = flags.loader_config(runtime, batch_size=batch, image_size=flags.input_size)
+    loader = flags.open_data().training_loader(
+        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop)
     )
     loader.set_epoch(flags.start_epoch)
     torch.manual_seed(flags.seed)
     model = MaskedAutoencoder(config).to(runtime.device)
+    task = MAETask(
+        model=model,
+        runtime=runtime,
+        masks=masks,
+        loader=loader,
+        seed=flags.seed,
+        accum_iter=flags.accum_iter,
+        precision=flags.precision,
+    )
     return Training(
         config=flags.loop_config(),
-        runtime=runtime,
-        model=model,
-        optimizer=open_adamw(model, lr=schedule.lr, weight_decay=flags.weight_decay),
+        backend=TorchBackend(
+            runtime=runtime,
+            model=model,
+            optimizer=open_adamw(model, lr=schedule.lr, weight_decay=flags.weight_decay),
+            task=task,
+            accum_iter=flags.accum_iter,
+            agreement_steps=flags.log_interval_steps,
+        ),
         schedule=schedule,
         loader=loader,
-        task=MAETask(
-            model=model,
-            runtime=runtime,
-            masks=masks,
-            loader=loader,
-            seed=flags.seed,
-            accum_iter=flags.accum_iter,
-            precision=flags.precision,
-        ),
-        logs=Logs(flags.log_folder, enabled=runtime.rank == 0),
-        checkpoints=CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints) if flags.output_dir else None,
+        logs=flags.open_logs(runtime),
+        checkpoints=flags.open_checkpoints(),
         description=asdict(flags),
     )
 
 
-@click.command("pretrain_mae", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("pretrain_mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
     flags = Flags(**values)
-    return run(open_training(flags), flags, name=flags.model)
+    return run(open_training(flags), flags, model=flags.model)
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     run_entry(command)
 
 

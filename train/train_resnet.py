@@ -1,6 +1,6 @@
 """Train torchvision's ResNet-50, or another of its classifiers, as gcspytorchimagenet does: XLA, CUDA or a CPU.
 
-    python -m train.train_resnet --datadir gs://bucket/imagenet --output_dir gs://bucket/runs/resnet50 --logdir logs \\
+    dataprep-train-resnet --datadir gs://bucket/imagenet --output_dir gs://bucket/runs/resnet50 --logdir logs \\
         --num_epochs 18 --batch_size 128 --resume automatic
 
 Shapes: N images of this host, H x W pixels, C classes.
@@ -8,38 +8,159 @@ Shapes: N images of this host, H x W pixels, C classes.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
 import torch
 
 from dataprep.errors import DataprepError, UsageError
-from loaders.config import LoaderConfig
 from loaders.loader import Loader
-from train.checkpoint import CheckpointFolder
-from train.classify import ClassifierTask, classes_of
-from train.data import open_data
-from train.entry import run, run_entry
-from train.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
-from train.flags import flags_of
-from train.logs import Logs
-from train.loop import Training
-from train.models import create_model
-from train.resnet_flags import REFUSED, Flags
-from train.runtime import Runtime, open_runtime
+from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
+from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.options import (
+    COUNT,
+    NOT_NEGATIVE,
+    PERCENT,
+    POSITIVE,
+    SHARE_BELOW_1,
+    SIDE,
+    Range,
+    flag,
+    flags_of,
+    redefined,
+)
+from train.flags.shared import FAKE_DATA, RunFlags, check_diagnosable
+from train.flags.shared import REFUSED as LAUNCHERS
+from train.loops.classify import ClassifierTask, classes_of
+from train.loops.loop import Training
+from train.loops.runtime import Runtime
+from train.loops.torch import TorchBackend
+from train.models.registry import create_model, mae_names
+from train.optim.schedule import Schedule, Steps, WarmSteps
+from train.telemetry.logs import Logs
+
+RECIPE_MODEL = "resnet50"
+"""Model whose learning rate falls in steps where no flag says otherwise."""
+STEPS = "WarmupAndExponentialDecayScheduler"
+CONSTANT = "constant"
+_CHECKPOINTS = "checkpoints go to --output_dir, on a disk or gs://, and --resume takes them from there"
+_TARS = (
+    "give the folder or gs:// prefix above the tars as --data_path; their headers are indexed, hosts share them evenly"
+)
+_COUNTED = "samples are counted where the data are indexed"
+_PORT = "no server waits for a profiler; --profile_steps A:B writes a trace where TensorBoard finds it"
+_CLOSURES = "losses are read at every log line alone, and no step waits for that"
+REFUSED = {
+    **LAUNCHERS,
+    "num_cores": "a process drives all devices of its host; TPU_VISIBLE_CHIPS, or CPU_NUM_DEVICES, makes them fewer",
+    "dataset": "the files of --data_path say what they are",
+    "drop_last": "no batch is cut short: training runs on across epochs, and evaluation counts every image once",
+    "tidy": "nothing is removed but older checkpoints, see --keep_checkpoints",
+    "async_closures": _CLOSURES,
+    "debug": _CLOSURES,
+    "profiler_port": _PORT,
+    "wds_traindir": _TARS,
+    "wds_testdir": _TARS,
+    "trainsize": _COUNTED,
+    "testsize": _COUNTED,
+    "save_model": _CHECKPOINTS,
+    "load_chkpt_file": _CHECKPOINTS,
+    "load_chkpt_dir": _CHECKPOINTS,
+    "model_bucket": _CHECKPOINTS,
+}
+"""Reasons by the names of gcspytorchimagenet's flags that have no meaning here."""
+
 
 IMAGENET_CLASSES = 1000
+"""Number of classes of fake data."""
 EPILOG = """\b
 Examples:
-  python -m train.train_resnet --datadir /data/imagenet --num_epochs 18 --batch_size 128 --test_set_batch_size 64 \\
+  dataprep-train-resnet --datadir /data/imagenet --num_epochs 18 --batch_size 128 --test_set_batch_size 64 \\
       --log_steps 200 --metrics_debug --output_dir runs/resnet50 --resume automatic
-  python -m train.train_resnet --data_path shards/imagenet --device cpu --model resnet18 --image_size 64 --epochs 2
+  dataprep-train-resnet --data_path shards/imagenet --device cpu --model resnet18 --image_size 64 --epochs 2
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, the accuracy below --target_accuracy, or a disk or bucket failed;
-2 usage or input; 143 stopped by a signal after a checkpoint: the same command with --resume automatic goes on.
+2 usage or input; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(RunFlags):
+    """Flags of gcspytorchimagenet with their meaning, and ours."""
+
+    data_path: str = redefined(
+        RunFlags,
+        "data_path",
+        default="/tmp/imagenet",
+        text="Dataset, image folder, tars or TFDS directory, on a disk or gs://.",
+        also=("datadir",),
+    )
+    fake_data: bool = flag(False, FAKE_DATA)
+    log_dir: str | None = redefined(RunFlags, "log_dir", also=("logdir",))
+    epochs: int = redefined(RunFlags, "epochs", default=18, also=("num_epochs",))
+    ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=1)
+    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_steps",))
+    metrics_debug: bool = flag(False, "Print XLA's counters, compilations among them, after every epoch, on stderr.")
+
+    model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.")
+    num_classes: int | None = flag(
+        None, "Number of logits; default: as many as the data have classes, 1000 for fake data.", COUNT
+    )
+    image_size: int = flag(224, "Side of the images, pixels.", SIDE, also=("input_size",))
+    batch_size: int = flag(128, "Images of one device and one part.", COUNT)
+    test_set_batch_size: int = flag(64, "Images of one device in an evaluation.", COUNT)
+    target_accuracy: float = flag(
+        0.0, "Percent of validation images; a run that ends below it has exit code 1.", PERCENT
+    )
+
+    lr: float | None = flag(
+        None, f"Highest learning rate; default: 0.5 for {RECIPE_MODEL}, 0.1 for others.", NOT_NEGATIVE
+    )
+    lr_scheduler_type: str | None = flag(
+        None,
+        f"How the learning rate changes; default: the first one for {RECIPE_MODEL}, constant for others.",
+        choices=(STEPS, CONSTANT),
+    )
+    lr_scheduler_divide_every_n_epochs: float | None = flag(
+        None, "Epochs after which the learning rate is divided, again and again; default: 20.", POSITIVE
+    )
+    lr_scheduler_divisor: float | None = flag(
+        None, "Number by which the learning rate is divided then; default: 5.", Range(1)
+    )
+    num_warmup_epochs: float | None = flag(
+        None, "Epochs in which the learning rate rises linearly; default: 0.9.", NOT_NEGATIVE
+    )
+    momentum: float = flag(0.9, "Momentum of stochastic gradient descent.", SHARE_BELOW_1)
+    weight_decay: float = flag(1e-4, "Weight decay of all parameters.", NOT_NEGATIVE, also=("wd",))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model in mae_names():
+            raise UsageError(f"--model {self.model} classifies nothing; `dataprep-pretrain-mae` trains it")
+        check_diagnosable(self.fake_data, self.diagnose)
+
+    def schedule(self) -> Schedule:
+        """Return the learning rate.
+
+        Raises:
+            UsageError: It is constant, and flags say how it changes.
+        """
+        is_recipe = self.model == RECIPE_MODEL
+        lr = (0.5 if is_recipe else 0.1) if self.lr is None else self.lr
+        own = {
+            name: getattr(self, name)
+            for name in ("lr_scheduler_divide_every_n_epochs", "lr_scheduler_divisor", "num_warmup_epochs")
+        }
+        if (self.lr_scheduler_type or (STEPS if is_recipe else CONSTANT)) == CONSTANT:
+            if given := [name for name, value in own.items() if value is not None]:
+                raise UsageError(f"--{given[0]}: the learning rate is constant; add --lr_scheduler_type {STEPS}")
+            return Steps(lr=lr, divisor=1, every_epochs=1)
+        every, divisor, warmup = (
+            default if value is None else value for value, default in zip(own.values(), (20.0, 5.0, 0.9), strict=True)
+        )
+        return WarmSteps(steps=Steps(lr=lr, divisor=divisor, every_epochs=every), warmup_epochs=warmup)
 
 
 @dataclass(kw_only=True)
@@ -50,14 +171,14 @@ class ResNetTask(ClassifierTask):
     shows_metrics: bool
 
     def evaluate(self) -> dict[str, float]:
-        """As every classifier."""
+        """Judge as every classifier."""
         found = super().evaluate()
         if self.shows_metrics:
             self.logs.tell(self.runtime.metrics())
         return found
 
     def require(self, target_percent: float) -> None:
-        """Evaluate once more.
+        """Evaluate once more, and require an accuracy.
 
         Raises:
             DataprepError: The accuracy is below the target.
@@ -69,10 +190,10 @@ class ResNetTask(ClassifierTask):
             )
 
 
-def open_training(flags: Flags) -> Training:
-    """All that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+def open_training(flags: Flags) -> Training[TorchBackend]:
+    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
     schedule = flags.schedule()
-    runtime = open_runtime(flags.device_name, pin_memory=flags.pin_mem)
+    runtime = flags.open_runtime()
     if flags.metrics_debug and runtime.name != "xla":
         raise UsageError(f"--metrics_debug: XLA counts, and this runs on {runtime.name}; leave it out, or --device xla")
     loader, validation, num_classes = _open_loaders(flags, runtime)
@@ -80,70 +201,70 @@ def open_training(flags: Flags) -> Training:
         raise UsageError(f"--target_accuracy: {flags.data_path} has no split val; leave it out, or add one")
     runtime.seed(flags.seed)
     model = create_model(flags.model, image_size=flags.image_size, num_classes=num_classes).to(runtime.device)
-    logs = Logs(flags.log_folder, enabled=runtime.rank == 0)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=schedule.at(0), momentum=flags.momentum, weight_decay=flags.weight_decay
+    )
+    logs = flags.open_logs(runtime)
+    task = ResNetTask(
+        model=model,
+        runtime=runtime,
+        precision=flags.precision,
+        accum_iter=flags.accum_iter,
+        validation=validation,
+        logs=logs,
+        shows_metrics=flags.metrics_debug,
+    )
     return Training(
         config=flags.loop_config(),
-        runtime=runtime,
-        model=model,
-        optimizer=torch.optim.SGD(
-            model.parameters(), lr=schedule.at(0), momentum=flags.momentum, weight_decay=flags.weight_decay
+        backend=TorchBackend(
+            runtime=runtime,
+            model=model,
+            optimizer=optimizer,
+            task=task,
+            accum_iter=flags.accum_iter,
+            agreement_steps=flags.log_interval_steps,
         ),
         schedule=schedule,
         loader=loader,
-        task=ResNetTask(
-            model=model,
-            runtime=runtime,
-            precision=flags.precision,
-            accum_iter=flags.accum_iter,
-            validation=validation,
-            logs=logs,
-            shows_metrics=flags.metrics_debug,
-        ),
         logs=logs,
-        checkpoints=CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints) if flags.output_dir else None,
+        checkpoints=flags.open_checkpoints(),
         description=asdict(flags),
     )
 
 
 def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None, int]:
-    """Of training, of validation, and the number of classes."""
-    common: dict[str, Any] = {
-        "seed": flags.seed,
-        "rank": runtime.rank,
-        "world_size": runtime.world_size,
-        "image_size": flags.image_size,
-        "interpolation": "bilinear",
-        "threads": flags.num_workers,
-        "region_policy": flags.region_policy,
-    }
-    batch_size = flags.batch_size * runtime.num_devices * flags.accum_iter
-    training = common | {"batch_size": batch_size, "scale": (flags.min_crop, 1.0)}
-    evaluation = common | {"batch_size": flags.test_set_batch_size * runtime.num_devices}
+    """Open the loaders of training and validation; return them and the number of classes."""
+    settings = flags.loader_config(
+        runtime, batch_size=flags.batch_size * runtime.num_devices * flags.accum_iter, image_size=flags.image_size
+    )
+    training = replace(settings, interpolation="bilinear", scale=(flags.min_crop, 1.0))
+    evaluation = replace(training, batch_size=flags.test_set_batch_size * runtime.num_devices)
     if flags.fake_data:
         return (
-            FakeLoader(LoaderConfig(**training), TRAINING_IMAGES),
-            FakeLoader(LoaderConfig(**evaluation, shuffle=False, augment=False), VALIDATION_IMAGES),
+            FakeLoader(training, TRAINING_IMAGES),
+            FakeLoader(replace(evaluation, shuffle=False, augment=False), VALIDATION_IMAGES),
             flags.num_classes or IMAGENET_CLASSES,
         )
-    data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
+    data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
-    return data.training_loader(**training), data.validation_loader(**evaluation), num_classes
+    return data.training_loader(training), data.validation_loader(evaluation), num_classes
 
 
-@click.command("train_resnet", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("train_resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
     """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's flags and schedule."""
     flags = Flags(**values)
     training = open_training(flags)
-    code = run(training, flags, name=flags.model)
-    if code == 0 and flags.target_accuracy and not flags.diagnose and isinstance(training.task, ResNetTask):
-        training.task.require(flags.target_accuracy)
+    code = run(training, flags, model=flags.model)
+    task = training.backend.task
+    if code == 0 and flags.target_accuracy and not flags.diagnose and isinstance(task, ResNetTask):
+        task.require(flags.target_accuracy)
     return code
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     run_entry(command)
 
 

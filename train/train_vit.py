@@ -1,6 +1,6 @@
 """Train a vision transformer of any size: weights cut among the devices (FSDP through SPMD), on any of our datasets.
 
-    python -m train.train_vit --data_dir gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit10b --log_dir logs \\
+    dataprep-train-vit --data_dir gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit10b --log_dir logs \\
         --embed_dim 5120 --num_heads 32 --num_blocks 32 --batch_size 1024 --resume automatic
 
 Shapes: N images of this host, H x W pixels.
@@ -8,90 +8,211 @@ Shapes: N images of this host, H x W pixels.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import click
 import torch
 
 from dataprep.errors import UsageError
-from loaders.config import LoaderConfig
 from loaders.loader import Loader
-from train.checkpoint import CheckpointFolder
-from train.classify import ClassifierTask, classes_of
-from train.data import open_data
-from train.entry import run, run_entry
-from train.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
-from train.flags import flags_of
-from train.fsdp import Plan, plan_of, plan_text
-from train.logs import Logs
-from train.loop import Training
-from train.models.vit import Block, VisionTransformer
-from train.optimizer import moments_of, open_adamw, start_moments
-from train.parts import PartFolder
-from train.run_flags import check_shares
-from train.runtime import Runtime, open_runtime
-from train.vit_flags import REFUSED, Flags
+from loaders.order import Order
+from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.part_folder import PartFolder
+from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.options import (
+    COUNT,
+    COUNT_OR_NONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE_BELOW_1,
+    SIDE,
+    flag,
+    flags_of,
+    redefined,
+)
+from train.flags.shared import FAKE_DATA, RunFlags, check_diagnosable, check_shares
+from train.flags.shared import REFUSED as LAUNCHERS
+from train.loops.classify import ClassifierTask, classes_of
+from train.loops.fsdp import Plan, plan_of, plan_text
+from train.loops.loop import Training
+from train.loops.runtime import Runtime
+from train.loops.torch import TorchBackend
+from train.models.vit import Block, BlockConfig, VisionTransformer, ViTConfig
+from train.optim.optimizer import moments_of, open_adamw, start_moments
+from train.optim.schedule import HalfCosine
 
 BETAS = (0.9, 0.999)
-"""AdamW's own, which vit_10b_fsdp_example leaves as they are."""
+"""Betas of AdamW itself, which vit_10b_fsdp_example leaves as they are."""
 EPILOG = """\b
 Examples:
-  python -m train.train_vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
-  python -m train.train_vit --fake_data --embed_dim 1024 --num_heads 16 --num_blocks 24 --ckpt_dir '' --max_steps 100
-  python -m train.train_vit --plan --plan_devices 256
-  python -m train.train_vit --data_path shards/imagenet --device cpu --image_size 32 --patch_size 8 --embed_dim 64 \\
+  dataprep-train-vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
+  dataprep-train-vit --fake_data --embed_dim 1024 --num_heads 16 --num_blocks 24 --ckpt_dir '' --max_steps 100
+  dataprep-train-vit --plan --plan_devices 256
+  dataprep-train-vit --data_path shards/imagenet --device cpu --image_size 32 --patch_size 8 --embed_dim 64 \\
       --num_heads 2 --num_blocks 2 --batch_size 16 --num_epochs 2 --warmup_steps 5
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
-signal after a checkpoint: the same command with --resume automatic goes on.
+signal after a checkpoint: the same command with --resume automatic continues.
 """
+_COMPILER = "the compiler decides when weights are gathered and freed again"
+REFUSED = {
+    **LAUNCHERS,
+    "no_reshard_after_forward": f"{_COMPILER}; --run_without_fsdp keeps them whole",
+    "flatten_parameters": "every weight is cut by itself, along its own dimensions; see --plan",
+    "shard_on_cpu": "weights are always cut on the host: devices get their own parts alone",
+    "mark_step_after_forward": "forward and backward pass are one graph; it was for a limit of an older TPU runtime",
+}
+"""Reasons by the names of vit_10b_fsdp_example's flags that have no meaning under SPMD."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(RunFlags):
+    """Flags of vit_10b_fsdp_example with their meaning, and ours."""
+
+    data_path: str = redefined(
+        RunFlags,
+        "data_path",
+        default="/datasets/imagenet-1k",
+        text="Dataset, image folder, tars or TFDS directory, on a disk or gs://.",
+        also=("data_dir",),
+    )
+    fake_data: bool = flag(False, FAKE_DATA)
+    num_workers: int | None = redefined(RunFlags, "num_workers", default=4, text="Threads that decode images.")
+    output_dir: str = redefined(
+        RunFlags,
+        "output_dir",
+        default="/tmp/vit_fsdp",
+        text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
+        also=("ckpt_dir",),
+    )
+    resume_epoch: int = flag(0, "Number of the epoch after which to resume, from its checkpoint.", COUNT_OR_NONE)
+    ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=10, also=("ckpt_epoch_interval",))
+    test_epoch_interval: int = flag(10, "Epochs between evaluations; the last one is evaluated in any case.", COUNT)
+    log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_step_interval",))
+
+    image_size: int = flag(224, "Side of the images, pixels.", SIDE)
+    patch_size: int = flag(14, "Side of a patch, pixels.", COUNT)
+    embed_dim: int = flag(5120, "Width of the network.", COUNT)
+    num_heads: int = flag(32, "Heads of attention.", COUNT)
+    num_blocks: int = flag(32, "Number of blocks.", COUNT)
+    mlp_ratio: float = flag(4.0, "Width of a block's hidden layer over that of the block.", POSITIVE)
+    pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", SHARE_BELOW_1)
+    att_dropout: float = flag(0.0, "Dropout of attention's weights.", SHARE_BELOW_1)
+    mlp_dropout: float = flag(
+        0.0, "Dropout of the outputs of attention's projection and of each layer of the MLP.", SHARE_BELOW_1
+    )
+    num_classes: int = flag(1000, "Number of logits.", COUNT)
+
+    batch_size: int = flag(1024, "Images of one update, of all devices together.", COUNT)
+    epochs: int = redefined(RunFlags, "epochs", default=300, also=("num_epochs",))
+    lr: float = flag(1e-3, "Peak of the learning rate.", NOT_NEGATIVE)
+    weight_decay: float = flag(0.1, "Weight decay of all weights.", NOT_NEGATIVE)
+    clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", NOT_NEGATIVE)
+    warmup_steps: int = flag(
+        10000, "Updates in which the learning rate rises linearly; then it falls along half a cosine.", COUNT_OR_NONE
+    )
+    no_grad_ckpt: bool = flag(False, "Keep what every block computes, instead of computing it again for its gradient.")
+    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are cut.")
+
+    plan: bool = flag(False, "Print how the weights of this model would be cut and what a device would hold, and end.")
+    plan_devices: int = flag(128, "Number of devices that --plan is for.", COUNT)
+    json: bool = flag(False, "Print the plan as JSON.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resume_epoch and self.resume:
+            raise UsageError("--resume_epoch and --resume; give one of them")
+        if self.json and not self.plan:
+            raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
+        check_diagnosable(self.fake_data, self.diagnose)
+
+    def model_config(self) -> ViTConfig:
+        """Network of these sizes: no class token, the mean of all patches."""
+        return ViTConfig(
+            image_size=self.image_size,
+            patch_size=self.patch_size,
+            depth=self.num_blocks,
+            block=BlockConfig(
+                dim=self.embed_dim,
+                num_heads=self.num_heads,
+                mlp_ratio=self.mlp_ratio,
+                dropout=self.mlp_dropout,
+                att_dropout=self.att_dropout,
+            ),
+            num_classes=self.num_classes,
+            pool="average_of_normed",
+            class_token=False,
+            pos_dropout=self.pos_dropout,
+        )
+
+    def schedule(self, order: Order) -> HalfCosine:
+        """Return the learning rate over the epochs of a loader.
+
+        Raises:
+            UsageError: It would rise for longer than the run takes.
+        """
+        total_steps = order.first_batch(self.epochs)
+        if self.warmup_steps > total_steps:
+            raise UsageError(
+                f"--warmup_steps {self.warmup_steps:,} of {total_steps:,} steps in all; choose a part of them, e.g. "
+                f"{total_steps // 10}"
+            )
+        warmup_epochs = self.warmup_steps * order.global_batch / (order.passes * order.num_samples)
+        return HalfCosine(lr=self.lr, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs)
 
 
 def plan(flags: Flags) -> Plan:
-    """What each of `--plan_devices` would hold; the weights are made nowhere."""
+    """Plan what each of `--plan_devices` would hold; the weights are made nowhere."""
     with torch.device("meta"):
         return plan_of(VisionTransformer(flags.model_config()), flags.plan_devices)
 
 
-def open_training(flags: Flags) -> Training:
-    """All that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
-    runtime = open_runtime(flags.device_name, pin_memory=flags.pin_mem)
+def open_training(flags: Flags) -> Training[TorchBackend]:
+    """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    runtime = flags.open_runtime()
     check_shares(flags.batch_size, runtime, flags.accum_iter)
     loader, validation = _open_loaders(flags, runtime)
     schedule = flags.schedule(loader.order)
     runtime.seed(flags.seed)
-    model = open_model(flags, runtime)
+    model = _open_model(flags, runtime)
     optimizer = open_adamw(model, lr=flags.lr, weight_decay=flags.weight_decay, betas=BETAS, decay_vectors=True)
     start_moments(optimizer)
     runtime.cut_as_weights(moments_of(optimizer))
     runtime.end_step()
-    config = flags.loop_config(clip_grad_norm=flags.clip_grad_norm, eval_interval=flags.test_epoch_interval)
-    return Training(
-        config=dataclasses.replace(config, first_saved_epoch=flags.ckpt_interval - 1),
-        runtime=runtime,
+    task = ClassifierTask(
         model=model,
-        optimizer=optimizer,
+        runtime=runtime,
+        precision=flags.precision,
+        accum_iter=flags.accum_iter,
+        validation=validation,
+    )
+    return Training(
+        config=replace(
+            flags.loop_config(), eval_interval=flags.test_epoch_interval, first_saved_epoch=flags.ckpt_interval - 1
+        ),
+        backend=TorchBackend(
+            runtime=runtime,
+            model=model,
+            optimizer=optimizer,
+            task=task,
+            accum_iter=flags.accum_iter,
+            clip_grad_norm=flags.clip_grad_norm,
+            agreement_steps=flags.log_interval_steps,
+        ),
         schedule=schedule,
         loader=loader,
-        task=ClassifierTask(
-            model=model,
-            runtime=runtime,
-            precision=flags.precision,
-            accum_iter=flags.accum_iter,
-            validation=validation,
-        ),
-        logs=Logs(flags.log_folder, enabled=runtime.rank == 0),
+        logs=flags.open_logs(runtime),
         checkpoints=_open_checkpoints(flags, runtime),
         description=asdict(flags),
     )
 
 
-def open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
-    """The network on the devices, its weights drawn on the host."""
+def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
+    """Put the network on the devices, its weights drawn on the host."""
     model = VisionTransformer(flags.model_config())
     if not flags.no_grad_ckpt:
         for block in model.blocks:
@@ -100,33 +221,25 @@ def open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
 
 
 def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None]:
-    settings: dict[str, Any] = {
-        "batch_size": flags.batch_size,
-        "seed": flags.seed,
-        "rank": runtime.rank,
-        "world_size": runtime.world_size,
-        "image_size": flags.image_size,
-        "threads": flags.num_workers,
-        "region_policy": flags.region_policy,
-    }
+    settings = flags.loader_config(runtime, batch_size=flags.batch_size, image_size=flags.image_size)
+    evaluation = replace(settings, shuffle=False, augment=False)
     if flags.fake_data:
-        training, evaluation = LoaderConfig(**settings), LoaderConfig(**settings, shuffle=False, augment=False)
-        return FakeLoader(training, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
-    data = open_data(flags.data_path, index_dir=flags.index_dir, region_policy=flags.region_policy)
+        return FakeLoader(settings, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
+    data = flags.open_data()
     classes_of(data, flags.num_classes)
-    return data.training_loader(**settings, scale=(flags.min_crop, 1.0)), data.validation_loader(**settings)
+    training = replace(settings, scale=(flags.min_crop, 1.0))
+    return data.training_loader(training), data.validation_loader(evaluation)
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:
-    if not flags.output_dir:
-        return None
-    if not runtime.is_cut:
-        return CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints)
+    """Open the folder of checkpoints: in parts, where every host has its own pieces of the weights."""
+    if not flags.output_dir or not runtime.is_cut:
+        return flags.open_checkpoints()
     return PartFolder(flags.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=flags.keep_checkpoints)
 
 
-def _resume_of(flags: Flags, training: Training) -> str:
-    """What `--resume_epoch` means."""
+def _resume_of(flags: Flags, training: Training[TorchBackend]) -> str:
+    """Return the value of --resume that `--resume_epoch` stands for."""
     if not flags.resume_epoch:
         return flags.resume
     step = training.loader.order.first_batch(flags.resume_epoch)
@@ -140,7 +253,7 @@ def _resume_of(flags: Flags, training: Training) -> str:
     return f"{folder.url}/{found[0].name}"
 
 
-@click.command("train_vit", epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("train_vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
     """Train a vision transformer (Dosovitskiy et al., 2021), its weights cut among all devices."""
@@ -150,12 +263,12 @@ def command(**values: Any) -> int:
         click.echo(json.dumps(found.to_document()) if flags.json else plan_text(found))
         return 0
     training = open_training(flags)
-    flags = dataclasses.replace(flags, resume=_resume_of(flags, training), resume_epoch=0)
-    return run(training, flags, name=f"a ViT of {flags.num_blocks} blocks of {flags.embed_dim}")
+    flags = replace(flags, resume=_resume_of(flags, training), resume_epoch=0)
+    return run(training, flags, model=f"a ViT of {flags.num_blocks} blocks of {flags.embed_dim}")
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the program."""
     run_entry(command)
 
 

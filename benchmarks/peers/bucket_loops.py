@@ -21,8 +21,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
 
-from dataprep.checksums import crc32c_of
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of
 
 READS_IN_FLIGHT = 64
 UPLOADS_IN_FLIGHT = 2
@@ -63,7 +63,7 @@ def _shard_bytes(images: Iterator[bytes], *, decode: bool) -> bytes:
     sha256, image_crc32cs, pieces = hashlib.sha256(), [], []
     for data in images:
         if decode:
-            # The call of dataprep/images.py; what is no plain JPEG costs our build a repair besides.
+            # The call of dataprep/build/images.py; what is no plain JPEG costs our build a repair besides.
             with contextlib.suppress(ValueError):
                 simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
         image_crc32cs.append(crc32c_of(data))

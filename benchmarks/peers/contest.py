@@ -126,8 +126,8 @@ def _durable_part(task: Task, write_part: Callable[[Task, int], int], index: int
 
 
 def _checked(image: Image) -> Image | None:
-    from dataprep.images import ImagePolicy, check_image
-    from dataprep.records import Event
+    from dataprep.build.images import ImagePolicy, check_image
+    from dataprep.dataset.records import Event
 
     result = check_image(image.key, image.data, ImagePolicy(check="decode"))
     if isinstance(result, Event):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from contest import print_samples
 
-from dataprep.laion.encode import EncodeOptions, encode_image
-from dataprep.laion.filters import RowFilter
+from dataprep.fetched.encode import EncodeOptions, encode_image
+from dataprep.fetched.filters import RowFilter
 
 
 def main() -> None:

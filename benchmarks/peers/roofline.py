@@ -15,7 +15,7 @@ from pathlib import Path
 import google_crc32c
 from contest import Entry, Task, print_samples, read_task
 
-BUFFER_BYTES = 1 << 18  # as dataprep/build.py has it
+BUFFER_BYTES = 1 << 18  # as dataprep/build/shard.py has it
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def write_shard(target: Path, shard: list[Entry], *, decode: bool) -> None:
             with open(path, "rb", buffering=0) as file:
                 data = file.read()
             if decode:
-                # The call of dataprep/images.py; what is no plain JPEG costs our build a repair besides.
+                # The call of dataprep/build/images.py; what is no plain JPEG costs our build a repair besides.
                 with contextlib.suppress(ValueError):
                     simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
             image_crc32cs.append(google_crc32c.value(data))

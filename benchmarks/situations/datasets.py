@@ -20,7 +20,7 @@ LARGE_PHOTOS = 300
 LARGE_WIDTH = 2000
 """Pixels."""
 QUALITY = 90
-"""Of photographs that are made larger, and of datasets that are resized."""
+"""JPEG quality of enlarged photographs and of resized datasets."""
 SHARDS = 4
 
 
@@ -37,7 +37,7 @@ class Datasets:
         self._copied: set[str] = set()
 
     def url(self, situation: Situation) -> str:
-        """Of a situation's dataset. A bucket is that of the emulator whose address is in the environment."""
+        """Return the URL of a situation's dataset; a bucket is the emulator's, whose address is in the environment."""
         folder = self._work / "disk" / self._name(situation)
         if not (folder / "dataset.json").exists():
             self._build(situation, folder)

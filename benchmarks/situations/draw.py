@@ -29,7 +29,7 @@ class Draw:
         return low * math.exp(self._rng.random() * math.log(high / low))
 
     def ratio(self) -> float:
-        """Of the second stage's rate to that of the limiting one."""
+        """Draw the ratio of the second stage's rate to that of the limiting one."""
         return self.log_uniform(MIN_RATIO, MAX_RATIO)
 
 
@@ -37,10 +37,10 @@ class KnownRates(Protocol):
     """What the machine does alone, images/s."""
 
     def loader(self, situation: Situation) -> float:
-        """For a device that takes no time."""
+        """Return the loader's rate for a device that takes no time."""
 
     def device(self, situation: Situation) -> float:
-        """Of its device."""
+        """Return the rate of a situation's device alone."""
 
     def image_bytes(self, situation: Situation) -> float:
         """Mean size of the stored images."""

@@ -15,11 +15,11 @@ _PLANTS = {
     for number in range(of_hundred)
 }
 IDS = tuple(_PLANTS)
-"""Of all situations: a hundred."""
+"""Identifiers of all situations, a hundred."""
 
 
 def spread(count: int) -> list[str]:
-    """So many ids, of all kinds as far as that goes."""
+    """Return `count` identifiers, evenly spread over all kinds of situations."""
     return [IDS[len(IDS) * index // count] for index in range(count)]
 
 
@@ -27,6 +27,6 @@ def plant(id_: str, rates: KnownRates, *, seed: int, cores: int) -> Situation:
     """One situation: the same for the same rates.
 
     Args:
-        id_: Of `IDS`.
+        id_: One of `IDS`.
     """
     return replace(_PLANTS[id_](Draw(f"{seed} {id_}"), rates, cores), id=id_)

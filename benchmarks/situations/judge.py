@@ -12,12 +12,12 @@ from benchmarks.situations.training_loop import Measured
 MIN_GAIN = 1.05
 """A change that brings less is none."""
 TIE = 0.96
-"""Of the best rate: a change that reaches it is as good."""
+"""Share of the best rate from which on a change is as good as the best."""
 FIRST_LOOK = 0.5
-"""Of the seconds: for each change once; the best two and the situation itself are measured again, for all of them."""
+"""Share of the seconds for the first look at each change; the best two and the situation itself then get them all."""
 AGAIN = 2
 MAX_DRIFT = 0.10
-"""Of the same situation between its two measurements; beyond it the machine did something else meanwhile."""
+"""Largest relative difference between two measurements of a situation; beyond it the machine was not steady."""
 TRIES = 3
 
 RIGHT, TIED, WRONG = "right", "tie", "wrong"
@@ -59,16 +59,16 @@ class WhatIf:
     """What the stages alone had promised."""
     measured: float
     drift: float = 0.0
-    """Between two measurements of the same thing meanwhile, relative; see MAX_DRIFT."""
+    """Relative difference between two measurements of the same thing; see MAX_DRIFT."""
 
     @property
     def error(self) -> float:
-        """Relative to what was measured."""
+        """Relative error of the predicted rate."""
         return abs(self.predicted - self.measured) / self.measured
 
     @property
     def error_from_stages(self) -> float:
-        """Likewise."""
+        """Relative error of the rate that was predicted from the stages."""
         return abs(self.from_stages - self.measured) / self.measured
 
 

@@ -71,13 +71,13 @@ class Machine:
     def image_bytes(self, situation: Situation) -> float:
         """Mean size of the stored images."""
         with self.into(situation) as url, open_loader(url, batch_size=1) as loader:
-            return loader.dataset.rows(loader.config.deadline_s).mean_image_bytes()
+            return loader.index.mean_image_bytes()
 
     def diagnose(self, situation: Situation) -> dict[str, Any]:
         """What `dataprep diagnose --json` says, run as a user would.
 
         Raises:
-            DiagnoseError: It failed, or said nothing in time; with the end of its stderr.
+            DiagnoseError: The command failed or said nothing in time; the message holds the end of its stderr.
         """
         with self.into(situation) as url:
             command = [sys.executable, "-m", "dataprep", *diagnose_arguments(situation, url)]

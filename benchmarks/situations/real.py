@@ -17,12 +17,12 @@ from benchmarks.situations.transforms import python_pixels
 MODEL_SIZE = 64
 """Pixels, of images for real models: a step of theirs takes a tenth of a second on a core, and a bucket is as slow."""
 MODELS = {"tiny_cnn": 32, "mobilenet_v3_small": 16, "resnet18": 16}
-"""And their usual batch sizes."""
+"""Models and their usual batch sizes."""
 SERVICE_MS = 2.0
-"""Of the emulator, beside the latency that it is told."""
+"""Time that the emulator takes for a request, beside the latency that it is told."""
 ENDLESS = "simulated:1e12"
 CALIBRATED_VALUES = 50_000
-"""Of the Python transform by which its speed is found: some milliseconds."""
+"""Values that a Python transform computes while its speed is measured: some milliseconds."""
 
 
 def _plain(**settings: Any) -> Situation:

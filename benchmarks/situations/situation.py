@@ -12,7 +12,7 @@ from loaders.config import EVALUATION_CROP
 NONE = "none"
 """The name of the change that is best where no change helps."""
 READS_IN_FLIGHT = 128
-"""Of a loader from a bucket that is told nothing."""
+"""Reads in flight of a loader from a bucket with default settings."""
 NEAR_MS = 2.0
 """A request to a bucket beside the machine."""
 LOADER_SETTINGS = (
@@ -32,12 +32,12 @@ class Situation:
     is_real: bool
     """Whether the cause is one of the real world, or a device's or transform's waiting."""
     dataset: str = "photos"
-    """Of `datasets.SOURCES`."""
+    """Name of a source in `datasets.SOURCES`."""
     format: str = "webdataset"
     short_side: int | None = None
     """To which the dataset was resized when it was built; None: it was not."""
     latency_ms: float | None = None
-    """Of every request to the bucket; None: the dataset is on a disk."""
+    """Latency of every request to the bucket; None: the dataset is on a disk."""
     bandwidth_bytes_per_s: float | None = None
     """From the bucket; None: all that there is."""
     is_cached: bool = False
@@ -67,7 +67,7 @@ class Situation:
 
     @property
     def short_side_needed(self) -> int:
-        """Of stored images, for crops of this size."""
+        """Short side of stored images that crops of this size need, pixels."""
         return round(self.image_size / EVALUATION_CROP)
 
     @property
@@ -77,7 +77,7 @@ class Situation:
 
     @property
     def batches_a_burst(self) -> int:
-        """That may come at nearly the same time: reads that began together share the link, and end together."""
+        """Batches that may come at nearly the same time: reads that began together share the link, and end together."""
         return self.prefetch_batches if self.is_in_bucket else 1
 
 
@@ -106,7 +106,7 @@ def possible_changes(situation: Situation, *, cores: int, has_extension: bool) -
     """All single changes that can be made, whether they help or not; several may have one name.
 
     Args:
-        cores: Of this machine.
+        cores: Processor cores of this machine.
         has_extension: Whether the decoder `extension` was built.
     """
     changes = [Change(name="workers", settings={"threads": cores, "processes": 0})]
@@ -148,7 +148,7 @@ def loader_settings(situation: Situation) -> dict[str, Any]:
 
 
 def diagnose_arguments(situation: Situation, url: str) -> list[str]:
-    """Of `dataprep`, as a user in this situation would type them."""
+    """Return the arguments of `dataprep diagnose` that a user in this situation would type."""
     words = ["diagnose", url, "--device", situation.device]
     named: dict[str, Any] = {"--model": situation.model, "--transform": situation.transform}
     named |= {f"--{name.replace('_', '-')}": getattr(situation, name) for name in LOADER_SETTINGS}

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.situations.situation import Situation, loader_settings
 from loaders import Batch, Loader, open_loader
-from loaders.devices import SIMULATED, Device, parse_simulated
+from loaders.diagnosis.devices import SIMULATED, Device, parse_simulated
 
 MIN_STEPS = 3
 """Measured, however long they take."""
@@ -36,11 +36,11 @@ class Measured:
 
 
 def train(situation: Situation, url: str, *, seconds: float, cache_dir: str | None = None) -> Measured:
-    """Train for at least so long, after the queues are as full or as empty as they stay.
+    """Train for at least `seconds`, after the queues are as full or as empty as they stay.
 
     Args:
         url: Where the situation's dataset lies.
-        cache_dir: Of the loader.
+        cache_dir: Folder of the loader's cache.
     """
     device = open_device(situation)
     transform = load_transform(situation.transform)
@@ -68,7 +68,7 @@ def open_device(situation: Situation) -> Device:
 
 @lru_cache(maxsize=4)
 def _real_device(device: str, model: str, batch_size: int, image_size: int) -> Device:
-    from train.workload import training_workload
+    from train.loops.workload import training_workload
 
     return training_workload(model, device=device, batch_size=batch_size, image_size=image_size)
 

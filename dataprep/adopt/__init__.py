@@ -1,30 +1,15 @@
 """Index and manifest over data that other tools wrote, none of which is rewritten.
 
-find.py       which tool wrote it, which files belong to which split
+find.py                           which tool wrote the data, which files belong to which split
 folder.py tars.py tfrecords.py    where in a file each sample and its image lie
-shards.py     all files, in parallel
-img2dataset.py tfds.py    how img2dataset's rows ended; its TFRecords described to TFDS
-run.py        index and manifest
-links.py      where the data of a dataset lie, for those who read it
+shards.py                         the samples of all files, read in parallel
+img2dataset.py tfds.py            how img2dataset's rows ended; its TFRecords described to TFDS
+run.py                            index and manifest
 """
 
 from dataprep.adopt.find import ADOPTABLE, Found, FoundShard, find
-from dataprep.adopt.links import is_adopted, open_data, open_linked
 from dataprep.adopt.rows import NO_LABELS
 from dataprep.adopt.run import Adoption, AdoptRequest, adopt
 from dataprep.adopt.shards import Progress
 
-__all__ = [
-    "ADOPTABLE",
-    "NO_LABELS",
-    "AdoptRequest",
-    "Adoption",
-    "Found",
-    "FoundShard",
-    "Progress",
-    "adopt",
-    "find",
-    "is_adopted",
-    "open_data",
-    "open_linked",
-]
+__all__ = ["ADOPTABLE", "NO_LABELS", "AdoptRequest", "Adoption", "Found", "FoundShard", "Progress", "adopt", "find"]

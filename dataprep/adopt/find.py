@@ -1,30 +1,36 @@
-"""What lies at a URL: which tool wrote it, which files are its shards, and to which split each belongs.
+"""Finds out what lies at a URL: which tool wrote it, which files are shards, and to which split each belongs.
 
 Only names, sizes and the small files that describe a TFDS directory are read.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct, field
 
 from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
-from dataprep.adopt.rows import NO_LABELS
-from dataprep.adopt.tfds import DATASET_INFO, FEATURES, is_ours
+from dataprep.adopt.rows import MAX_CLASSES, NO_LABELS
+from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.errors import SourceError, UsageError
-from dataprep.manifest import MANIFEST
-from dataprep.sources.keys import shown
+from dataprep.formats import FORMATS
+from dataprep.formats.img2dataset import IMG2DATASET
+from dataprep.formats.img2dataset_tfds import is_ours
+from dataprep.formats.tfds import DATASET_INFO, FEATURES
+from dataprep.messages import shown
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.workspace import BUILD, RETRY
 
-IMG2DATASET = "img2dataset"
+T = TypeVar("T")
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
 MAX_DESCRIPTION_BYTES = 64 << 20
-"""Of a file that describes a TFDS directory; one with 20 million shard lengths stays below."""
+"""Size of a file that describes a TFDS directory, at most; one with 20 million shard lengths stays below."""
 
 _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
@@ -46,7 +52,7 @@ class FoundShard:
     crc32c: str
     """Empty where the store does not keep it."""
     samples: int | None
-    """As a description says; None where none does."""
+    """Number of samples, as a description says; None where none does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,21 +65,60 @@ class Found:
     name: str
     licence: str = ""
     shards: tuple[FoundShard, ...]
-    """Split after split."""
-    images: Mapping[str, FolderImages] = field(default_factory=dict)
-    """Of an image folder, by split."""
+    """Shards of all splits, one split after the other."""
+    images: Mapping[str, FolderImages] = dataclass_field(default_factory=dict)
+    """Images of an image folder, by split."""
     classes: tuple[str, ...] | None = None
-    """None where only the labels can tell."""
+    """Names of the classes; None where only the labels can tell how many there are."""
 
     @property
     def is_img2dataset(self) -> bool:
-        """Whether its rows are told beside its shards."""
+        """Whether sidecars of the shards say how img2dataset's rows ended."""
         return self.kind == IMG2DATASET
 
     @property
     def has_classes_in_root(self) -> bool:
-        """Whether any folder put into its root would be a class."""
+        """Whether a folder that is put into the root would become a class."""
         return any(images.root_depth == 0 for images in self.images.values())
+
+
+class _TfdsSplit(Struct, rename="camel"):
+    """A split in a `dataset_info.json`. As in all JSON of protobuf, its integers are texts."""
+
+    name: str
+    filepath_template: str | None = None
+    shard_lengths: list[Count] = []
+
+
+class _Redistribution(Struct):
+    license: str = ""
+
+
+class _DatasetInfo(Struct, rename="camel"):
+    """What is read of a `dataset_info.json`."""
+
+    name: str
+    file_format: str | None = None
+    redistribution_info: _Redistribution = field(default_factory=_Redistribution)
+    splits: list[_TfdsSplit] = []
+
+
+class _ClassLabel(Struct, rename="camel"):
+    num_classes: Annotated[int, Meta(ge=0, le=MAX_CLASSES)] | None = None
+
+
+class _Feature(Struct, rename="camel"):
+    class_label: _ClassLabel | None = None
+
+
+class _FeaturesDict(Struct):
+    features: dict[str, _Feature] = {}
+
+
+class _Features(Struct, rename="camel"):
+    """What is read of a `features.json`."""
+
+    features_dict: _FeaturesDict = field(default_factory=_FeaturesDict)
 
 
 def find(
@@ -82,9 +127,10 @@ def find(
     """Look at the names that are there.
 
     Args:
+        storage: Where the data are.
         format_name: One of ADOPTABLE.
-        splits: Split and pattern; empty finds them by name.
-        labels: Field that holds the label, NO_LABELS, or None.
+        splits: Names of splits, each with the pattern of its files; empty finds splits by the files' names.
+        labels: Field that holds the label, NO_LABELS, or None for the usual fields.
 
     Raises:
         UsageError: Nothing there can be adopted, or it must be said which of several things is meant.
@@ -97,7 +143,7 @@ def find(
         raise UsageError(f"{storage.url}: nothing is there; check the URL")
     format_name = _format_of(storage, listing) if format_name == "auto" else format_name
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
-    if format_name == "imagefolder":
+    if FORMATS[format_name].one_file_per_image:
         return _find_folder(storage, name, listing, splits, labels)
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
@@ -132,7 +178,7 @@ def _find_folder(
 def assign_splits(
     storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
 ) -> dict[str, list[ObjectInfo]]:
-    """The files of each split: by the patterns, else by the last of the usual words in their names, else all `train`.
+    """Assign files to splits: by the patterns, else by the last of the usual words in their names, else all to `train`.
 
     Raises:
         UsageError: A pattern fits no file, two fit one, or some names have such a word and others none.
@@ -163,7 +209,7 @@ def assign_splits(
 
 
 def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """The folder of each split of an image folder; the root itself is `train` where no folder is called so.
+    """Return the folder of each split of an image folder; the root is `train` where no folder is called like a split.
 
     Raises:
         UsageError: Some folders are called as splits are and others are not.
@@ -210,20 +256,19 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
 def _find_tfds(
     storage: Storage, listing: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]], labels: str | None
 ) -> Found:
-    """A TFDS directory: splits, shard names and lengths from its dataset_info.json."""
-    info = _json(storage, DATASET_INFO)
-    file_format = str(info.get("fileFormat") or "tfrecord")
+    """Find the splits, shard names and lengths of a TFDS directory in its dataset_info.json."""
+    info = _read_description(storage, DATASET_INFO, _DatasetInfo)
+    file_format = info.file_format or "tfrecord"
     if file_format != "tfrecord":
         raise UsageError(f"{storage.url}: a TFDS directory of {file_format} files; only tfrecord can be adopted")
     sizes = {found.name: found for found in listing}
     shards = []
-    for entry in sorted(info.get("splits", []), key=lambda entry: str(entry["name"])):
-        split, lengths = str(entry["name"]), [int(length) for length in entry.get("shardLengths", [])]
-        for number, samples in enumerate(lengths):
-            name = _tfds_file(entry, str(info["name"]), split, number, len(lengths))
+    for split in sorted(info.splits, key=lambda split: split.name):
+        for number, samples in enumerate(split.shard_lengths):
+            name = _tfds_file(split, info.name, number)
             if name not in sizes:
                 raise SourceError(f"{storage.url_of(name)}: not found, {DATASET_INFO} lists it; fetch it again")
-            shards.append(_shard(_check_split(split), number, sizes[name], samples))
+            shards.append(_shard(_check_split(split.name), number, sizes[name], samples))
     if splits:
         known = {shard.name: shard for shard in shards}
         chosen = assign_splits(storage, [sizes[name] for name in known], splits)
@@ -237,52 +282,49 @@ def _find_tfds(
     return Found(
         kind="tfds",
         format="tfrecord",
-        name=str(info["name"]),
-        licence=str(info.get("redistributionInfo", {}).get("license", "")),
+        name=info.name,
+        licence=info.redistribution_info.license,
         shards=tuple(shards),
         classes=() if labels == NO_LABELS else _tfds_classes(storage, sizes, labels or "label"),
     )
 
 
-def _tfds_file(entry: Mapping[str, Any], dataset: str, split: str, number: int, total: int) -> str:
+def _tfds_file(split: _TfdsSplit, dataset: str, number: int) -> str:
+    total = len(split.shard_lengths)
     digits = max(5, len(str(total)))
     values = {
         "DATASET": dataset,
-        "SPLIT": split,
+        "SPLIT": split.name,
         "FILEFORMAT": "tfrecord",
         "SHARD_X_OF_Y": f"{number:0{digits}d}-of-{total:0{digits}d}",
         "SHARD_INDEX": f"{number:0{digits}d}",
         "NUM_SHARDS": f"{total:0{digits}d}",
     }
-    template = str(entry.get("filepathTemplate") or _TFDS_FILE)
+    template = split.filepath_template or _TFDS_FILE
     return re.sub(r"\{([A-Z_]+)\}", lambda match: values.get(match[1], match[0]), template)
 
 
 def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: str) -> tuple[str, ...] | None:
-    """Names in `<feature>.labels.txt`, else as many numbers as features.json says; None where neither does."""
+    """Return the names in `<feature>.labels.txt`, else as many numbers as features.json says; None without either."""
     names = f"{feature.replace('/', '-')}.labels.txt"
     if names in sizes:
         _check_size(storage, sizes[names])
         return tuple(storage.read(names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
     if FEATURES not in sizes:
         return None
-    features = _json(storage, FEATURES).get("featuresDict", {}).get("features", {})
-    count = features.get(feature, {}).get("classLabel", {}).get("numClasses")
-    return tuple(str(label) for label in range(int(count))) if count else None
+    features = _read_description(storage, FEATURES, _Features).features_dict.features
+    found = features.get(feature)
+    count = found.class_label.num_classes if found and found.class_label else None
+    return tuple(str(label) for label in range(count)) if count else None
 
 
-def _json(storage: Storage, name: str) -> dict[str, Any]:
-    """A description, read as data: class names in it are never imported."""
+def _read_description(storage: Storage, name: str, kind: type[T]) -> T:
+    """Read what describes a TFDS directory, as data: class names in it are never imported. Raises SourceError."""
     info = storage.stat(name)
     if info is not None:
         _check_size(storage, info)
-    try:
-        document = json.loads(storage.read(name))
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{storage.url_of(name)}: no JSON ({error}); fetch it again") from error
-    if not isinstance(document, dict):
-        raise SourceError(f"{storage.url_of(name)}: {type(document).__name__}, expected an object; fetch it again")
-    return document
+    where = f"{storage.url_of(name)}: not as TFDS writes it"
+    return decode(storage.read(name), kind, where=where, advice="fetch it again", error=SourceError, lax=True)
 
 
 def _check_size(storage: Storage, info: ObjectInfo) -> None:
@@ -303,7 +345,7 @@ def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None
 
 
 def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
-    """The groups in which the index lists them, named as those that a build makes."""
+    """Yield the groups in which the index lists images, named like those of a build."""
     for number, first in enumerate(range(0, len(images.files), IMAGES_PER_SHARD)):
         files = images.files[first : first + IMAGES_PER_SHARD]
         num_bytes = sum(info.num_bytes for _, info in files)
@@ -316,7 +358,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _listing(storage: Storage) -> list[ObjectInfo]:
-    """What is there, less what adoption itself puts beside data, and a retry under way."""
+    """List what is there, without what adoption itself puts beside data, and without a retry under way."""
     ours = (f"{BUILD}/", f"{RETRY}/", "index/")
     listing = [info for info in storage.list() if info.name != MANIFEST and not info.name.startswith(ours)]
     info = next((info for info in listing if info.name == DATASET_INFO), None)

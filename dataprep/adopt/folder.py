@@ -1,4 +1,4 @@
-"""An image folder as torchvision's ImageFolder counts it: classes are its folders, images all files below them."""
+"""Reads an image folder as torchvision's ImageFolder does: classes are its folders, images all files below them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from dataprep.adopt.rows import AdoptedRow, crc32c_number
-from dataprep.checksums import crc32c_of
+from dataprep.adopt.rows import crc32c_number
+from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
-from dataprep.records import NO_LABEL, Event
-from dataprep.sources.keys import FORBIDDEN, is_hidden, key_of, shown
+from dataprep.messages import shown
+from dataprep.sources.keys import FORBIDDEN, is_hidden, key_of
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.checksums import crc32c_of
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Those of torchvision."""
+"""Suffixes of images, as torchvision has them."""
 IMAGES_PER_SHARD = 2048
-"""Of the groups in which the index lists them, as many as a shard of 256 MiB has."""
+"""Images of each group in which the index lists them: about as many as a shard of 256 MiB has."""
 _DIGESTS_IN_FLIGHT = 8
 
 
@@ -26,11 +28,11 @@ class FolderImages:
     """The images of one split."""
 
     files: Sequence[tuple[int, ObjectInfo]]
-    """Position of the class, and the file, in ImageFolder's order."""
+    """Files in ImageFolder's order, each with the position of its class."""
     root_depth: int
-    """Components of the split's own folder."""
+    """Number of path components of the split's folder."""
     passed_over: int
-    """Files that are no images by their names, hidden, or in no class folder."""
+    """Number of files that are hidden, in no class folder, or no images by their names."""
 
     @property
     def num_shards(self) -> int:
@@ -40,10 +42,12 @@ class FolderImages:
 def find_folder_images(
     storage: Storage, listing: Sequence[ObjectInfo], folders: Mapping[str, str]
 ) -> tuple[dict[str, FolderImages], tuple[str, ...]]:
-    """Images by split, and the classes, sorted.
+    """Find the images of each split, and the sorted classes.
 
     Args:
-        folders: Of each split, below the root; empty for the root itself.
+        storage: Where the data are.
+        listing: All files there.
+        folders: Folder of each split, below the root; empty for the root itself.
 
     Raises:
         UsageError: There is no image in a class folder, or a split has classes that the others do not have.
@@ -78,8 +82,8 @@ def find_folder_images(
 
 def folder_rows(
     storage: Storage, images: FolderImages, shard: int, *, labels: bool, digest: bool
-) -> Iterator[AdoptedRow | Event]:
-    """The images of one of the groups in which the index lists them; a file that cannot be read by name is an Event."""
+) -> Iterator[IndexRow | Event]:
+    """Yield the rows of one group of images; a file that cannot be read by its name becomes an Event."""
     files = images.files[shard * IMAGES_PER_SHARD : (shard + 1) * IMAGES_PER_SHARD]
     readable = [(label, info, _fault(info)) for label, info in files]
     digests = iter(_digests(storage, [info for _, info, fault in readable if not fault]) if digest else [])
@@ -88,7 +92,7 @@ def folder_rows(
         if fault:
             yield Event(key, "rejected", "empty" if not info.num_bytes else "name", f"{fault}: {shown(info.name)}")
             continue
-        yield AdoptedRow(
+        yield IndexRow(
             key=key,
             record_offset=0,
             record_bytes=info.num_bytes,
@@ -103,7 +107,7 @@ def folder_rows(
 
 
 def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], int]:
-    """The images of each class folder below a folder, sorted as torchvision walks them, and how many other files."""
+    """Return the images of each class folder, sorted as torchvision walks them, and the number of other files."""
     prefix = f"{folder}/" if folder else ""
     found: dict[str, list[ObjectInfo]] = {}
     passed_over = 0
@@ -125,7 +129,7 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
 
 
 def _fault(info: ObjectInfo) -> str:
-    """Why a loader could not read a file; empty where it can."""
+    """Return why a loader could not read a file; empty where it can."""
     if not info.num_bytes:
         return "it has no bytes"
     if any(character in FORBIDDEN for character in info.name):

@@ -1,60 +1,34 @@
-"""What is noted of one sample of adopted data, and how a shard's samples become a row group of the index."""
+"""Keys, labels and sides of adopted samples, from what other tools wrote."""
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from dataprep.checks.hashes import name_hash
-from dataprep.checksums import crc32c_of
-from dataprep.columns import table_of
+from dataprep.dataset.hashes import name_hash
 from dataprep.errors import SourceError
 from dataprep.formats.checked import MAX_SIDE, is_key
-from dataprep.sources.archives import ByteReader, damaged
-from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes, shown
-from dataprep.workspace import index_schema
+from dataprep.formats.tars import ByteReader, damaged
+from dataprep.messages import shown
+from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes
+from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 MAX_CLASSES = 1_000_000
-"""Where no class list says how many there are: a larger label is an identifier."""
+"""Classes, at most, where no class list says how many there are: a larger label is an identifier."""
 NO_LABELS = "none"
-"""What `--labels` takes for data whose labels are not wanted."""
+"""Value of `--labels` for data whose labels are not wanted."""
 _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 
 
-class AdoptedRow(NamedTuple):
-    """One sample. Offsets and sizes are bytes of the stored object that holds it."""
-
-    key: str
-    record_offset: int
-    record_bytes: int
-    image_offset: int
-    image_bytes: int
-    image_crc32c: int | None
-    label: int
-    height: int | None
-    width: int | None
-    file: str = ""
-    """Of an image folder: the object that is the image."""
-
-
-def rows_table(rows: Sequence[AdoptedRow], shard: int, *, with_files: bool) -> pa.Table:
-    """A row group of the index."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(AdoptedRow._fields)
-    key, *rest, file = columns
-    values = [key, (shard,) * len(rows), *rest]
-    return table_of([*values, file] if with_files else values, index_schema(with_files=with_files))
-
-
 def key_from(text: str) -> str:
-    """The key for a name that other tools gave a sample: as it is where it can be one, escaped where not.
+    """Return the key for a name that other tools gave a sample: unchanged where it can be a key, else escaped.
 
     Args:
-        text: With `/` between folders; an image's extension is left out.
+        text: The name, with `/` between folders; an image's extension is left out.
     """
     *folders, last = [part for part in text.split("/") if part] or [""]
     stem, dot, suffix = last.rpartition(".")
@@ -65,11 +39,11 @@ def key_from(text: str) -> str:
 
 
 def key_in_shard(shard: str, key: str) -> str:
-    """The key of a sample that has none of its own, or one that another shard has, too.
+    """Return a key for a sample that has none of its own, or one that another shard has, too.
 
     Args:
         shard: The shard's file.
-        key: What is unique in it, a key already.
+        key: A key that is unique in the shard.
     """
     stem = shard.removesuffix(".tar").removesuffix(".tfrecord")
     joined = f"{key_of([*stem.split('/'), '_'])[:-2]}/{key}"
@@ -77,13 +51,13 @@ def key_in_shard(shard: str, key: str) -> str:
 
 
 def distinct_key(row_key: str, shard: str, file: str, again: int) -> str:
-    """Another key for a sample whose own is there twice in its split, ignoring case.
+    """Return another key for a sample whose key is there twice in its split, ignoring case.
 
     Args:
-        row_key: Its own.
-        shard: Its shard's file, which goes in front.
-        file: Of an image folder instead: what tells `a.jpg` from `a.png` and `A.jpg` is the file's whole name.
-        again: How many samples of that key come before it in its shard.
+        row_key: The sample's key.
+        shard: The sample's shard, which goes in front.
+        file: For an image folder, the file, used instead of the shard: it tells `a.jpg` from `a.png` and `A.jpg`.
+        again: Number of samples with this key that come before in the shard.
     """
     if file:
         return _fitted(f"{row_key}=00{crc32c_of(name_bytes(file)):08X}")
@@ -91,19 +65,20 @@ def distinct_key(row_key: str, shard: str, file: str, again: int) -> str:
 
 
 def key_hash(key: str) -> int:
-    """Equal for keys that differ in case only."""
+    """Return a hash that is equal for keys that differ in case only."""
     return name_hash(key.lower())
 
 
 def label_from(value: object, num_classes: int, field: str) -> int:
-    """A label as stored: an integer, or text of one.
+    """Read a stored label: an integer, or the text of one.
 
     Args:
-        num_classes: Labels are below it; -1 stands for none.
-        field: Where it was found, for the message.
+        value: The value that was stored.
+        num_classes: Number of classes; labels are below it, and -1 stands for none.
+        field: Field that held the value, for the message.
 
     Raises:
-        SourceError: It is none; the text is a clause.
+        SourceError: The value is no label; the text is a clause.
     """
     label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
     if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < num_classes:
@@ -115,22 +90,22 @@ def label_from(value: object, num_classes: int, field: str) -> int:
 
 
 def side_from(value: object) -> int | None:
-    """A height or width in pixels; None where it is none that an image can have."""
+    """Return a height or width in pixels; None for one that no image can have."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIDE else None
 
 
 def crc32c_number(text: str | None) -> int | None:
-    """A CRC32C as Cloud Storage writes it, as a number."""
+    """Read a CRC32C that Cloud Storage wrote."""
     return int.from_bytes(base64.b64decode(text), "big") if text else None
 
 
 def read_small(reader: ByteReader, offset: int, num_bytes: int, most: int, *, member: str) -> bytes:
-    """A text beside an image. Raises SourceError where it has more than `most` bytes."""
+    """Read a text that is stored with an image. Raises SourceError where it has more than `most` bytes."""
     if num_bytes > most:
         raise damaged(reader, offset, f"{num_bytes:,} bytes, expected at most {most:,}", member=member)
     return reader.read(offset, num_bytes)
 
 
 def _fitted(key: str) -> str:
-    """The key, cut and closed with a hash where it is too long."""
+    """Return the key, cut and closed with a hash where it is too long."""
     return key if is_key(key) else key_of(key.split("/"))

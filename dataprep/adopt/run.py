@@ -1,4 +1,4 @@
-"""Index and manifest over data that other tools wrote: find, read every shard's headers, write the manifest last."""
+"""Adopts data that other tools wrote: finds them, reads every shard's headers, writes index and manifest."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dataprep.adopt.find import Found, FoundShard, find
-from dataprep.adopt.links import is_adopted, open_data, open_linked
 from dataprep.adopt.rows import distinct_key, key_hash
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards
-from dataprep.adopt.tfds import DATASET_INFO, FEATURES, Description, describe, is_ours
-from dataprep.columns import strings, table_of
+from dataprep.adopt.tfds import Description, describe
+from dataprep.dataset.columns import strings
+from dataprep.dataset.events import events_file, events_schema, events_table
+from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.links import is_adopted, open_data, open_linked
+from dataprep.dataset.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, read_manifest
+from dataprep.dataset.paths import BUILD, PLAN_JSON
+from dataprep.dataset.randomness import ORDER_VERSION
+from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
+from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.dataset.trust import remember_data
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, UsageError
-from dataprep.index import events_schema
-from dataprep.laion.collect import STATUSES
-from dataprep.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, read_manifest
-from dataprep.randomness import ORDER_VERSION
-from dataprep.records import Event, Manifest, SplitManifest
+from dataprep.formats import FORMATS
+from dataprep.formats.img2dataset import STATUSES
+from dataprep.formats.img2dataset_tfds import is_ours
+from dataprep.formats.tfds import DATASET_INFO, FEATURES
 from dataprep.storage import Storage, open_storage
-from dataprep.workspace import BUILD, PLAN_JSON, index_schema, publish_row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ADOPTING = f"{BUILD}/adopting"
-"""Says that an index without a manifest is one that was being written here."""
+"""Marks an index without a manifest as one that was being written here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,9 +47,9 @@ class AdoptRequest:
 
     url: str
     index_url: str | None = None
-    """None puts it beside the data."""
+    """Place of the index; None puts it beside the data."""
     splits: tuple[tuple[str, str], ...] = ()
-    """Split and pattern of its files; empty finds them by name."""
+    """Names of splits, each with the pattern of its files; empty finds splits by the files' names."""
     format: str = "auto"
     labels: str | None = None
     """Field that holds the label, `none`, or None for the usual ones."""
@@ -59,30 +65,42 @@ class Adoption:
     """The dataset as loaders find it."""
 
     url: str
-    """Of manifest and index: what a loader is given."""
+    """URL of manifest and index, for the loader."""
     manifest: Manifest
     already: bool
-    """It stood there before."""
+    """Whether the data had been adopted before."""
+    changes: str = ""
+    """Which data were added, removed or replaced since; empty where no change was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadData:
+    """What was found, what its shards hold, and how TFDS is told."""
+
+    found: Found
+    results: Sequence[ReadShard]
+    description: Description
 
 
 def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Adoption:
-    """Write index and manifest, unless they stand there.
+    """Write index and manifest, unless they exist.
 
     Args:
-        request: What, and where.
+        request: What to adopt, and where to put the index.
         progress: Told what is under way.
         workers: Processes; 0 reads the shards in this one.
 
     Raises:
-        UsageError: There is nothing to adopt, something else stands there, or it must be said what is meant.
+        UsageError: There is nothing to adopt, there is something else already, or it must be said what is meant.
         SourceError: The data are damaged; says where.
     """
     data, index = open_linked(request.url), open_storage(request.index_url or request.url)
-    standing = read_manifest(index)
-    if standing is not None:
-        _check_standing(index, standing, data, request)
+    existing = read_manifest(index)
+    if existing is not None:
+        _check_existing(index, existing, data, request)
         if not request.overwrite:
-            return Adoption(index.url, standing, already=True)
+            remember_data(index, data)
+            return Adoption(index.url, existing, already=True, changes=_changes(existing, data))
     elif index.stat(PLAN_JSON) is not None:
         raise UsageError(
             f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: --index DIR"
@@ -105,28 +123,53 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             progress.log(line)
         progress.step("writing index and manifest")
         try:
-            manifest = _publish(index, data, request, found, results, standing, description)
+            manifest = _publish(index, data, request, _ReadData(found, results, description), existing)
         except AccessError as error:
             hint = "" if request.index_url else "; where the data are read-only, keep the index elsewhere: --index DIR"
             raise AccessError(f"{error}{hint}") from error
         except (DataprepError, OSError):
             theirs = read_manifest(index)  # another run may have finished, and cleaned up, under our feet
-            if theirs is None or theirs == standing:
+            if theirs is None or theirs == existing:
                 raise
             return Adoption(index.url, theirs, already=True)
     return Adoption(index.url, manifest, already=False)
 
 
-def _check_standing(index: Storage, standing: Manifest, data: Storage, request: AdoptRequest) -> None:
-    """Raise UsageError where the manifest that stands there is of other data, or not ours to replace."""
-    if is_adopted(standing):
-        their_url = open_data(index, standing).url
+def _check_existing(index: Storage, existing: Manifest, data: Storage, request: AdoptRequest) -> None:
+    """Raise UsageError where the existing manifest is of other data, or was written by a build."""
+    if is_adopted(existing):
+        their_url = open_data(index, existing).url
         if their_url != data.url and not request.overwrite:
             raise UsageError(
                 f"{index.url}: the index of {their_url} stands there; choose another --index, or --overwrite it"
             )
     elif request.overwrite or request.index_url:
         raise UsageError(f"{index.url}: a dataset of `dataprep build` stands there; it can be loaded as it is")
+
+
+def _changes(existing: Manifest, data: Storage) -> str:
+    """Return what a listing shows of a change since the data were adopted; no byte of the data is read.
+
+    An image folder in a bucket is not listed: that takes a minute for each 200,000 images.
+    """
+    adopted = existing.options["adopted"] if is_adopted(existing) else None
+    if adopted is None or (FORMATS[existing.format].one_file_per_image and not data.is_local):
+        return ""
+    splits = tuple((name, pattern) for name, pattern in adopted.get("splits", ()))
+    try:
+        found = find(data, format_name=existing.format, splits=splits, labels=adopted.get("labels"))
+    except DataprepError as error:
+        return str(error)
+    for split in existing.splits:
+        shards = [shard for shard in found.shards if shard.split == split.name]
+        if found.images:
+            before = split.samples + sum(split.rejected.values())
+            now = sum(shard.samples or 0 for shard in shards)
+            if now != before:
+                return f"{split.name}: {now:,} images, {before:,} when they were adopted"
+        elif {(each.name, each.num_bytes) for each in shards} != {(e["file"], e["bytes"]) for e in split.shards}:
+            return f"{split.name}: {len(shards):,} files of other names or sizes than the {len(split.shards):,} adopted"
+    return ""
 
 
 def _tell_passed_over(found: Found, progress: Progress) -> None:
@@ -136,19 +179,19 @@ def _tell_passed_over(found: Found, progress: Progress) -> None:
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
-    """That img2dataset's rows cannot be counted, and the first reason."""
+    """Yield a line where img2dataset's rows cannot be counted, with the first reason."""
     problem = next((result.problem for result in results if result.problem), "")
     if problem:
         yield f"{problem}; without it rows are not counted, and retry-failed cannot try them again"
 
 
 def _describe(index: Storage, data: Storage, found: Found, results: Sequence[ReadShard]) -> Description:
-    """What TFDS reads, of TFRecords that nobody described; it lies beside the manifest."""
+    """Describe TFRecords for TFDS, beside the manifest, where no description exists."""
     if not found.is_img2dataset or found.format != "tfrecord":
         return Description({}, ())
-    standing = next((name for name in (DATASET_INFO, FEATURES) if index.stat(name) is not None), None)
-    if standing is not None and not _is_described(index):
-        return Description({}, (f"{index.url_of(standing)} stands there already: TFDS is left to it",))
+    existing = next((name for name in (DATASET_INFO, FEATURES) if index.stat(name) is not None), None)
+    if existing is not None and not _is_described(index):
+        return Description({}, (f"{index.url_of(existing)} stands there already: TFDS is left to it",))
     if index.url == data.url:
         return describe(found, results, "")
     if not data.is_local:
@@ -157,7 +200,7 @@ def _describe(index: Storage, data: Storage, found: Found, results: Sequence[Rea
 
 
 def _is_described(index: Storage) -> bool:
-    """Whether it was us who described it."""
+    """Tell whether `adopt` wrote the description."""
     return index.stat(DATASET_INFO) is not None and is_ours(index.read(DATASET_INFO))
 
 
@@ -170,20 +213,15 @@ def _reasons(results: Sequence[ReadShard]) -> str:
 
 
 def _publish(
-    index: Storage,
-    data: Storage,
-    request: AdoptRequest,
-    found: Found,
-    results: Sequence[ReadShard],
-    standing: Manifest | None,
-    description: Description,
+    index: Storage, data: Storage, request: AdoptRequest, read: _ReadData, existing: Manifest | None
 ) -> Manifest:
-    """Put index, events and manifest in place, the manifest last; what stands there is taken away, it first."""
+    """Publish index, events and manifest, the manifest last; what exists is removed, the manifest first."""
+    found, results, description = read.found, read.results, read.description
     by_split = [
         (split, list(pairs))
         for split, pairs in groupby(zip(found.shards, results, strict=True), key=lambda pair: pair[0].split)
     ]
-    replace = _make_way(index, standing)
+    replace = _make_way(index, existing)
     for name, content in description.files.items():
         _put_bytes(index, name, content)
     classes = _classes(found, results)
@@ -198,7 +236,7 @@ def _publish(
     manifest = Manifest(
         name=found.name,
         schema_version=SCHEMA_VERSION,
-        revision=standing.revision + 1 if standing is not None else 1,
+        revision=existing.revision + 1 if existing is not None else 1,
         format=found.format,
         plan_hash=_content_hash(found, splits),
         order_version=ORDER_VERSION,
@@ -216,29 +254,30 @@ def _publish(
     )
     index.create(MANIFEST, manifest_bytes(manifest))
     index.delete_tree(BUILD)
+    remember_data(index, data)
     return manifest
 
 
-def _make_way(index: Storage, standing: Manifest | None) -> bool:
-    """Take away the manifest that is replaced; whether the index that lies there may be replaced, too.
+def _make_way(index: Storage, existing: Manifest | None) -> bool:
+    """Remove the manifest that is replaced, and tell whether the existing index may be replaced, too.
 
-    Without a manifest only the index of an interrupted run may: another one may be somebody else's.
+    Without a manifest, only the index of an interrupted run may be: any other may be somebody else's.
     """
     interrupted = index.stat(_ADOPTING) is not None
     index.remove_stale_spools()
     index.create(_ADOPTING, b"")
-    if standing is not None:
+    if existing is not None:
         index.delete(MANIFEST)
-        for name in {DATASET_INFO, FEATURES} & {entry["file"] for entry in standing.files}:
+        for name in {DATASET_INFO, FEATURES} & {entry["file"] for entry in existing.files}:
             index.delete(name)
-        for split in standing.splits:
+        for split in existing.splits:
             index.delete(f"index/{split.name}.parquet")
             index.delete(f"index/{split.name}-events.parquet")
     return interrupted
 
 
 def _put_bytes(index: Storage, name: str, data: bytes) -> None:
-    """Publish a description; one that stands there is of an interrupted run."""
+    """Publish a description; an existing one is of an interrupted run."""
     try:
         index.create(name, data)
     except ConflictError:
@@ -248,8 +287,8 @@ def _put_bytes(index: Storage, name: str, data: bytes) -> None:
 
 def _put(
     index: Storage, name: str, tables: Callable[[], Iterator[pa.Table]], schema: pa.Schema, replace: bool
-) -> dict[str, Any]:
-    """Publish a part of the index; the same bytes are welcome, another run of the same adoption writes them."""
+) -> FileEntry:
+    """Publish a part of the index; the same bytes may be there already, from another run of the same adoption."""
     try:
         return publish_row_groups(index, name, tables(), schema)
     except ConflictError:
@@ -292,14 +331,14 @@ def _publish_split(
         repaired={},
         rejected=dict(sorted(Counter(event.reason for event in events).items())),
         index=_put(index, f"index/{split}.parquet", partial(_distinct, pairs), schema, replace),
-        events=_put(index, f"index/{split}-events.parquet", partial(_events, events), events_schema(), replace),
+        events=_put(index, events_file(split), lambda: iter([events_table(events)]), events_schema(), replace),
         statuses=statuses,
         reasons=reasons,
     )
 
 
 def _row_counts(results: Sequence[ReadShard]) -> tuple[dict[str, int], dict[str, int]]:
-    """How img2dataset's rows ended, each counted once; empty where one shard does not tell."""
+    """Count how img2dataset's rows ended, each once; empty where one shard does not tell."""
     counts = [result.counts for result in results if result.counts is not None]
     if not counts or len(counts) < len(results):
         return {}, {}
@@ -311,16 +350,11 @@ def _row_counts(results: Sequence[ReadShard]) -> tuple[dict[str, int], dict[str,
     return {status: statuses[status] for status in STATUSES}, {name: n for name, n in sorted(reasons.items()) if n}
 
 
-def _events(events: Sequence[Event]) -> Iterator[pa.Table]:
-    schema = events_schema()
-    yield table_of(([getattr(event, name) for event in events] for name in schema.names), schema)
-
-
 def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Table]:
-    """The rows of every shard, their keys made unique in the split."""
+    """Yield the rows of every shard, with keys that are unique in the split."""
     import numpy as np
 
-    from dataprep.checks.hashes import repeated
+    from dataprep.dataset.hashes import repeated
 
     twice = {int(value) for value in repeated(np.sort(np.concatenate([result.key_hashes for _, result in pairs])))}
     for shard, result in pairs:
@@ -339,6 +373,6 @@ def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Tabl
 
 
 def _content_hash(found: Found, splits: Sequence[SplitManifest]) -> str:
-    """Of all on which the samples of a position depend, wherever data and index lie."""
+    """Hash all that decides which sample is at a position, wherever data and index are."""
     content = [found.format, [[split.name, split.shards, split.index["sha256"]] for split in splits]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Every shard's headers, read in parallel; the rows go to a folder of this machine, so that memory stays bounded.
+"""Reads every shard's headers in parallel; the rows go to a folder of this machine, so that memory stays bounded.
 
-What grows in memory with the data are 8 bytes a sample, and of an image folder its listing (240 bytes a file).
+With the data grow 8 bytes of memory a sample, and the listing of an image folder (240 bytes a file).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Protocol
 from dataprep.adopt.find import Found, FoundShard
 from dataprep.adopt.folder import folder_rows
 from dataprep.adopt.img2dataset import RowCounts, count_rows
-from dataprep.adopt.links import open_linked
-from dataprep.adopt.rows import MAX_CLASSES, AdoptedRow, key_hash, rows_table
+from dataprep.adopt.rows import MAX_CLASSES, key_hash
 from dataprep.adopt.tars import tar_rows
 from dataprep.adopt.tfds import FeatureShape
 from dataprep.adopt.tfrecords import tfrecord_rows
+from dataprep.build.pool import Pool
+from dataprep.dataset.index_rows import IndexRow, index_table
+from dataprep.dataset.links import open_linked
+from dataprep.dataset.records import Event
 from dataprep.errors import DataprepError, SourceError
-from dataprep.pool import Pool
-from dataprep.records import Event
 from dataprep.sources.archives import open_archive
 
 if TYPE_CHECKING:
@@ -37,35 +38,40 @@ _JOB = "job.pickle"
 
 
 class Progress(Protocol):
-    """What an adoption tells whoever watches."""
+    """Receives what an adoption is doing, and says for how long a worker may make no progress."""
+
+    stall_s: float
 
     def step(self, what: str) -> None:
-        """Something of unknown length is under way."""
+        """Take note that a step of unknown length begins."""
 
     def started(self, shards: int, num_bytes: int) -> None:
-        """So many shards will be read."""
+        """Take note of the number of shards that will be read, and of their bytes."""
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
-        """One more was read."""
+        """Take note that one more shard was read."""
 
     def log(self, line: str) -> None:
-        """Something that a person should know."""
+        """Show a line that a person should know."""
+
+    def warn(self, line: str) -> None:
+        """Show a line about something that is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadJob:
-    """All that a worker needs besides a shard's position among all shards of all splits."""
+    """What a worker needs besides a shard's position among all shards of all splits."""
 
     data_url: str
     found: Found
     labels: str | None
     digest: bool
-    """Read every image for its CRC32C."""
+    """Whether every image is read for its CRC32C."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadShard:
-    """What one shard turned out to hold."""
+    """What one shard holds."""
 
     index: int
     """Position among all shards of all splits."""
@@ -73,31 +79,32 @@ class ReadShard:
     samples: int
     image_bytes: int
     key_hashes: NDArray[np.uint64]
-    """Ignoring case; shape (samples,)."""
+    """Hashes of the keys, ignoring case; shape (samples,)."""
     labels: Counter[int]
-    """Samples by label; those of none are left out."""
+    """Samples by label, without those that have none."""
     events: list[Event]
     features: Counter[FeatureShape]
-    """Of a shard of TFRecords by img2dataset."""
+    """Shapes of the features of all records, for TFRecords by img2dataset."""
     counts: RowCounts | None
-    """What img2dataset says of its rows; None where it does not, or cannot be read."""
+    """How img2dataset's rows ended; None where that is not told, or cannot be read."""
     problem: str
-    """Why it cannot."""
+    """Why `counts` cannot be read."""
 
     def rows(self) -> pa.Table:
-        """Its rows of the index."""
+        """Read the shard's rows of the index."""
         import pyarrow.parquet as pq
 
         return pq.ParquetFile(self.rows_file).read(use_threads=False)
 
 
 def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) -> list[ReadShard]:
-    """Read all shards; in the order of their splits and files.
+    """Read all shards, and return them in the order of their splits and files.
 
     Args:
-        folder: Empty, and private; outlives the result.
-        workers: Processes; 0 reads in this one, as images of a folder are read in any case: there is nothing in them
-            to read.
+        job: What to read.
+        folder: An empty, private folder that outlives the result.
+        progress: Told what is under way.
+        workers: Number of processes; 0 reads in this one. Image folders are always read here: no file is opened.
 
     Raises:
         SourceError: The data are damaged; says where.
@@ -107,7 +114,8 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     if job.found.images or not workers:
         return [_told(progress, job, _read(job, folder, index)) for index in range(len(shards))]
     (folder / _JOB).write_bytes(pickle.dumps(job))  # once, not with every task: it lists all shards
-    with Pool(min(workers, len(shards)), progress.log, preload=_WORKER_MODULES) as pool:
+    workers = min(workers, len(shards))
+    with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
         return sorted((_told(progress, job, result) for result in results), key=lambda result: result.index)
 
@@ -128,13 +136,13 @@ def _read_stored(folder: Path, index: int) -> ReadShard:
 
 
 def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
-    """Note the rows of one shard; idempotent."""
+    """Write the rows of one shard to the folder; idempotent."""
     import numpy as np
     import pyarrow.parquet as pq
 
     shard = job.found.shards[index]
     events: list[Event] = []
-    rows: list[AdoptedRow] = []
+    rows: list[IndexRow] = []
     features: Counter[FeatureShape] = Counter()
     with _open_rows(job, shard, features) as found:
         for row in found:
@@ -148,7 +156,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
             f"{shard.samples:,}: it is cut, or of another version: fetch it again"
         )
     rows_file = folder / f"{index:07d}.parquet"
-    pq.write_table(rows_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)
+    pq.write_table(index_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)
     counts, problem = _counts(job, shard)
     return ReadShard(
         index=index,
@@ -165,7 +173,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
 
 
 def _counts(job: ReadJob, shard: FoundShard) -> tuple[RowCounts | None, str]:
-    """What img2dataset says of a shard's rows; the images can be read without."""
+    """Count how a shard's rows ended; where they cannot be counted, return why."""
     if not job.found.is_img2dataset:
         return None, ""
     try:
@@ -177,7 +185,7 @@ def _counts(job: ReadJob, shard: FoundShard) -> tuple[RowCounts | None, str]:
 @contextmanager
 def _open_rows(
     job: ReadJob, shard: FoundShard, features: Counter[FeatureShape]
-) -> Iterator[Iterator[AdoptedRow | Event]]:
+) -> Iterator[Iterator[IndexRow | Event]]:
     data, found = open_linked(job.data_url), job.found
     if found.images:
         images = found.images[shard.split]

@@ -1,4 +1,4 @@
-"""The samples of one tar as webdataset groups them: members in a row whose names agree up to the first dot."""
+"""Reads the samples of a tar as webdataset groups them: successive members whose names agree up to the first dot."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataprep.adopt.rows import AdoptedRow, key_from, label_from, read_small, side_from
-from dataprep.checksums import crc32c_of
+from dataprep.adopt.rows import key_from, label_from, read_small, side_from
+from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError
-from dataprep.records import NO_LABEL, Event
-from dataprep.sources.archives import ByteReader, Member, damaged
-from dataprep.sources.keys import shown
-from dataprep.sources.tars import BLOCK, tar_members
+from dataprep.formats.tars import BLOCK, ByteReader, Member, damaged, split_name, tar_members
+from dataprep.messages import shown
+from dataprep.storage.checksums import crc32c_of
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
-"""Extensions by which a member is the image, the first one that a sample has."""
+"""Extensions of the member that is the image; the first one that a sample has is taken."""
 MAX_TEXT_BYTES = 1 << 20
-"""Of a .json or .cls member."""
-# webdataset passes over what begins with a component of this form.
+"""Size of a .json or .cls member, at most."""
+# webdataset passes over names that begin with a component of this form.
 _METADATA = re.compile(r"__[^/]*__(?:$|/)")
 
 
@@ -30,17 +30,17 @@ class TarSample:
 
     base: str
     start: int
-    """First byte of its first header."""
+    """First byte of the sample's first header."""
     stop: int = 0
-    """The one after its last member's padding."""
+    """First byte after the padding of the sample's last member."""
     members: dict[str, Member] = field(default_factory=dict)
 
 
 def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
-    """The samples of a tar, in its order.
+    """Yield the samples of a tar, in its order.
 
     Raises:
-        SourceError: It is damaged, holds other things than files and directories, or an extension twice in a sample.
+        SourceError: The tar is damaged, holds anything but files and directories, or a sample has an extension twice.
     """
     sample: TarSample | None = None
     position = 0
@@ -63,23 +63,17 @@ def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
         yield sample
 
 
-def split_name(name: str) -> tuple[str, str]:
-    """Path up to the first dot of its last component, and what follows it in lower case; empty where there is none."""
-    folder, slash, last = name.rpartition("/")
-    stem, dot, suffix = last.partition(".")
-    return (folder + slash + stem, suffix.lower()) if stem and dot else (name, "")
-
-
-def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest: bool) -> Iterator[AdoptedRow | Event]:
-    """A row for each sample, an Event for one that has no image.
+def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest: bool) -> Iterator[IndexRow | Event]:
+    """Yield a row for each sample, and an Event for each that has no image.
 
     Args:
+        reader: The tar.
         labels: Extension or key of the .json member that holds the label; None tries .cls, then `label`.
-        num_classes: Labels are below it.
+        num_classes: Number of classes; labels are below it.
         digest: Read every image for its CRC32C.
 
     Raises:
-        SourceError: As `tar_samples`, or a label is none.
+        SourceError: The tar is damaged (see `tar_samples`), or a label is none.
     """
     for sample in tar_samples(reader):
         key = key_from(sample.base)
@@ -91,7 +85,7 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
             continue
         document = _document(reader, sample.members.get("json"))
         label = _label(reader, sample, document, labels, num_classes)
-        yield AdoptedRow(
+        yield IndexRow(
             key=key,
             record_offset=sample.start,
             record_bytes=sample.stop - sample.start,
@@ -105,7 +99,7 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
 
 
 def _document(reader: ByteReader, member: Member | None) -> dict[str, Any]:
-    """The .json member; empty where there is none, or something else than an object."""
+    """Read the .json member; empty where there is none, or anything but an object."""
     if member is None:
         return {}
     data = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name)

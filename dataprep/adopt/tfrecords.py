@@ -1,37 +1,27 @@
-"""The samples of one TFRecord file: framed tf.train.Example messages, by TFDS, img2dataset or anyone."""
+"""Reads the samples of a TFRecord file: framed tf.train.Example messages, by TFDS, img2dataset or anyone."""
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dataprep.adopt.example import (
-    BYTES,
-    FRAME_HEAD_BYTES,
-    FRAME_TAIL_BYTES,
-    INTEGERS,
-    Feature,
-    byte_ranges,
-    features_of,
-    integers,
-    is_single,
-)
-from dataprep.adopt.rows import AdoptedRow, key_from, key_in_shard, label_from, side_from
+from dataprep.adopt.rows import key_from, key_in_shard, label_from, side_from
 from dataprep.adopt.tfds import FeatureShape
-from dataprep.checksums import crc32c_of
+from dataprep.dataset.index_rows import IndexRow
+from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import FormatError, SourceError
-from dataprep.records import NO_LABEL, Event
-from dataprep.sources.archives import ByteReader, damaged
-from dataprep.sources.keys import shown
+from dataprep.formats.example import BYTES, INTEGERS, Feature, byte_ranges, features_of, integers, is_single
+from dataprep.formats.tars import ByteReader, damaged
+from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, frame_length
+from dataprep.messages import shown
+from dataprep.storage.checksums import crc32c_of
 
 IMAGE_FEATURES = ("image", "jpg", "jpeg", "png", "webp", "image/encoded")
 LABEL_FEATURES = ("label", "cls", "image/class/label")
 KEY_FEATURES = ("key", "__key__", "file_name", "filename", "image/filename", "image_id", "image/id", "id")
-"""Of each the first one that a record has."""
+"""Names of the features that may hold image, label and key; the first one that a record has is taken."""
 SIDE_FEATURES = {"height": ("height", "image/height"), "width": ("width", "image/width")}
 MAX_KEY_BYTES = 4096
-_HEAD = struct.Struct("<QI")
 
 
 def tfrecord_rows(
@@ -42,15 +32,16 @@ def tfrecord_rows(
     num_classes: int,
     digest: bool,
     seen: Counter[FeatureShape] | None = None,
-) -> Iterator[AdoptedRow | Event]:
-    """A row for each record, an Event for one whose image has no bytes.
+) -> Iterator[IndexRow | Event]:
+    """Yield a row for each record, and an Event for each whose image has no bytes.
 
     Args:
-        shard: The file, part of the keys where records have none.
+        reader: The file.
+        shard: Name of the file, part of the keys where records have none.
         labels: Feature that holds the label; None tries LABEL_FEATURES.
-        num_classes: Labels are below it.
+        num_classes: Number of classes; labels are below it.
         digest: Read every image for its CRC32C.
-        seen: Counts what the features of all records look like; None does not look.
+        seen: Counts the shapes of the features of all records; None does not.
 
     Raises:
         SourceError: A frame's length does not match its checksum, the file is cut, a message is no Example, or its
@@ -66,7 +57,7 @@ def tfrecord_rows(
             yield Event(key, "rejected", "empty", f"its image has no bytes (record {number:,})")
             continue
         image_bytes = image_stop - image_start
-        yield AdoptedRow(
+        yield IndexRow(
             key=key,
             record_offset=start,
             record_bytes=stop - start,
@@ -86,8 +77,8 @@ def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
         head = reader.read(start, FRAME_HEAD_BYTES)
         if len(head) < FRAME_HEAD_BYTES:
             raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: it is cut: fetch it again")
-        length, checksum = _HEAD.unpack(head)
-        if checksum != masked_crc32c(head[:8]):
+        length = frame_length(head)
+        if length is None:
             raise damaged(reader, start, "no TFRecord, or a compressed or damaged one; expected plain records")
         stop = start + FRAME_HEAD_BYTES + length + FRAME_TAIL_BYTES
         if stop > reader.num_bytes:
@@ -97,14 +88,8 @@ def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def masked_crc32c(data: bytes) -> int:
-    """The checksum of TFRecord frames, of tensorflow/core/lib/hash/crc32c.h."""
-    crc = crc32c_of(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 class _Record:
-    """One Example: its features, and the errors that say where it lies."""
+    """One Example: its features, and errors that say where it is."""
 
     def __init__(self, reader: ByteReader, number: int, start: int, stop: int) -> None:
         self._reader, self._number, self._start = reader, number, start
@@ -114,12 +99,12 @@ class _Record:
             raise self._error(f"{error}; expected a tf.train.Example") from error
 
     def shapes(self) -> Iterator[FeatureShape]:
-        """Of all its features."""
+        """Yield the shapes of all features."""
         for name, feature in self._features.items():
             yield FeatureShape(name, feature.kind, self._is_single(feature))
 
     def key(self) -> str:
-        """From the first feature that gives one; empty where none does."""
+        """Return the key from the first feature that gives one; empty where none does."""
         for name in KEY_FEATURES:
             feature = self._features.get(name)
             if feature is None:
@@ -130,7 +115,7 @@ class _Record:
         return ""
 
     def image(self) -> tuple[int, int]:
-        """[start, stop) of the image's bytes."""
+        """Return [start, stop) of the image's bytes."""
         name = self._first(IMAGE_FEATURES)
         feature = self._features[name] if name is not None else None
         ranges = self._ranges(feature) if feature is not None and feature.kind == BYTES else []
@@ -152,7 +137,7 @@ class _Record:
             raise self._error(str(error)) from error
 
     def integer(self, names: Sequence[str]) -> int | None:
-        """The one value of the first of these features."""
+        """Return the one value of the first of these features; None where it has another number of values."""
         name = self._first(names)
         feature = self._features[name] if name is not None else None
         values = self._integers(feature) if feature is not None and feature.kind == INTEGERS else []
@@ -162,7 +147,7 @@ class _Record:
         return next((name for name in names if name in self._features), None)
 
     def _text(self, feature: Feature) -> str:
-        """The one value of a feature as text; empty where it has another number of values, or too long a one."""
+        """Return the one value of a feature as text; empty where it has another number of values, or too long a one."""
         if feature.kind == INTEGERS:
             values = self._integers(feature)
             return str(values[0]) if len(values) == 1 else ""

@@ -1,4 +1,4 @@
-"""`dataprep adopt`: index and manifest over data that other tools wrote."""
+"""`dataprep adopt`: an index and a manifest for data that other tools wrote."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find, is_adopted, open_linked
-from dataprep.commands.options import human_bytes, json_option, workers_option
+from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find
+from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
-from dataprep.commands.text import one_line
+from dataprep.dataset.links import is_adopted, open_linked
 from dataprep.errors import UsageError
+from dataprep.messages import human_bytes, printable
 
 EPILOG = f"""\b
 Examples:
@@ -30,7 +31,7 @@ Exit codes: 0 adopted, now or before; 1 a disk or bucket failed; 2 nothing to ad
 
 
 class AdoptProgress(ImageProgress):
-    """What `dataprep.adopt` tells of an adoption."""
+    """Shows the progress that `dataprep.adopt` reports."""
 
     def started(self, shards: int, num_bytes: int) -> None:
         self._shards, self._read_shards, self._total_bytes, self._read_bytes = shards, 0, num_bytes, 0
@@ -43,25 +44,31 @@ class AdoptProgress(ImageProgress):
 
 @click.command("adopt", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--index", "index_url", metavar="URL", help="Keep index and manifest there; default: beside the data.")
+@click.option(
+    "--index",
+    "index_url",
+    metavar="URL",
+    help="Folder or gs:// prefix for index and manifest.  [default: next to the data]",
+)
 @click.option(
     "--split",
     "splits",
     multiple=True,
     metavar="NAME=PATTERN",
-    help="Files of a split, as a pattern of names or a folder; may be repeated. Default: by name.",
+    help="Files of a split, as a pattern of names or a folder; may be repeated.  [default: by their names]",
 )
 @click.option("--format", "format_name", type=click.Choice(ADOPTABLE), default="auto", show_default=True)
 @click.option(
     "--labels",
     metavar="FIELD",
-    help=f"Tar member, key of the .json member, or feature that holds the label; {NO_LABELS}: leave labels out.",
+    help=f"Tar member, key of the .json member, or feature that holds the label; {NO_LABELS}: no labels.",
 )
-@click.option("--shuffled", is_flag=True, help="The samples lie in random order already.")
-@click.option("--digest", is_flag=True, help="Read every image, to note its CRC32C.")
+@click.option("--shuffled", is_flag=True, help="State that the samples are in random order already.")
+@click.option("--digest", is_flag=True, help="Read every image, and record its CRC32C in the index.")
 @workers_option
-@click.option("--overwrite", is_flag=True, help="Read the data again and replace the index that stands there.")
-@click.option("--dry-run", is_flag=True, help="Say what is there and write nothing.")
+@workers_stall_option
+@click.option("--overwrite", is_flag=True, help="Read the data again, and replace the existing index.")
+@click.option("--dry-run", is_flag=True, help="Print what was found, and write nothing.")
 @json_option
 def command(
     url: str,
@@ -72,16 +79,17 @@ def command(
     shuffled: bool,
     digest: bool,
     workers: int,
+    stall_minutes: float,
     overwrite: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Let the loaders read the data at URL that other tools wrote; the data stay as they are.
+    """Index the data at URL, which other tools wrote, so that the loaders read them as they are.
 
-    It may be an image folder (<class>/* or {train,val}/<class>/*, links followed), tars of webdataset, a TFDS
-    directory, or what img2dataset wrote; on disk or in a bucket. On disk only headers are read, shards in a bucket
-    are streamed. TFRecords of img2dataset can be read by TFDS then, and its failed rows be tried again by
-    `dataprep retry-failed`.
+    The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), tars of webdataset, a
+    TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk only headers are read; shards in a
+    bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords, and `dataprep retry-failed` can fetch its
+    failed rows again.
     """
     request = AdoptRequest(
         url=url,
@@ -93,13 +101,19 @@ def command(
         digest=digest,
         overwrite=overwrite,
     )
-    with AdoptProgress(quiet=as_json) as progress:
+    with AdoptProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         if dry_run:
             progress.step("listing")
             found = find(open_linked(url), format_name=format_name, splits=request.splits, labels=labels)
             summary = _found_summary(url, found)
         else:
-            summary = _summary(adopt(request, progress, workers=workers))
+            adoption = adopt(request, progress, workers=workers)
+            if adoption.changes:
+                raise UsageError(
+                    f"{adoption.url}: the data have changed since they were adopted ({adoption.changes}); read them "
+                    "again with --overwrite"
+                )
+            summary = _summary(adoption)
     click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
 
 
@@ -145,10 +159,10 @@ def _summary(adoption: Adoption) -> dict[str, Any]:
 def _lines(summary: dict[str, Any]) -> Sequence[str]:
     classes = f", {summary['classes']:,} classes" if summary.get("classes") else ""
     already = " is there already; read it again with --overwrite" if summary.get("already") else ""
-    lines = [one_line(f"{summary['url']}: {summary['kind']}{classes}{already}")]
+    lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]
     for split in summary["splits"]:
         samples = f"{split['samples']:,} images in " if "samples" in split else ""
         line = f"  {split['name']}: {samples}{split['shards']:,} shards, {human_bytes(split['bytes'])}"
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in split.get("rejected", {}).items())
-        lines.append(one_line(f"{line}; left out: {left_out}" if left_out else line))
+        lines.append(printable(f"{line}; left out: {left_out}" if left_out else line))
     return lines

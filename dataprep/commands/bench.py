@@ -1,4 +1,4 @@
-"""`dataprep bench`: our loader and those of other people on the same data, side by side."""
+"""`dataprep bench`: this project's loader and others on the same data, side by side."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.options import human_bytes, json_option
-from dataprep.commands.text import one_line
-from dataprep.cpu import available_cores
+from dataprep.commands.options import COUNT, Finite, json_option
 from dataprep.errors import UsageError
-from dataprep.page import require_report_packages, write_page
+from dataprep.host.cpu import available_cores
+from dataprep.messages import human_bytes, printable
+from dataprep.pages.page import require_report_packages, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from loaders.bench_run import BenchSettings
-    from loaders.bench_table import BenchRow, BenchSection, BenchTable
+    from loaders.bench.runs import BenchSettings
+    from loaders.bench.table import BenchRow, BenchSection, BenchTable
 
 EPILOG = """\b
 Examples:
@@ -34,50 +34,56 @@ Examples:
   dataprep bench gs://bucket/imagenet --convert /mnt/disk/copies
 
 \b
-Exit codes: 0 measured; 1 our loader failed; 2 usage, or no such data; 3 no loader could be measured.
+Exit codes: 0 measured; 1 the loader of dataprep failed; 2 usage, or no such data; 3 no loader could be measured.
 """
 _PIPED_COLUMNS = 80
 _DEFAULT_SECONDS = 5.0
 
 
 class BenchProgress(AdoptProgress):
-    """What `loaders.bench` tells of a benchmark."""
+    """Shows the progress that `loaders.bench.compare` reports."""
 
     def running(self, what: str, done: int, total: int) -> None:
-        """One more run is under way."""
+        """Show that one more run has begun."""
         self._show(what, done, total, "")
 
 
 @click.command("bench", epilog=EPILOG)
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
-@click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
-@click.option("--split", default="train", show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=128, show_default=True)
-@click.option("--image-size", type=click.IntRange(min=1), default=224, show_default=True, help="Pixels of a side.")
+@click.option("--loader", "loaders", multiple=True, metavar="NAME", help="Measure this loader only; may be repeated.")
+@click.option("--split", default="train", show_default=True, help="Split that is read.")
+@click.option("--batch-size", type=COUNT, default=128, show_default=True, help="Images in a batch.")
+@click.option(
+    "--image-size", type=COUNT, default=224, show_default=True, help="Sides of the cropped images, in pixels."
+)
 @click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=available_cores,
     show_default="cores of this machine",
-    help="Processes or threads of a loader, and cores for all of them.",
+    help="Processes or threads that each loader gets, and cores that they share.",
 )
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Of a run.  [default: 5]")
-@click.option("--batches", type=click.IntRange(min=1), help="Of a run, instead of --seconds.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of every loader.")
+@click.option("--seconds", type=Finite(min=0, min_open=True), help="Length of each run, in seconds.  [default: 5]")
+@click.option("--batches", type=COUNT, help="Length of each run, in batches, instead of --seconds.")
+@click.option("--rounds", type=COUNT, default=5, show_default=True, help="Number of runs of each loader.")
 @click.option(
     "--images",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=2000,
     show_default=True,
-    help="Most that are copied for loaders which read another layout.",
+    help="Number of images to copy for loaders that need another layout, at most.",
 )
-@click.option("--convert", type=click.Path(file_okay=False, path_type=Path), help="Keep these copies there.")
+@click.option(
+    "--convert",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that keeps these copies for the next run.",
+)
 @click.option(
     "--peer-python",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Of an environment with more loaders, such as ENV/bin/python.  [default: that of make bench-setup]",
+    help="Python of an environment with more loaders, such as ENV/bin/python.  [default: that of make setup]",
 )
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option
 def command(
     urls: tuple[str, ...],
@@ -95,15 +101,16 @@ def command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure how fast loaders deliver the images of each URL: ours, torchvision, webdataset, tf.data, mosaic, grain.
+    """Measure how fast loaders deliver the images of each URL: dataprep, torchvision, webdataset, tf.data, mosaic and
+    grain.
 
-    A URL is a dataset of this toolkit, an image folder, tars (all of them together are one dataset), or a TFDS
-    directory. Every run is a process of its own; the loaders take turns, and medians are shown. Those that read
-    another layout get a copy of some images.
+    A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset), or a TFDS directory. Every run
+    is a process of its own; the loaders take turns, and the table shows medians. A loader that needs another layout
+    gets a copy of some images.
     """
-    from loaders.bench import LOADERS, BenchRequest, run_bench
-    from loaders.bench_run import BenchSettings
-    from loaders.bench_table import to_document
+    from loaders.bench.compare import LOADERS, BenchRequest, run_bench
+    from loaders.bench.runs import BenchSettings
+    from loaders.bench.table import to_document
 
     if seconds is not None and batches is not None:
         raise UsageError("--seconds and --batches both say how long a run is; expected one of them")
@@ -131,7 +138,7 @@ def command(
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
         table = run_bench(request, Path(work), progress)
     if html is not None:  # first: whoever reads what is printed may leave early
-        from loaders.report import bench_page
+        from loaders.report.page import bench_page
 
         write_page(bench_page(table), html)
     if as_json:
@@ -182,7 +189,7 @@ def _print_section(console: Console, section: BenchSection) -> None:
 
 
 def _rates(rows: Sequence[BenchRow]) -> Table:
-    from loaders.bench_table import OURS
+    from loaders.bench.table import OURS
 
     table = _table(
         "loader",
@@ -204,7 +211,7 @@ def _rates(rows: Sequence[BenchRow]) -> Table:
 
 
 def _stages(row: BenchRow) -> Table:
-    """Where the threads of our loader spent their time."""
+    """Show how the threads of this project's loader spent their time."""
     table = _table(f"stages of {_name(row)}", "busy", "waits for work", "waits for room", "busy ms an image")
     for stage in row.stages:
         shares = (stage.busy_share, stage.get_wait_share, stage.put_wait_share)
@@ -230,4 +237,4 @@ def _name(row: BenchRow) -> str:
 def _say(console: Console, text: str, style: str = "") -> None:
     from rich.text import Text
 
-    console.print(Text(one_line(text), style=style))
+    console.print(Text(printable(text), style=style))

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any
 
 import click
 
-from dataprep.commands.build import (
-    guard_build,
-    open_engine,
-    print_plan,
-    print_result,
-    refuse_beam_options,
-    shards_at_once,
-    shared_options,
-)
-from dataprep.commands.options import human_bytes
+from dataprep.build.plan import Plan
+from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shards_at_once, shared_options
+from dataprep.commands.options import WHOLE, Finite
 from dataprep.commands.progress import LaionProgress
-from dataprep.commands.region_options import named_place, place_of_workers
-from dataprep.commands.region_plan import planned_buckets
 from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
-from dataprep.driver import BuildRequest, prepare, run_build
+from dataprep.dataset.records import SplitManifest
 from dataprep.errors import UsageError
-from dataprep.laion.collect import VERIFIED_HASHES, RowOptions
-from dataprep.laion.duplicates import ACTIONS, DuplicatePolicy
-from dataprep.laion.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeOptions
-from dataprep.laion.filters import RowFilter
-from dataprep.laion.plan import LaionRequest, build_options, laion_of
-from dataprep.plan import Plan
-from dataprep.records import SplitManifest
+from dataprep.fetched.collect import VERIFIED_HASHES, RowOptions
+from dataprep.fetched.duplicates import ACTIONS, DuplicatePolicy
+from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeOptions
+from dataprep.fetched.filters import RowFilter
+from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
+from dataprep.messages import human_bytes
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 
 EPILOG = """\b
@@ -44,14 +33,17 @@ Examples:
       --contact mailto:me@example.org --dry-run
 
 \b
-Killed? Run the same command again: no URL of a finished shard is asked for twice. What failed is tried again by
-`dataprep retry-failed`. --host-connections and --host-per-second are divided by the workers; of a Beam job by
---direct_num_workers, --parallelism, or --max_num_workers times --number_of_worker_harness_threads after --,
-and where it has none of these by --workers. More --workers than cores fill the seconds in which the last rows of a
-shard wait for slow hosts.
+After an interruption run the same command again: no URL of a finished shard is fetched twice.
+`dataprep retry-failed` fetches failed rows again.
 
 \b
-Exit codes: 0 whole; 1 a disk or bucket failed, or nothing came at all; 2 usage, or a table that cannot be read.
+--host-connections and --host-per-second are divided among the workers. For a Beam job the number of workers is
+--direct_num_workers, --parallelism, or --max_num_workers times --number_of_worker_harness_threads after --; without
+these it is --workers. More --workers than cores use the time in which the last rows of a shard wait for slow hosts.
+
+\b
+Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
+table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
 
@@ -64,95 +56,124 @@ _PNG_COMPRESSION, _QUALITY = 6, 95
     multiple=True,
     required=True,
     metavar="URL",
-    help="Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder; on disk or gs://. May be repeated.",
+    help="Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder, on disk or gs://; may be repeated.",
 )
-@click.option("--format", "format_name", required=True, type=click.Choice(["webdataset", "tfrecord"]))
+@click.option(
+    "--format",
+    "format_name",
+    required=True,
+    type=click.Choice(["webdataset", "tfrecord"]),
+    help="Format of the shards.",
+)
 @click.option(
     "--column",
     "columns",
     multiple=True,
     metavar="ROLE=NAME",
-    help="The column that is url, caption, width, … where it has none of the usual names. May be repeated.",
+    help="Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
 )
-@click.option("--rows-per-shard", type=int, default=DEFAULT_ROWS_PER_SHARD, show_default=True)
-@click.option("--min-image-size", type=int, default=0, metavar="PIXELS", help="Of the shorter side.")
-@click.option("--max-image-area", type=int, metavar="PIXELS")
-@click.option("--max-aspect-ratio", type=float, help="Longer side by shorter side.")
-@click.option("--min-similarity", type=float, help="Of image and caption, as the table has it.")
-@click.option("--max-punsafe", type=float)
-@click.option("--max-pwatermark", type=float)
-@click.option("--nsfw", multiple=True, metavar="VALUE", help="Keep these values of NSFW only. May be repeated.")
-@click.option("--languages", multiple=True, metavar="CODE", help="Keep these languages only. May be repeated.")
 @click.option(
-    "--verify-hash", type=click.Choice(VERIFIED_HASHES), help="Refuse bytes of another hash than the table's."
+    "--rows-per-shard", type=WHOLE, default=DEFAULT_ROWS_PER_SHARD, show_default=True, help="Table rows of a shard."
 )
-@click.option("--image-size", type=int, default=256, show_default=True, metavar="PIXELS")
-@click.option("--resize-mode", type=click.Choice(RESIZE_MODES), default="keep_ratio", show_default=True)
-@click.option("--encode-format", type=click.Choice(list(ENCODE_FORMATS)), default="jpg", show_default=True)
-@click.option("--encode-quality", type=int, help="95; of png the compression, 6.")
-@click.option("--exact-duplicates", type=click.Choice(ACTIONS), default="keep", show_default=True)
-@click.option("--perceptual-duplicates", type=click.Choice(ACTIONS), default="keep", show_default=True)
-@click.option("--duplicate-distance", type=int, default=0, show_default=True, metavar="BITS")
+@click.option("--min-image-size", type=WHOLE, default=0, metavar="PIXELS", help="Smallest shorter side of an image.")
+@click.option("--max-image-area", type=WHOLE, metavar="PIXELS", help="Largest width times height of an image.")
+@click.option("--max-aspect-ratio", type=Finite(), help="Largest ratio of longer side to shorter side.")
+@click.option("--min-similarity", type=Finite(), help="Smallest similarity of image and caption, from the table.")
+@click.option("--max-punsafe", type=Finite(), help="Largest probability of unsafe content, from the table.")
+@click.option("--max-pwatermark", type=Finite(), help="Largest probability of a watermark, from the table.")
+@click.option("--nsfw", multiple=True, metavar="VALUE", help="Keep only rows with this value of NSFW; may be repeated.")
+@click.option("--languages", multiple=True, metavar="CODE", help="Keep only rows in this language; may be repeated.")
+@click.option(
+    "--verify-hash",
+    type=click.Choice(VERIFIED_HASHES),
+    help="Reject images whose hash differs from the one in the table.",
+)
+@click.option(
+    "--image-size",
+    type=WHOLE,
+    default=256,
+    show_default=True,
+    metavar="PIXELS",
+    help="Size to which images are resized.",
+)
+@click.option(
+    "--resize-mode",
+    type=click.Choice(RESIZE_MODES),
+    default="keep_ratio",
+    show_default=True,
+    help="How images get this size; see docs/laion.md.",
+)
+@click.option(
+    "--encode-format",
+    type=click.Choice(list(ENCODE_FORMATS)),
+    default="jpg",
+    show_default=True,
+    help="Format of the stored images.",
+)
+@click.option(
+    "--encode-quality", type=WHOLE, help="Quality of jpg and webp, or compression of png.  [default: 95; png: 6]"
+)
+@click.option(
+    "--exact-duplicates",
+    type=click.Choice(ACTIONS),
+    default="keep",
+    show_default=True,
+    help="What to do with images of a shard that have the same bytes.",
+)
+@click.option(
+    "--perceptual-duplicates",
+    type=click.Choice(ACTIONS),
+    default="keep",
+    show_default=True,
+    help="What to do with images of a shard that look the same.",
+)
+@click.option(
+    "--duplicate-distance",
+    type=WHOLE,
+    default=0,
+    show_default=True,
+    metavar="BITS",
+    help="Largest difference of the perceptual hashes of images that look the same.",
+)
 @web_options
 @shared_options
 def command(
     others: tuple[str, ...],
+    run: Run,
     sources: tuple[str, ...],
     format_name: str,
     output: str,
-    runner: str,
-    workers: int,
-    stall_minutes: float,
-    beside: str | None,
-    tpu: str | None,
-    region_policy: str,
     overwrite: bool,
-    dry_run: bool,
-    as_json: bool,
     **options: Any,
 ) -> None:
-    """Fetch the images of a table of URLs and build shards of them.
+    """Fetch the images of a table of URLs, and build shards of them.
 
-    Only public addresses are asked, hosts gently, and robots.txt and opt-out headers are honoured (docs/fetching.md).
-    Every row ends with one status and a reason, in the parquet file beside its shard; keys, names and columns are those
-    of img2dataset. The rows stay in the table's order.
+    Requests go to public addresses only and are limited for each host; robots.txt and opt-out headers are respected
+    (docs/fetching.md). Every row ends with one status and a reason, in the shard's sidecar parquet file. Keys, names
+    and columns are those of img2dataset. The rows stay in the table's order.
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     beam_options = others[len(more) :]
-    refuse_beam_options(runner, beam_options)
+    refuse_unknown_runner(run.runner, beam_options)
     limits = take_limits(options)
     source_url = open_tables((*sources, *more))[0].url
-    at_once = shards_at_once(runner, workers, beam_options, (source_url, output))
-    request = BuildRequest(
+    at_once = shards_at_once(run.runner, run.workers, beam_options, (source_url, output))
+    request = FetchRequest(
         options=build_options(format_name),
         source_url=source_url,
         output_url=output,
         max_reject_ratio=1.0,
         overwrite=overwrite,
-        laion=LaionRequest(
+        tables=TableRequest(
             sources=(*sources, *more),
             columns=_columns(options.pop("columns")),
             rows_per_shard=options.pop("rows_per_shard"),
             limits=limits.divided(at_once),
-            rows=_row_options(**options),
+            rows=_row_options(options),
         ),
     )
-    reader, builder = named_place(beside, tpu), place_of_workers(beam_options)
-    if not dry_run:
-        guard_build(request, region_policy, reader=reader, builder=builder, runner=runner)
-        tell_networks(limits)
-    with LaionProgress(quiet=as_json) as progress:
-        if dry_run:
-            plan, _ = prepare(request, progress, keep=False)
-            progress.stop()
-            buckets = planned_buckets(plan, request, reader=reader, builder=builder, runner=runner, workers=workers)
-            print_plan(plan, request, buckets, _plan_lines(plan), as_json)
-            return
-        started_s = time.monotonic()
-        with open_engine(request, runner, workers, beam_options, 60 * stall_minutes, progress) as engine:
-            result = run_build(request, engine, progress)
-        elapsed_s = time.monotonic() - started_s
-    print_result(result, output, elapsed_s, _split_lines, as_json)
+    shown = Shown(progress=LaionProgress, plan_lines=_plan_lines, split_line=_split_lines)
+    build(request, run, beam_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
 
 
 def _columns(texts: tuple[str, ...]) -> dict[str, str]:
@@ -165,33 +186,20 @@ def _columns(texts: tuple[str, ...]) -> dict[str, str]:
     return columns
 
 
-def _row_options(
-    *,
-    verify_hash: str | None,
-    image_size: int,
-    resize_mode: str,
-    encode_format: str,
-    encode_quality: int | None,
-    exact_duplicates: str,
-    perceptual_duplicates: str,
-    duplicate_distance: int,
-    **limits: Any,
-) -> RowOptions:
-    usual = _PNG_COMPRESSION if encode_format == "png" else _QUALITY
+def _row_options(values: dict[str, Any]) -> RowOptions:
+    """Make the options of rows out of the command's values, all of which are taken."""
+    quality, usual = values.pop("encode_quality"), _PNG_COMPRESSION if values["encode_format"] == "png" else _QUALITY
+    encode = {name: values.pop(name) for name in ("image_size", "resize_mode", "encode_format")}
+    duplicates = DuplicatePolicy(
+        exact=values.pop("exact_duplicates"),
+        perceptual=values.pop("perceptual_duplicates"),
+        max_distance=values.pop("duplicate_distance"),
+    )
     return RowOptions(
-        row_filter=RowFilter(**limits),
-        encode=EncodeOptions(
-            image_size=image_size,
-            resize_mode=cast(Any, resize_mode),
-            encode_format=cast(Any, encode_format),
-            encode_quality=usual if encode_quality is None else encode_quality,
-        ),
-        duplicates=DuplicatePolicy(
-            exact=cast(Any, exact_duplicates),
-            perceptual=cast(Any, perceptual_duplicates),
-            max_distance=duplicate_distance,
-        ),
-        verify_hash=verify_hash,
+        encode=EncodeOptions(encode_quality=usual if quality is None else quality, **encode),
+        duplicates=duplicates,
+        verify_hash=values.pop("verify_hash"),
+        row_filter=RowFilter(**values),
     )
 
 

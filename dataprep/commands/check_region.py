@@ -1,4 +1,4 @@
-"""`dataprep check-region`: does reading a bucket from here cost money, how much, and what to do about it?"""
+"""`dataprep check-region`: whether reading a bucket from here costs money, how much, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
-from dataprep.commands.options import json_option
+from dataprep.cloud.cost import Cost
+from dataprep.cloud.machine import this_machine
+from dataprep.cloud.prices import published_prices, read_prices
+from dataprep.cloud.region import PAID, UNKNOWN, describe
+from dataprep.commands.options import COUNT, json_option
 from dataprep.commands.region_options import named_place, tpu_option, usd
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
-from dataprep.commands.text import one_line
-from dataprep.cost import Cost
-from dataprep.machine import this_machine
-from dataprep.prices import published_prices, read_prices
-from dataprep.region import PAID, UNKNOWN, describe
+from dataprep.messages import printable
 
 EPILOG = """\b
 Examples:
@@ -25,22 +25,31 @@ Examples:
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
-Exit codes: 0 co-located or free, 1 at least one is paid, 2 usage or no such bucket, 3 cannot tell.
-Prices are those of dataprep/data/*_prices.csv with their date; --prices FILE has rows item,of,where,usd that go first.
+Exit codes: 0 co-located or free, 1 at least one is paid, 2 usage or no such bucket, 3 undecided.
+Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
 _PAID_CODE, _UNKNOWN_CODE = 1, 3
 
 
 @click.command("check-region", epilog=EPILOG)
 @click.argument("urls", metavar="BUCKET_OR_URL...", nargs=-1, required=True)
-@click.option("--zone", help="Zone or region of the reader; by default this machine's, as its metadata server says.")
+@click.option("--zone", help="Zone or region of the reader.  [default: this machine's, from its metadata server]")
 @tpu_option
-@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Of the whole training.")
-@click.option("--hosts", type=click.IntRange(min=1), help="That share the reading; by default this TPU's, else 1.")
-@click.option("--hosts-read-all", is_flag=True, help="Every host reads all of it, instead of its share.")
-@click.option("--split", help="That is read; by default train.")
-@click.option("--replicas", is_flag=True, help="Judge the copy that a loader would read, where there is a nearer one.")
-@click.option("--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with other prices.")
+@click.option("--epochs", type=COUNT, default=1, show_default=True, help="Epochs of the whole training.")
+@click.option("--hosts", type=COUNT, help="Hosts that share the reading.  [default: those of this TPU, else 1]")
+@click.option("--hosts-read-all", is_flag=True, help="Let every host read the whole dataset instead of its share.")
+@click.option("--split", help="Split that is read.  [default: train]")
+@click.option(
+    "--replicas",
+    is_flag=True,
+    help="Judge the copy that a loader would read, if one of the dataset's copies is nearer.",
+)
+@click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CSV file of prices that replace the published ones.",
+)
 @json_option
 def command(
     urls: tuple[str, ...],
@@ -54,9 +63,9 @@ def command(
     prices_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare where buckets are with where they are read, and say what that costs.
+    """Show where each bucket is, where it is read from, and what reading it costs.
 
-    Only metadata is read: the bucket's, a list of objects, and of a dataset the manifest and a part of its index.
+    Only metadata is read: about the bucket, its list of objects, and a dataset's manifest and a part of its index.
     """
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     where = named_place(zone, tpu)
@@ -145,7 +154,7 @@ def _print_advice(report: RegionReport) -> None:
         f"{usd(report.copy.storage_per_month)} a month to keep it; {pays}",
     )
     for each in report.commands:
-        click.echo(f"              {one_line(each)}")
+        click.echo(f"              {printable(each)}")
 
 
 def _shown(cost: Cost | None) -> str:
@@ -158,4 +167,4 @@ def _shown(cost: Cost | None) -> str:
 
 
 def _line(label: str, text: str) -> None:
-    click.echo(f"  {label:<10}  {one_line(text)}")
+    click.echo(f"  {label:<10}  {printable(text)}")

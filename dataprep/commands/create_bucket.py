@@ -1,4 +1,4 @@
-"""`dataprep create-bucket`: a bucket beside those who read it, and an account that may use it and nothing else."""
+"""`dataprep create-bucket`: a bucket beside its readers, and an account that may use that bucket alone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 
 import click
 
-from dataprep.bucket_accounts import ROLES, account_email, ensure_account
-from dataprep.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, ensure_bucket
-from dataprep.commands.options import json_option
+from dataprep.cloud.accounts import ROLES, account_email, ensure_account
+from dataprep.cloud.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, ensure_bucket
+from dataprep.cloud.gcloud import Gcloud
+from dataprep.cloud.placement import is_bucket
+from dataprep.cloud.region import region_of
+from dataprep.commands.options import COUNT, WHOLE, json_option
 from dataprep.commands.region_options import named_place, tpu_option
-from dataprep.commands.text import one_line
 from dataprep.errors import UsageError, VerificationError
-from dataprep.placement import is_bucket
-from dataprep.region import region_of
+from dataprep.messages import printable
 from dataprep.storage import open_storage
-from dataprep.tpu.fleet import Gcloud
 
 EPILOG = """\b
 Examples:
@@ -25,33 +25,52 @@ Examples:
   dataprep create-bucket gs://my-data --beside europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
-Exit codes: 0 created, or there as asked, 1 there and different, 2 usage, there in another place, or not permitted.
+Exit codes: 0 created, or existing as asked; 1 existing with other settings; 2 usage, existing in another place, or
+not permitted.
 """
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
 
 
 @click.command("create-bucket", epilog=EPILOG)
 @click.argument("url", metavar="gs://NAME")
-@click.option("--beside", metavar="ZONE", help="Zone or region in which it will be read.")
+@click.option("--beside", metavar="ZONE", help="Zone or region in which the bucket will be read.")
 @tpu_option
 @click.option(
     "--storage-class", type=click.Choice(STORAGE_CLASSES, case_sensitive=False), default="STANDARD", show_default=True,
-    help="Of new objects; all but STANDARD cost by the GiB whenever they are read.",
+    help="Class of new objects; reading any but STANDARD costs money for each GiB.",
 )  # fmt: skip
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="For the bill; may be repeated.")
-@click.option("--lifecycle-days", type=click.IntRange(min=1), help="Age at which objects are deleted, or moved.")
 @click.option(
-    "--lifecycle", type=click.Choice(LIFECYCLES), default="delete", show_default=True, help="What then happens."
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label that the bill shows; may be repeated."
 )
 @click.option(
-    "--soft-delete-days", type=int, default=7, show_default=True, help="To have deleted objects back; paid. 0: none."
+    "--lifecycle-days", type=COUNT, help="Age in days at which --lifecycle acts on an object.  [default: never]"
 )
-@click.option("--project", help="That pays. [default: of the credentials]")
 @click.option(
-    "--service-account", "account", metavar="NAME", help="Make one that may use this bucket and nothing else."
+    "--lifecycle",
+    type=click.Choice(LIFECYCLES),
+    default="delete",
+    show_default=True,
+    help="What happens to an object of that age.",
 )
-@click.option("--role", type=click.Choice(tuple(ROLES)), default="reader", show_default=True, help="Of that account.")
-@click.option("--dry-run", is_flag=True, help="Print what would be made, and the gcloud commands for the account.")
+@click.option(
+    "--soft-delete-days",
+    type=WHOLE,
+    default=7,
+    show_default=True,
+    help="Days for which deleted objects can be restored, and are paid for; 0: none.",
+)
+@click.option("--project", help="Project that pays.  [default: that of the credentials]")
+@click.option(
+    "--service-account", "account", metavar="NAME", help="Create an account that may use this bucket and nothing else."
+)
+@click.option(
+    "--role", type=click.Choice(tuple(ROLES)), default="reader", show_default=True, help="Rights of that account."
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be created, and the gcloud commands for the account; create nothing.",
+)
 @json_option
 def command(
     url: str,
@@ -70,8 +89,8 @@ def command(
 ) -> None:
     """Create a bucket in the region of a zone or a TPU, where reading it is free.
 
-    Rights are given on the bucket alone (uniform access), the public is kept out whatever rights are given, and uploads
-    that nobody finished are removed after a week. A bucket that stands already is compared, never changed.
+    Rights are given on the whole bucket (uniform access), the public is kept out whatever rights are given, and uploads
+    that were never finished are removed after a week. An existing bucket is compared, never changed.
     """
     place = named_place(beside, tpu)
     if place is None:
@@ -96,7 +115,7 @@ def command(
         _print(request, created=created, dry_run=dry_run)
     if differences:
         raise VerificationError(
-            f"gs://{request.name} stands already and differs: {one_line('; '.join(differences))}; change it with "
+            f"gs://{request.name} exists already and differs: {printable('; '.join(differences))}; change it with "
             "`gcloud storage buckets update`, or ask for what it is"
         )
     if account is not None and project is not None:
@@ -108,7 +127,7 @@ def command(
 
 
 def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
-    did = "would be created" if dry_run else "created" if created else "stands already as asked"
+    did = "would be created" if dry_run else "created" if created else "exists already as asked"
     click.echo(f"gs://{request.name} {did} in {request.location.lower()}, class {request.storage_class}")
     if not (created or dry_run):
         return
@@ -125,7 +144,7 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
 
 
 def _bucket_name(url: str) -> str:
-    """Raises UsageError where the URL is more, or less, than a bucket."""
+    """Return the name in a bucket's URL; raise UsageError where the URL names more than a bucket."""
     storage = open_storage(url if is_bucket(url) else f"gs://{url}")
     name = storage.url.partition("://")[2]
     if "/" in name:

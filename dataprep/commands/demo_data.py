@@ -1,4 +1,4 @@
-"""`dataprep demo-data`: small originals in the true archive layouts."""
+"""`dataprep demo-data`: small original files in the archive layouts of the real datasets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Literal
 
 import click
 
-from dataprep.commands.options import human_bytes, json_option
+from dataprep.commands.options import MOST_COUNT, MOST_SEED, json_option
 from dataprep.commands.progress import BuildProgress
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError
+from dataprep.messages import human_bytes
 
 DEFAULT_PORT = 8000
 
@@ -32,22 +33,29 @@ Examples:
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--images",
-    type=click.IntRange(min=20),
+    type=click.IntRange(20, MOST_COUNT),
     default=400,
     show_default=True,
-    help="Of the split train; val comes on top. Of laion, rows of the table.",
+    help="Images of the split train, to which val is added; for laion, rows of the table.",
 )
-@click.option("--odd", is_flag=True, help="Add the oddities of the real datasets: PNG, CMYK, truncated, …")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--serve", is_flag=True, help="laion: answer at the table's URLs, for this machine alone, until Ctrl-C.")
+@click.option(
+    "--odd", is_flag=True, help="Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …"
+)
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed of the crops.")
+@click.option(
+    "--serve", is_flag=True, help="laion: serve the images at the table's URLs, to this machine alone, until Ctrl-C."
+)
 @click.option(
     "--port",
     type=click.IntRange(min=0, max=65_535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="laion: of the URLs and of --serve; 0 takes a free one.",
+    help="laion: port in the URLs, and of --serve; 0: any free one.",
 )
-@click.option("--base-url", metavar="URL", help="laion: where DIRECTORY will be served, if not on this machine.")
+@click.option(
+    "--base-url", metavar="URL", help="laion: beginning of the URLs, if another machine will serve DIRECTORY."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be written and where, and write nothing.")
 @json_option
 def command(
     dataset: Literal["coco", "imagenet", "laion"],
@@ -58,16 +66,22 @@ def command(
     serve: bool,
     port: int,
     base_url: str | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Write original files of DATASET, made of real photographs, into DIRECTORY.
 
-    The photographs are those that scikit-image and scikit-learn ship; sizes and qualities follow ImageNet's. The
-    archives have the names and layouts of the real ones, so every command works on them, with --allow-partial
+    The photographs come with scikit-image and scikit-learn; sizes and qualities are distributed as ImageNet's. The
+    archives have the names and layouts of the real ones, so every command takes them; builds need --allow-partial,
     because the counts are not the published ones.
 
-    laion is a table of URLs and the images behind them, some rows odd; expected.json says what becomes of each.
+    laion is a table of URLs and the images behind them, some of which fail on purpose; expected.json says how each row
+    ends.
     """
+    if dry_run:
+        facts = {"dry_run": True, "dataset": dataset, "directory": str(directory), "images": images}
+        click.echo(json.dumps(facts) if as_json else f"{dataset}: {images:,} images would be written into {directory}")
+        return
     if dataset == "laion":
         if odd:
             raise UsageError("laion has its oddities always; leave --odd out")
@@ -91,7 +105,7 @@ def command(
 
 
 def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: str | None, as_json: bool) -> None:
-    from dataprep.laion.demo import demo_server
+    from dataprep.demo.web_table import demo_server
 
     with demo_server(directory, port) as server:  # first: the URLs have its port
         here = _loopback(server.server_port)
@@ -102,7 +116,7 @@ def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: s
 
 
 def _write_laion(directory: Path, images: int, seed: int, base_url: str, as_json: bool) -> None:
-    from dataprep.laion.demo import EXPECTED, TABLE, write_demo_laion
+    from dataprep.demo.web_table import EXPECTED, TABLE, write_demo_laion
 
     with BuildProgress(quiet=as_json) as progress:
         ends = write_demo_laion(directory, base_url, images, seed, partial(progress.reading, "photographs"))

@@ -1,4 +1,4 @@
-"""`dataprep diagnose`: what a training run waits for, what to do about it, and what that brings."""
+"""`dataprep diagnose`: what a training run waits for, what to change, and what that gains."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dataprep.commands.options import Bytes, json_option
+from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_option
 from dataprep.errors import UsageError
 
 if TYPE_CHECKING:
-    from loaders.devices import Device
-    from loaders.trial import Setup
+    from loaders.diagnosis.devices import Device
+    from loaders.diagnosis.observed_run import RunSetup
 
 EPILOG = """\b
 Examples:
@@ -27,42 +27,71 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-A simulated device takes so many images a second and no core: `simulated:RATE`, with `transfer=RATE`, `step-ms=MS` and
-`transfer-ms=MS` after commas where the way to it, a step or a transfer take time of their own.
+`simulated:RATE` stands for an accelerator that takes RATE images a second and uses no core of this machine. After
+commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and each
+transfer.
 """
 
 
 @click.command("diagnose", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--device", "device_name", required=True, metavar="DEVICE", help="xla, cuda, cpu or simulated:RATE.")
-@click.option("--model", help="Of train.models or torchvision, for a device that is not simulated.")
-@click.option("--split", default="train", show_default=True)
-@click.option("--batch-size", type=click.IntRange(1), default=128, show_default=True, help="Images of a step, here.")
-@click.option("--image-size", type=click.IntRange(1), default=224, show_default=True, help="Pixels of a side.")
-@click.option("--threads", type=click.IntRange(1), help="That decode. Default: one a core, at most 16.")
-@click.option("--processes", type=click.IntRange(0), default=0, show_default=True, help="That decode; 0: this one.")
-@click.option("--prefetch-batches", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--prefetch-bytes", type=Bytes(), default="1GiB", show_default=True)
-@click.option("--reads-in-flight", type=click.IntRange(1), help="Requests under way to a bucket. Default: 128.")
-@click.option("--cache-dir", type=click.Path(file_okay=False), help="Folder that keeps what a bucket gave.")
-@click.option("--decoder", type=click.Choice(["auto", "extension", "library"]), default="auto", show_default=True)
+@click.option(
+    "--device",
+    "device_name",
+    required=True,
+    metavar="DEVICE",
+    help="Device that trains: xla, cuda, cpu or simulated:RATE.",
+)
+@click.option("--model", help="Model of train.models or torchvision; every device but a simulated one needs it.")
+@click.option("--split", default="train", show_default=True, help="Split that is read.")
+@click.option("--batch-size", type=COUNT, default=128, show_default=True, help="Images in a step on this host.")
+@click.option(
+    "--image-size", type=COUNT, default=224, show_default=True, help="Sides of the cropped images, in pixels."
+)
+@click.option("--threads", type=COUNT, help="Threads that decode.  [default: one for each core, at most 16]")
+@click.option(
+    "--processes",
+    type=COUNT_OR_NONE,
+    default=0,
+    show_default=True,
+    help="Processes that decode; 0: the threads of this one.",
+)
+@click.option("--prefetch-batches", type=COUNT, default=3, show_default=True, help="Batches that are prepared ahead.")
+@click.option("--prefetch-bytes", type=Bytes(), default="1GiB", show_default=True, help="Memory for data read ahead.")
+@click.option("--reads-in-flight", type=COUNT, help="Requests to a bucket at the same time.  [default: 128]")
+@click.option("--cache-dir", type=click.Path(file_okay=False), help="Folder that keeps what was read from a bucket.")
+@click.option(
+    "--decoder",
+    type=click.Choice(["auto", "extension", "library"]),
+    default="auto",
+    show_default=True,
+    help="What decodes JPEGs: the compiled extension, or a library; auto: the extension where it was compiled.",
+)
 @click.option(
     "--interpolation",
     type=click.Choice(["bicubic", "bilinear", "bilinear-no-antialias"]),
     default="bicubic",
     show_default=True,
+    help="How crops are resized.",
 )
-@click.option("--transform", metavar="MODULE:NAME", help="Python function of (image_HWC, rng).")
+@click.option(
+    "--transform", metavar="MODULE:NAME", help="Python function of (image_HWC, rng) that changes every image."
+)
 @click.option(
     "--transfer-ahead",
-    type=click.IntRange(0),
+    type=COUNT_OR_NONE,
     default=2,
     show_default=True,
-    help="Batches sent to the device while it computes; 0: each step waits for its own.",
+    help="Batches sent ahead to the device while it computes; 0: each step waits for its own.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1), default=2.0, show_default=True, help="To watch the run.")
-@click.option("--apply", "apply_fix", is_flag=True, help="Try the best fix that needs no rebuild, and compare.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
+@click.option("--seconds", type=Finite(0.1), default=2.0, show_default=True, help="Time for which the run is watched.")
+@click.option(
+    "--apply",
+    "apply_fix",
+    is_flag=True,
+    help="Try the best change that needs no rebuild, and compare its rate with the prediction.",
+)
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option
 def command(
     url: str,
@@ -74,19 +103,19 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how a training run on the dataset at URL is fed, and name what limits it and the change that helps most.
+    """Find what limits a training run on the dataset at URL, and which change helps most.
 
-    The run is the loader with the settings given here and full training steps of the model, for some seconds; then
-    fetching, decoding, the transfer and the model are each measured alone, and with the changes that could help.
+    For some seconds the loader feeds full training steps of the model, with the settings given here. Then fetching,
+    decoding, the transfer and the model are measured alone, and again with each change that could help.
     """
     if html is not None:
-        from dataprep.page import require_report_packages
+        from dataprep.pages.page import require_report_packages
 
         require_report_packages()
     device = open_device(device_name, model, options["batch_size"], options["image_size"])
     from dataprep.commands.progress import ImageProgress
-    from loaders.diagnose import apply_best, diagnose
-    from loaders.findings import to_document
+    from loaders.diagnosis.diagnose import apply_best, diagnose
+    from loaders.diagnosis.findings import to_document
 
     setup = _setup(url, options)
     with ImageProgress(quiet=as_json) as progress:
@@ -95,8 +124,8 @@ def command(
             progress.step("the best fix, tried")
             found = apply_best(setup, device, found, seconds=seconds)
     if html is not None:
-        from dataprep.page import write_page
-        from loaders.report import diagnosis_page
+        from dataprep.pages.page import write_page
+        from loaders.report.page import diagnosis_page
 
         write_page(diagnosis_page(found), html)
     if as_json:
@@ -104,7 +133,7 @@ def command(
     else:
         from rich.console import Console
 
-        from loaders.report_text import diagnosis_text
+        from loaders.report.terminal import diagnosis_text
 
         Console(highlight=False).print(diagnosis_text(found))
         if html is not None:
@@ -112,12 +141,12 @@ def command(
 
 
 def open_device(name: str, model: str | None, batch_size: int, image_size: int) -> Device:
-    """The device of a command line, with the model on it.
+    """Open the device that a command line names, with the model on it.
 
     Raises:
         UsageError: No such device, or no model where one is needed.
     """
-    from loaders.devices import DEVICES, SIMULATED, parse_simulated
+    from loaders.diagnosis.devices import DEVICES, SIMULATED, parse_simulated
 
     if name.partition(":")[0] == SIMULATED:
         if model is not None:
@@ -127,21 +156,21 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
         raise UsageError(f"--device {name}: expected {', '.join(DEVICES[:-1])} or {SIMULATED}:IMAGES_PER_S")
     if model is None:
         raise UsageError(f"--device {name}: say which model it trains, e.g. --model resnet50 or mae_vit_base_patch16")
-    from train.workload import training_workload
+    from train.loops.workload import training_workload
 
     return training_workload(model, device=name, batch_size=batch_size, image_size=image_size)
 
 
-def _setup(url: str, options: dict[str, Any]) -> Setup:
+def _setup(url: str, options: dict[str, Any]) -> RunSetup:
     from loaders.config import LoaderConfig
-    from loaders.trial import Setup
+    from loaders.diagnosis.observed_run import RunSetup
 
     transform = options.pop("transform")
     ahead, split = options.pop("transfer_ahead"), options.pop("split")
     config = LoaderConfig(transform=None if transform is None else _function(transform), **options)
     if split != "train":
         config = replace(config, shuffle=False, augment=False)
-    return Setup(url=url, split=split, config=config, transfer_ahead=ahead)
+    return RunSetup(url=url, split=split, config=config, transfer_ahead=ahead)
 
 
 def _function(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""`dataprep inspect`: what a dataset holds, on a terminal or as one HTML file."""
+"""`dataprep inspect`: the contents of a dataset, on a terminal or as one HTML file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
-from dataprep.commands.options import human_bytes, json_option
-from dataprep.commands.text import one_line
-from dataprep.contact_sheet import contact_sheet
-from dataprep.histograms import Histogram
-from dataprep.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset, readable_manifest
-from dataprep.page import require_report_packages, write_page
+from dataprep.commands.options import json_option
+from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.inspection.histograms import Histogram
+from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
+from dataprep.messages import human_bytes, printable
+from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
 EPILOG = """\b
@@ -33,13 +34,14 @@ _PIPED_COLUMNS = 120
 
 @click.command("inspect", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--split", help="Only this split.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page, too.")
+@click.option("--split", help="Show this split only.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option
 def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
-    """Show what the dataset at URL holds: counts, classes, sizes and aspects, repairs and rejections.
+    """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, repairs and rejections.
 
-    Only the manifest and the index are read; with --html 48 images of each split as well, for a contact sheet.
+    Only the manifest and the index are read. With --html, 48 images of each split are read as well, for a
+    contact sheet.
     """
     if html is not None:
         require_report_packages()
@@ -112,15 +114,15 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         console.print(_facts(failures, indent=4))
     for trouble in split.troubles:
         console.print()
-        console.print(Text(one_line(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
+        console.print(Text(printable(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
         console.print(_facts({event.key: event.detail for event in trouble.examples}, indent=4))
 
 
 def _facts(facts: dict[str, str], indent: int = 2) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        label = Text(" " * indent + one_line(name), style="dim", overflow="fold")
-        table.add_row(label, Text(one_line(value), overflow="fold"))
+        label = Text(" " * indent + printable(name), style="dim", overflow="fold")
+        table.add_row(label, Text(printable(value), overflow="fold"))
     return table
 
 

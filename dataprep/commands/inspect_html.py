@@ -6,11 +6,12 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dataprep.commands.options import human_bytes
-from dataprep.contact_sheet import Picture
-from dataprep.inspect import Inspection, SplitInspection
-from dataprep.page import render_page
-from dataprep.plots import bar_plot, class_plot
+from dataprep.inspection.contact_sheet import Picture
+from dataprep.inspection.histograms import Histogram
+from dataprep.inspection.inspect import Inspection, SplitInspection
+from dataprep.messages import human_bytes
+from dataprep.pages.charts import area_chart, histogram_bins
+from dataprep.pages.page import render_page
 
 TEMPLATE = "inspect.html.j2"
 
@@ -67,25 +68,29 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
 
 
 def _plots(split: SplitInspection) -> list[dict[str, Any]]:
-    """Title, drawing and caption of each; drawings hold numbers and our own labels alone, so they are not escaped."""
-    from markupsafe import Markup
-
+    """Title, chart and caption of each plot; `wide` marks the one that takes two columns."""
     plots: list[dict[str, Any]] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
-    for title, spread, histogram in sides:
+    for title, spread, counted in sides:
         if spread is not None:
             caption = f"{spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
-            plots.append({"title": title, "svg": Markup(bar_plot(title, histogram)), "caption": caption})
+            plots.append(_histogram(title, counted, caption))
     if split.width is not None:
-        title, caption = "Aspect, width to height", "as stored; an EXIF orientation is not applied"
-        plots.append({"title": title, "svg": Markup(bar_plot(title, split.aspects)), "caption": caption})
-    title, caption = "Bytes of an image", " to ".join(human_bytes(extreme) for extreme in split.image_bytes_extremes)
-    plots.append({"title": title, "svg": Markup(bar_plot(title, split.sizes)), "caption": caption})
+        caption = "as stored; an EXIF orientation is not applied"
+        plots.append(_histogram("Aspect, width to height", split.aspects, caption))
+    extremes = " to ".join(human_bytes(extreme) for extreme in split.image_bytes_extremes)
+    plots.append(_histogram("Bytes of an image", split.sizes, extremes))
     if split.classes is not None:
-        title, caption = "Images of a class", class_caption(split)
-        svg = Markup(class_plot(title, split.classes.counts))
-        plots.append({"title": title, "svg": svg, "caption": caption, "wide": True})
+        counts = split.classes.counts
+        highest = 1.06 * max(1, *counts, 1)  # a little air above the largest class
+        chart = area_chart("Images of every class", range(len(counts) + 1), [counts], highest, whole=True)
+        caption = f"the largest class first; {class_caption(split)}"
+        plots.append({"title": "Images of a class", "chart": chart, "caption": caption, "wide": True})
     return plots
+
+
+def _histogram(title: str, counted: Histogram, caption: str) -> dict[str, Any]:
+    return {"title": title, "bins": histogram_bins(counted.labels, counted.counts), "caption": caption}
 
 
 def class_caption(split: SplitInspection) -> str:

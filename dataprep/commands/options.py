@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
-from dataprep.cpu import available_cores
+from dataprep.host.cpu import available_cores
+from dataprep.host.heartbeat import STALL_S
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_MAX_STALL_MINUTES = 60 * 24 * 366.0
+MOST_COUNT = 2**31 - 1
+"""Largest count that an option takes: more threads, images or pixels than there are anywhere."""
+
+
+class Whole(click.IntRange):
+    """A whole number; help shows its lower bound alone, because no sensible value reaches the upper one."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = click.INT.convert(value, param, ctx)
+        if (self.min is not None and number < self.min) or (self.max is not None and number > self.max):
+            self.fail(f"{number} is not in the range {super()._describe_range()}.", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None else f"x>={self.min}"
+
+
+COUNT, COUNT_OR_NONE = Whole(1, MOST_COUNT), Whole(0, MOST_COUNT)
+WHOLE = Whole(max=MOST_COUNT)
+"""Whole number whose lower bound depends on other options, so that the code which takes it checks it."""
+MOST_SEED = 2**64 - 1
+SEED = Whole(max=MOST_SEED)
+MOST_BYTES = 2.0**63
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -23,23 +54,43 @@ class Bytes(click.ParamType[int]):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(value).lower())
         if match is None or match[2] not in _UNITS:
             self.fail(f"got {value!r}, expected a size such as 256MiB, 1GB or 1048576", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2]])
+        size = float(match[1]) * _UNITS[match[2]]
+        if size > MOST_BYTES:
+            self.fail(f"got {value!r}, expected 8 EiB at most", param, ctx)
+        return int(size)
 
 
-def human_bytes(count: float) -> str:
-    """`262.1 MB`: decimal units, as disks and networks are sold."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+class Finite(click.FloatRange):
+    """A number within a range. `nan` and infinity, which comparisons let pass, are refused."""
+
+    name = "number"
+
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"got {value!r}, expected a finite number", param, ctx)
+        return number
 
 
 workers_option = click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=available_cores,
     show_default="cores of this machine",
-    help="Processes.",
+    help="Number of worker processes.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+
+
+def stall_option(what: str) -> Callable[[Command], Command]:
+    """Return the option for the limit on time without progress; `what` is its help."""
+    kind = Finite(0, _MAX_STALL_MINUTES, min_open=True)
+    return click.option("--stall-minutes", type=kind, default=STALL_S / 60, show_default=True, help=what)
+
+
+workers_stall_option = stall_option(
+    "Minutes without progress after which a worker is killed and its shard is tried again."
+)

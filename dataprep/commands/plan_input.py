@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.accelerators import Accelerator, parse_accelerator
-from dataprep.commands.options import Bytes, human_bytes, json_option
+from dataprep.cloud.accelerators import Accelerator, parse_accelerator
+from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.errors import UndecidedError, UsageError
+from dataprep.messages import human_bytes
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
-    from loaders.capacity import CapacityPlan, ImageCost, Pod, StoredImages
+    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages
 
 EPILOG = """\b
 Examples:
@@ -32,7 +33,7 @@ Examples:
   dataprep plan-input --accelerator tpu7x-2x2x4 --model vit_large --images-per-s 60000 \\
     --measured bench.json --json | jq .plan.verdict
 
-Exit codes: 0 fed, 1 input-bound, 2 usage or input, 3 cannot tell.
+Exit codes: 0 fed, 1 input-bound, 2 usage or input, 3 undecided.
 """
 SCHEMA_VERSION = 1
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
@@ -40,17 +41,17 @@ _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain
 _STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
 """Shorter side, pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
 _BLOCK_BYTES = 2 * 2**20
-"""What our loader asks a bucket for at once."""
+"""Bytes that the loader asks a bucket for in one request."""
 _FIRST_REQUESTS_PER_S = 5_000
-"""What a bucket serves before it has grown; Cloud Storage's page on quotas, read 2026-11-21."""
+"""Requests a second that a new bucket serves, from Cloud Storage's page on quotas of 2026-11-21."""
 _INTERPRETER_CORES = 16
-"""That one interpreter hands out work for; docs/loaders.md."""
+"""Cores for which one interpreter hands out work fast enough (docs/loaders.md)."""
 _PIPED_COLUMNS = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Options:
-    """As they were given; what is None was not."""
+    """The command's options; None where one was not given."""
 
     accelerator: str
     model: str | None
@@ -75,46 +76,71 @@ class _Options:
     bucket_gbps: float | None
 
 
-_ABOVE_0 = click.FloatRange(min=0, min_open=True)
-_AT_LEAST_1 = click.IntRange(min=1)
-_SHARE = click.FloatRange(min=0, min_open=True, max=1)
+_ABOVE_0 = Finite(min=0, min_open=True)
+_AT_LEAST_1 = COUNT
+_SHARE = Finite(min=0, min_open=True, max=1)
 
 
 @click.command("plan-input", epilog=EPILOG)
-@click.option("--accelerator", required=True, metavar="TYPE", help="v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4, …")
-@click.option("--model", metavar="NAME", help="Gives the image size of the model's recipe.")
-@click.option("--images-per-s", type=_ABOVE_0, help="What the accelerator takes, all hosts together.")
-@click.option("--step-ms", type=_ABOVE_0, help="Time of a step with data at hand, instead of --images-per-s.")
-@click.option("--global-batch", type=_AT_LEAST_1, help="Images of a step over all hosts, with --step-ms.")
-@click.option("--image-size", type=_AT_LEAST_1, help="Pixels of a side, instead of the model's.")
-@click.option("--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True)
-@click.option("--dataset-bytes", type=Bytes(), help="Stored images of another dataset.")
-@click.option("--bytes-per-image", type=_AT_LEAST_1, help="Stored, mean.")
-@click.option("--stored-side", type=_AT_LEAST_1, help="Shorter side of the stored images, pixels, mean.")
 @click.option(
-    "--resize", type=_AT_LEAST_1, metavar="PIXELS", help="What if: this shorter side. [default: 8/7 of a side]"
+    "--accelerator", required=True, metavar="TYPE", help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4."
 )
-@click.option("--loader", type=click.Choice(_LOADERS), default="dataprep", show_default=True)
-@click.option("--workers", type=_AT_LEAST_1, help="Processes of the loader on a host. [default: all cores]")
+@click.option("--model", metavar="NAME", help="Model, from whose recipe the image size is taken.")
+@click.option("--images-per-s", type=_ABOVE_0, help="Images a second that the accelerator takes on all hosts together.")
+@click.option("--step-ms", type=_ABOVE_0, help="Time of a step whose data are ready, instead of --images-per-s.")
+@click.option("--global-batch", type=_AT_LEAST_1, help="Images in a step on all hosts together; with --step-ms.")
+@click.option("--image-size", type=_AT_LEAST_1, help="Sides of the cropped images, in pixels, instead of the model's.")
+@click.option(
+    "--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True,
+    help="Dataset whose sizes are taken.",
+)  # fmt: skip
+@click.option("--dataset-bytes", type=Bytes(), help="Size of another dataset's stored images.")
+@click.option("--bytes-per-image", type=_AT_LEAST_1, help="Mean size of a stored image.")
+@click.option("--stored-side", type=_AT_LEAST_1, help="Mean shorter side of the stored images, in pixels.")
+@click.option(
+    "--resize",
+    type=_AT_LEAST_1,
+    metavar="PIXELS",
+    help="Shorter side for the question what a resize at build time would change.  [default: 8/7 of --image-size]",
+)
+@click.option(
+    "--loader", type=click.Choice(_LOADERS), default="dataprep", show_default=True, help="Loader that is used."
+)
+@click.option("--workers", type=_AT_LEAST_1, help="Processes of the loader on a host.  [default: one for each core]")
 @click.option(
     "--measured",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON of dataprep bench or diagnose: CPU time and bytes of an image from there.",
+    help="JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
 )
-@click.option("--cpu-ms-per-image", type=_ABOVE_0, help="On one core, instead of the measured figures.")
-@click.option("--serial-ms-per-image", type=click.FloatRange(min=0), default=0.0, help="In a stage of a single thread.")
-@click.option("--vcpus", type=_AT_LEAST_1, help="Of a host, instead of the table's.")
-@click.option("--vcpu-speed", type=_ABOVE_0, help="Of a vCPU beside a core where CPU ms were measured. [default: 0.6]")
-@click.option("--usable-share", type=_SHARE, help="Of vCPUs and promised network, for input. [default: 0.8]")
-@click.option("--host-gbps", type=_ABOVE_0, help="Gbit/s that a host was seen to read; counts in full.")
-@click.option("--bucket-gbps", type=_ABOVE_0, help="Gbit/s that the bucket gives to all hosts together.")
+@click.option(
+    "--cpu-ms-per-image", type=_ABOVE_0, help="CPU time of an image on one core, instead of the measured figures."
+)
+@click.option(
+    "--serial-ms-per-image",
+    type=Finite(min=0),
+    default=0.0,
+    help="Time that an image takes in a stage of a single thread.",
+)
+@click.option("--vcpus", type=_AT_LEAST_1, help="vCPUs of a host, instead of the table's number.")
+@click.option(
+    "--vcpu-speed",
+    type=_ABOVE_0,
+    help="Speed of a vCPU, as a share of the core on which CPU time was measured.  [default: 0.6]",
+)
+@click.option(
+    "--usable-share",
+    type=_SHARE,
+    help="Share of vCPUs and of the published bandwidth that input may use.  [default: 0.8]",
+)
+@click.option("--host-gbps", type=_ABOVE_0, help="Measured bandwidth of a host, in Gbit/s; all of it is counted.")
+@click.option("--bucket-gbps", type=_ABOVE_0, help="Bandwidth of the bucket for all hosts together, in Gbit/s.")
 @json_option
 @click.pass_context
 def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
-    """Compare what an accelerator asks of its hosts with what they have: cores, network, bucket.
+    """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
 
-    Costs of an image are our own measurements unless yours are given. How many images/s the accelerator takes is what
-    `dataprep diagnose` measures on one host: multiply by the number of hosts.
+    The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
+    one host how many images a second the accelerator takes; multiply that by the number of hosts.
     """
     options = _Options(**given)
     found = _plan(options)
@@ -127,7 +153,7 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """A plan and what it was made of."""
+    """A plan, and the figures from which it was made."""
 
     accelerator: Accelerator
     pod: Pod
@@ -140,12 +166,12 @@ class _Found:
 
     @property
     def sentence(self) -> str:
-        from loaders.capacity import verdict_sentence
+        from loaders.capacity.plan import verdict_sentence
 
         return verdict_sentence(self.plan, self.accelerator.name)
 
     def document(self) -> dict[str, Any]:
-        """JSON values; docs/capacity.md describes them."""
+        """Return the plan as JSON values, which docs/capacity.md describes."""
         accelerator = self.accelerator
         return {
             "schema_version": SCHEMA_VERSION,
@@ -163,7 +189,7 @@ class _Found:
 
 
 def _plan(options: _Options) -> _Found:
-    from loaders.capacity import StoredImages, plan_capacity
+    from loaders.capacity.plan import StoredImages, plan_capacity
 
     accelerator = parse_accelerator(options.accelerator)
     images_per_s = _images_per_s(options)
@@ -215,7 +241,7 @@ def _images_per_s(options: _Options) -> float:
 
 
 def _image_size(options: _Options) -> int:
-    """Models with a decoder in their name are those for long sequences, at 448 pixels."""
+    """Return the image size; names of models for long sequences, at 448 pixels, tell their decoder."""
     if options.image_size is not None:
         return options.image_size
     model = (options.model or "").lower()
@@ -227,8 +253,8 @@ def _image_size(options: _Options) -> int:
 
 
 def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[ImageCost, dict[str, ImageCost], str]:
-    """Of the chosen loader; of the others, as far as they are known; and where the figures are from."""
-    from loaders.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
+    """Return the chosen loader's cost, those of other loaders as far as they are known, and where they are from."""
+    from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
     bytes_per_image = options.bytes_per_image or bytes_per_image
     if options.measured is not None:
@@ -266,7 +292,7 @@ def _document(path: Path) -> Any:
 
 
 def _pod(options: _Options, accelerator: Accelerator) -> Pod:
-    from loaders.capacity import USABLE_SHARE, VCPU_SPEED, Pod
+    from loaders.capacity.plan import USABLE_SHARE, VCPU_SPEED, Pod
 
     machine = accelerator.machine
     return Pod(
@@ -343,7 +369,7 @@ def _bucket(bytes_per_s: float, pod: Pod) -> str:
 
 
 def _resources(plan: CapacityPlan) -> Table:
-    table = Table(title="Of one host; the bucket's is of all hosts", title_justify="left", box=None, padding=(0, 2))
+    table = Table(title="One host; the bucket is shared by all hosts", title_justify="left", box=None, padding=(0, 2))
     table.add_column("")
     for name in ("needed", "there", "headroom"):
         table.add_column(name, justify="right")

@@ -1,36 +1,50 @@
-"""What a person sees on stderr while something long runs; nothing where stderr is no terminal but lines."""
+"""Shows progress on stderr: a bar on a terminal, and lines where stderr is a file."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
 
-from dataprep.commands.options import human_bytes
-from dataprep.plan import Plan
-from dataprep.records import ShardReceipt
+from dataprep.build.plan import Plan
+from dataprep.dataset.records import ShardReceipt
+from dataprep.errors import StorageError
+from dataprep.host.heartbeat import STALL_S, beat, minutes, watched
+from dataprep.messages import human_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_S = 30
-"""Between progress lines where stderr is a file."""
+"""Seconds between two lines of progress where stderr is a file."""
 _MB = 10**6
 
 
 class ImageProgress:
-    """A bar over images with rate, bytes and time left."""
+    """A bar over images with rate, bytes and time left.
+
+    Args:
+        quiet: Print only warnings.
+        stall_s: Time without progress of the thread that enters the block, after which the whole process ends with an
+            error, because a read that hangs cannot be called back. None: there is no limit.
+    """
 
     _unit = "images"
 
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
         self._quiet = quiet
+        self._is_watched = stall_s is not None
+        self.stall_s = STALL_S if stall_s is None else stall_s
+        self._watch = ExitStack()
+        self._doing = "starting"
         self._bar = _bar() if sys.stderr.isatty() and not quiet else None
         self._task: TaskID | None = None
         self._what = ""
@@ -40,41 +54,51 @@ class ImageProgress:
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
+        if self._is_watched:
+            self._watch.enter_context(watched(self.stall_s, self._stands_still, self._give_up))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.close()
         self.stop()
 
     def stop(self) -> None:
-        """Take the bar away; what follows is the result."""
+        """Remove the bar, before the result is printed."""
         if self._bar is not None:
             self._bar.stop()
 
     def log(self, line: str) -> None:
-        """One line that stays."""
+        """Print a line that stays."""
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
         elif not self._quiet:
             click.echo(line, err=True)
 
+    def warn(self, line: str) -> None:
+        """Print a warning that stays, even where other lines are not wanted."""
+        if self._bar is not None:
+            self.log(line)
+        else:
+            click.echo(f"dataprep: warning: {line}", err=True)
+
     def step(self, what: str) -> None:
-        """Something of unknown length is under way."""
+        """Show that something of unknown length has begun."""
         self._show(what, None, None, "")
 
     def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """This much of an original archive was walked or hashed."""
+        """Show how much of an original archive has been listed or hashed."""
         self._show(f"reading {name}", done_bytes, total_bytes, "")
 
     def begin(self, what: str, images: int) -> None:
-        """So many images are to be worked on from now."""
+        """Begin to count images, of which there are `images`."""
         self._what, self._images = what, images
         self._started_s = self._line_s = time.monotonic()
         self._show(what, 0, images, "")
 
     def advance(self, images: int, num_bytes: int) -> None:
-        """These are done."""
+        """Count images as done."""
         self._done += images
         self._bytes += num_bytes
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
@@ -89,7 +113,24 @@ class ImageProgress:
     def _rate(self, elapsed_s: float) -> str:
         return f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
 
+    def _stands_still(self, idle_s: float) -> None:
+        self.warn(
+            f"{self._doing}: nothing was read or written for {minutes(idle_s)}; this ends after "
+            f"{minutes(self.stall_s)} (--stall-minutes)"
+        )
+
+    def _give_up(self, idle_s: float) -> None:
+        """End the process, from the watching thread. Unfinished work stays as after a kill, and a rerun goes on."""
+        self.stop()
+        click.echo(
+            f"dataprep: {self._doing}: nothing was read or written for {minutes(idle_s)} (--stall-minutes); look "
+            "whether the disk, network or bucket answers, and run the same command again",
+            err=True,
+        )
+        os._exit(StorageError.exit_code)
+
     def _show(self, what: str, done: int | None, total: int | None, rate: str) -> None:
+        self._doing = what
         if self._bar is None:
             return
         if self._task is None:
@@ -121,7 +162,7 @@ def _bar() -> Progress:
 
 
 class BuildProgress(ImageProgress):
-    """What `dataprep.driver` tells of a build."""
+    """Shows the progress that `dataprep.build.driver` reports."""
 
     def enumerating(self, split: str) -> None:
         self.step(f"listing the originals of {split}")
@@ -130,10 +171,15 @@ class BuildProgress(ImageProgress):
         self.shards([count for split in plan.splits for count in split.shard_samples], done)
 
     def shards(self, samples: Sequence[int], done: set[int]) -> None:
-        """So many samples have the shards; these stand already."""
+        """Begin to build shards.
+
+        Args:
+            samples: Number of samples in each shard.
+            done: Numbers of the shards that exist already.
+        """
         self._shard_samples = samples
         if done:
-            self.log(f"going on: {len(done)} of {len(samples)} shards stand already")
+            self.log(f"going on: {len(done)} of {len(samples)} shards exist already")
         missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
         self.begin("building", sum(missing))
 
@@ -145,12 +191,12 @@ class BuildProgress(ImageProgress):
 
 
 class LaionProgress(BuildProgress):
-    """The same of a table of URLs: of its rows not all become images."""
+    """Shows the progress of a build from a table of URLs, not all of whose rows become images."""
 
     _unit = "rows"
 
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
+        super().__init__(quiet=quiet, stall_s=stall_s)
         self._reasons: Counter[str] = Counter()
 
     def shard_done(self, receipt: ShardReceipt) -> None:
@@ -159,7 +205,7 @@ class LaionProgress(BuildProgress):
         super().shard_done(receipt)
 
     def _rate(self, elapsed_s: float) -> str:
-        """`310 rows/s, 245 images/s, 4.1 MB/s, 79 % came; http 404 9 %, timeout 4 %`."""
+        """Write rates as `310 rows/s, 245 images/s, 4.1 MB/s, 79 % came; http 404 9 %, timeout 4 %`."""
         rows = max(1, self._done)
         came, failures = self._reasons["success"], self._reasons - Counter(success=self._reasons["success"])
         rate = (
@@ -171,7 +217,7 @@ class LaionProgress(BuildProgress):
 
 
 class VerifyProgress(ImageProgress):
-    """What `dataprep.verify` tells of a verification."""
+    """Shows the progress that `dataprep.verify.run` reports."""
 
     def started(self, samples: int) -> None:
         self.begin("verifying", samples)
@@ -181,15 +227,15 @@ class VerifyProgress(ImageProgress):
 
 
 class CopyProgress(ImageProgress):
-    """What `dataprep.replicate` tells of copies; a bar over megabytes. Many threads report."""
+    """Shows the progress that `dataprep.cloud.replicate` reports from many threads, as a bar over megabytes."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        super().__init__(quiet=quiet)
+    def __init__(self, *, quiet: bool, stall_s: float | None = None) -> None:
+        super().__init__(quiet=quiet, stall_s=stall_s)
         self._lock = threading.Lock()
         self._objects = self._total_bytes = 0
 
     def copying(self, target: str, objects: int, num_bytes: int) -> None:
-        """So much is to be copied to one place from now."""
+        """Begin to copy to one place."""
         self._what, self._objects = f"copying to {target} (MB)", objects
         self._total_bytes = num_bytes
         self._done = self._bytes = 0
@@ -197,7 +243,8 @@ class CopyProgress(ImageProgress):
         self._show(self._what, 0, num_bytes // _MB, "")
 
     def copied(self, objects: int, num_bytes: int) -> None:
-        """These are done."""
+        """Count objects and bytes as copied."""
+        beat()
         with self._lock:
             self._done += objects
             self._bytes += num_bytes

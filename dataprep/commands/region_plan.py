@@ -1,42 +1,39 @@
-"""What a build's buckets cost, for `--dry-run`."""
+"""Costs of a build's buckets, for `--dry-run`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from dataprep.build.plan import Plan
+from dataprep.build.recipe import recipe_of
+from dataprep.build.request import BuildRequest
+from dataprep.build.traffic import Traffic
+from dataprep.cloud.cost import Amount, Cost, reading_cost, writing_cost
+from dataprep.cloud.machine import this_zone
+from dataprep.cloud.placement import Placement, is_bucket, placement_of
+from dataprep.cloud.prices import published_prices
 from dataprep.commands.region_options import runs_here, usd
-from dataprep.cost import Amount, Cost, reading_cost, writing_cost
-from dataprep.driver import BuildRequest
-from dataprep.formats import FORMATS
-from dataprep.machine import this_zone
-from dataprep.placement import Placement, is_bucket, placement_of
-from dataprep.plan import Plan
-from dataprep.prices import published_prices
-from dataprep.traffic import Traffic, fetched_traffic, output_traffic, source_traffic
-
-# dataset_info.json, features.json and the class names, of the formats that have them.
-_METADATA_FILES = {"tfrecord": 3}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedBucket:
-    """One bucket that a build reads or writes."""
+    """A bucket that a build reads or writes."""
 
     role: str
-    """`output` or `source`."""
+    """Either `output` or `source`."""
     url: str
     where: str | None
-    """Who reads it: the training of the output, the build of the source."""
+    """Zone or region of the reader: the training reads the output, and the build the source."""
     verdict: str
     usd_per_gib: float | None
     reason: str
     traffic: Traffic
     cost: Cost | None
-    """Of this build, in USD; None where a price is not known."""
+    """Cost of this build, in USD; None where a price is not known."""
 
     @property
     def line(self) -> str:
-        """For people."""
+        """Describe the bucket for people."""
         verb, what = ("writing", "it") if self.role == "output" else ("reading", "it once")
         cost = f" and costs {usd(self.cost.total)}" if self.cost else ", at a cost that is not known"
         requests = self.traffic.inserts + self.traffic.gets
@@ -45,14 +42,14 @@ class PlannedBucket:
         )
 
     def document(self) -> dict[str, object]:
-        """As JSON values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
 def planned_buckets(
     plan: Plan, request: BuildRequest, *, reader: str | None, builder: str | None, runner: str, workers: int
 ) -> list[PlannedBucket]:
-    """The output and the source, where they are in buckets.
+    """Return the output and the source, if they are in buckets.
 
     Args:
         reader: Zone or region in which the output will be read; None: this machine's.
@@ -68,23 +65,15 @@ def planned_buckets(
 
 
 def _output(plan: Plan, found: Placement, workers: int) -> PlannedBucket:
-    traffic, cost = _output_traffic(plan, workers), None
+    traffic, cost = recipe_of(plan.options.dataset).output_traffic(plan, workers=workers), None
     if found.bucket is not None:
         prices = published_prices()
         cost = writing_cost(traffic.inserts, traffic.gets, found.bucket, traffic.num_bytes, prices)
     return _planned("output", found, traffic, cost)
 
 
-def _output_traffic(plan: Plan, workers: int) -> Traffic:
-    name = plan.options.format
-    files = _METADATA_FILES.get(name, 0) - (name == "tfrecord" and not plan.classes)
-    if plan.laion is not None:
-        return fetched_traffic(plan, metadata_files=files)
-    return output_traffic(plan, metadata_files=files, is_folder=FORMATS[name] is None, workers=workers)
-
-
 def _source(plan: Plan, found: Placement) -> PlannedBucket:
-    traffic, cost = source_traffic(plan), None
+    traffic, cost = recipe_of(plan.options.dataset).source_traffic(plan), None
     if found.bucket is not None:
         storage_class = (found.bucket.storage_class or "standard").lower()
         amount = Amount(storage_class=storage_class, num_bytes=traffic.num_bytes, objects=0, gets=traffic.gets)

@@ -1,4 +1,4 @@
-"""What `dataprep check-region` finds out about one URL: verdict, costs, and what to do."""
+"""Finds out about one URL what `dataprep check-region` prints: the verdict, costs, and what to do."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dataprep.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
+from dataprep.cloud.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
+from dataprep.cloud.placement import Placement, is_bucket, nearer_copy, placement_of
+from dataprep.cloud.prices import Prices
+from dataprep.cloud.region import PAID, Verdict
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import Manifest
+from dataprep.dataset.replicas import Replica
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
-from dataprep.manifest import read_manifest
-from dataprep.placement import Placement, is_bucket, placement_of
-from dataprep.prices import Prices
-from dataprep.records import Manifest
-from dataprep.region import PAID, Verdict
-from dataprep.replicas import Replica, nearer_copy
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import StoredObject, stored_objects
 
 READ_BYTES = 2 * 2**20
-"""Of one request for data that are no dataset of ours; the loaders' own size."""
+"""Bytes of a request for data that are no dataset of dataprep: the loaders' own size of a request."""
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """How often the data are read."""
+    """How often, and by how many hosts, the data are read."""
 
     epochs: int = 1
     hosts: int = 1
     hosts_read_all: bool = False
-    """Every host reads all of it, instead of its share."""
+    """Whether every host reads all data instead of its share."""
     split: str | None = None
 
 
@@ -38,9 +38,9 @@ class Reading:
     """One pass over the data."""
 
     amounts: tuple[Amount, ...]
-    """By storage class, of all that is read."""
+    """Amounts that are read, by storage class."""
     passes: int
-    """Of an epoch."""
+    """Number of passes in an epoch."""
     is_dataset: bool
 
     @property
@@ -54,11 +54,11 @@ class Reading:
 
 @dataclass(kw_only=True, slots=True)
 class RegionReport:
-    """All about one URL; costs are None where something needed is not known, and the notes say what."""
+    """Findings about one URL; a cost is None where something is not known, and the notes say what."""
 
     placement: Placement
     copy_of: str | None = None
-    """The URL that was given, where a copy of it is judged."""
+    """URL that was given, where a copy of it is judged; None otherwise."""
     reading: Reading | None = None
     one_pass: Cost | None = None
     training: Cost | None = None
@@ -69,12 +69,14 @@ class RegionReport:
 
 
 def examine(url: str, where: str | None, training: Training, prices: Prices, *, replicas: bool = False) -> RegionReport:
-    """Find out all about one URL.
+    """Examine one URL.
 
     Args:
         url: gs://bucket, gs://bucket/prefix, or a bucket's name alone.
         where: The reader's zone or region; None where it is not known.
-        replicas: Of the copy that costs the reader least, where there is a nearer one.
+        training: How often the data are read.
+        prices: What is charged.
+        replicas: Examine instead the copy that costs the reader least, if one is nearer.
 
     Raises:
         UsageError: The URL names no bucket.
@@ -107,7 +109,7 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
 
 
 def _advise(report: RegionReport, storage: Storage, where: str, training: Training, prices: Prices) -> None:
-    """The nearest copy that there is, or what a new one costs."""
+    """Add the nearest existing copy to a report, or the cost of a new one."""
     bucket, reading = report.placement.bucket, report.reading
     if bucket is None or reading is None or report.one_pass is None:
         return
@@ -136,7 +138,7 @@ def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
 def _reading(
     storage: Storage, manifest: Manifest | None, training: Training, default_class: str | None, notes: list[str]
 ) -> Reading | None:
-    """What a pass reads; None where nobody says how much there is."""
+    """Return what a pass reads; None where it is not known how much there is."""
     bucket, _, prefix = storage.url.partition("://")[2].partition("/")
     if manifest is None and not prefix:
         notes.append("no cost: name a dataset or a prefix of the bucket")
@@ -161,9 +163,9 @@ def _reading(
 def _dataset_reading(
     storage: Storage, manifest: Manifest, training: Training, objects: list[StoredObject], notes: list[str]
 ) -> Reading:
-    """A loader's pass over one split, shared among the classes as the split's objects are."""
+    """Return a loader's pass over one split, divided among storage classes as the split's objects are."""
+    from loaders.capacity.traffic import PassTraffic, pass_traffic
     from loaders.dataset import open_dataset
-    from loaders.traffic import PassTraffic, pass_traffic
 
     names = [split.name for split in manifest.splits]
     dataset = open_dataset(storage.url, training.split or ("train" if "train" in names else names[0]), "off")
@@ -203,5 +205,5 @@ def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amou
 
 
 def gib(num_bytes: float) -> str:
-    """As Cloud Storage bills: 2^30 bytes."""
+    """Write bytes in GiB of 2^30 bytes, by which Cloud Storage bills."""
     return f"{num_bytes / GIB:,.2f} GiB"

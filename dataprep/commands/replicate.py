@@ -9,16 +9,17 @@ from pathlib import Path
 
 import click
 
-from dataprep.commands.options import human_bytes, json_option
+from dataprep.build.finished import shape_faults
+from dataprep.cloud.placement import guard, is_bucket
+from dataprep.cloud.prices import published_prices, read_prices
+from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy, record_copies
+from dataprep.commands.options import Finite, json_option, stall_option
 from dataprep.commands.progress import CopyProgress
 from dataprep.commands.region_options import region_policy_option, usd
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
-from dataprep.commands.text import one_line
+from dataprep.dataset.replicas import Replica
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.placement import guard, is_bucket
-from dataprep.prices import published_prices, read_prices
-from dataprep.replicas import Replica
-from dataprep.replicate import copy_dataset, dataset_phases, plan_copy, record_copies
+from dataprep.messages import human_bytes, printable
 from dataprep.storage import open_storage
 
 EPILOG = """\b
@@ -29,22 +30,37 @@ Examples:
   dataprep verify gs://bucket-eu/imagenet --replicas
 
 \b
-Exit codes: 0 all copies stand, 1 one does not, 2 usage, no dataset, or too dear, 3 --max-usd and no price is known.
-Between buckets Cloud Storage copies by itself; from or to a disk the bytes pass through this machine.
+Exit codes: 0 all copies are whole, 1 a copy failed, 2 usage, no dataset, or more than --max-usd, 3 --max-usd was given
+and a price is not known. From bucket to bucket Cloud Storage copies by itself; from or to a disk the bytes pass through
+this machine.
 """
-# A rewrite is a question to Cloud Storage and a wait: threads, whatever the cores.
 _WORKERS = 16
+"""Default number of threads. Each waits for Cloud Storage, which copies, so that cores do not matter."""
 
 
 @click.command("replicate", epilog=EPILOG)
 @click.argument("url", metavar="URL")
 @click.option("--to", "targets", metavar="URL", multiple=True, required=True, help="Place of a copy; may be repeated.")
 @click.option(
-    "--dry-run", is_flag=True, help="Print what would be copied, its price, and when it has paid; write nothing."
+    "--dry-run",
+    is_flag=True,
+    help="Print what would be copied, its price, and when the copy has paid for itself; write nothing.",
 )
-@click.option("--max-usd", type=click.FloatRange(min=0), help="Copy nothing if all copies together cost more.")
-@click.option("--prices", "prices_file", type=click.Path(dir_okay=False, path_type=Path), help="CSV with other prices.")
-@click.option("--workers", type=click.IntRange(1, 64), default=_WORKERS, show_default=True, help="Objects at a time.")
+@click.option("--max-usd", type=Finite(min=0), help="Copy nothing if all copies together cost more than this.")
+@click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CSV file of prices that replace the published ones.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=_WORKERS,
+    show_default=True,
+    help="Objects that are copied at the same time.",
+)
+@stall_option("Minutes without an answer or a byte after which the copying ends with an error.")
 @region_policy_option
 @json_option
 def command(
@@ -54,13 +70,15 @@ def command(
     max_usd: float | None,
     prices_file: Path | None,
     workers: int,
+    stall_minutes: float,
     region_policy: str,
     as_json: bool,
 ) -> None:
-    """Copy the finished dataset at URL to other places, and list them all in each place's replicas.json.
+    """Copy the finished dataset at URL to other places, and list all of them in each place's replicas.json.
 
-    Loaders and check-region choose the copy beside the machine by that list. Copies are create-only and checked by size
-    and CRC32C; interrupted, the same command goes on. The price is printed before the first byte.
+    From that list, loaders and check-region choose the copy that is the cheapest to read. No existing object is
+    replaced, and sizes and CRC32C are checked. After an interruption the same command copies what is missing. The price
+    is printed before the first byte is copied.
     """
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     urls = [open_storage(target).url for target in targets]
@@ -68,17 +86,17 @@ def command(
         raise UsageError(f"--to {next(each for each in urls if urls.count(each) > 1)}: given twice; give it once")
     if not all(is_bucket(each) for each in urls):
         guard(url, region_policy)  # what Cloud Storage does not copy by itself, this machine reads
-    phases = dataset_phases(open_storage(url))
+    phases = dataset_phases(open_storage(url), shape_faults)
     plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
     _check_price(plans, max_usd)
     if not as_json:
         for line in (line for plan in plans for line in plan.lines):
-            click.echo(one_line(line) if not line.startswith(" ") else line, err=not dry_run)
+            click.echo(printable(line) if not line.startswith(" ") else line, err=not dry_run)
     if dry_run:
         _print_result(plans, None, [], as_json)
         return
     warnings: list[str] = []
-    with CopyProgress(quiet=as_json) as progress:
+    with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         for plan in plans:
             progress.copying(plan.copying.target.url, plan.copying.objects, plan.copying.num_bytes)
             copy_dataset(plan.copying, workers=workers, copied=progress.copied)
@@ -86,7 +104,7 @@ def command(
         source = plans[0].copying.source
         replicas = record_copies(source, [plan.copying.target for plan in plans], warnings.append)
     for warning in warnings:
-        click.echo(f"dataprep: warning: {one_line(warning)}", err=True)
+        click.echo(f"dataprep: warning: {printable(warning)}", err=True)
     _print_result(plans, replicas, warnings, as_json)
 
 
@@ -110,7 +128,7 @@ def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
 def _print_result(
     plans: Sequence[PlannedCopy], replicas: Sequence[Replica] | None, warnings: Sequence[str], as_json: bool
 ) -> None:
-    """`replicas` is None after a dry run."""
+    """Print what was copied; `replicas` is None after a dry run."""
     if as_json:
         listed = None if replicas is None else [{"url": each.url, **asdict(each.bucket)} for each in replicas]
         copies = [_json(plan) for plan in plans]

@@ -1,42 +1,42 @@
-"""What a copy costs before it is made, and when it has paid, for `dataprep replicate`."""
+"""Prices of copies before they are made, and when they have paid, for `dataprep replicate`."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 
+from dataprep.cloud.copy_price import copy_verdict, copying_cost
+from dataprep.cloud.cost import Amount, Cost, epochs_to_pay, reading_cost
+from dataprep.cloud.placement import bucket_name, is_bucket
+from dataprep.cloud.prices import Prices
+from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
+from dataprep.cloud.replicate import Copying
 from dataprep.commands.region_options import usd
 from dataprep.commands.region_report import Training, examine, gib
-from dataprep.copy_price import copy_verdict, copying_cost, epochs_to_pay
-from dataprep.cost import Amount, Cost, reading_cost
 from dataprep.errors import AccessError, StorageError, UndecidedError
-from dataprep.placement import bucket_name, is_bucket
-from dataprep.prices import Prices
-from dataprep.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
-from dataprep.replicate import Copying
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCopy:
-    """One copy, and its price; None and 0 where something needed is not known, and the verdict says what."""
+    """A copy and its price; the price is None where something is not known, and the verdict says what."""
 
     copying: Copying
     verdict: Verdict
     cost: Cost | None
-    """Of what is still to be copied."""
+    """Cost of what is still to be copied."""
     target: BucketLocation | None = None
-    """None for a folder on disk."""
+    """Place of the target's bucket; None for a folder on disk."""
     reader: str | None = None
-    """The region for whose readers the copy is; None where nobody asked when it has paid, or it has no region."""
+    """Region whose readers the copy serves; None where it was not asked when it has paid, or it has no region."""
     epochs: int | None = None
-    """Read there, from so many on the copy costs less than the source; None where it never does, or if not known."""
+    """Epochs read there after which the copy has cost less than the source; None if never, or not known."""
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """Describe the copy for people."""
         copying, price = self.copying, self.verdict.usd_per_gib
-        standing = f", {copying.standing:,} more stand there already" if copying.standing else ""
+        standing = f", {copying.standing:,} more exist there already" if copying.standing else ""
         found = [
             f"{copying.source.url} -> {copying.target.url}",
             f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{standing}",
@@ -55,10 +55,12 @@ class PlannedCopy:
 
 
 def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCopy:
-    """Ask where the buckets are, and of which class the objects.
+    """Find the price of a copy from the places of the buckets and the classes of the objects.
 
     Args:
-        epochs: Find out after how many it has paid, too: that reads a part of the dataset's index.
+        copying: The copy.
+        prices: What is charged.
+        epochs: Find out as well after how many epochs it has paid, which reads a part of the dataset's index.
 
     Raises:
         AccessError: A bucket does not exist, or there are no credentials.
@@ -95,7 +97,7 @@ def _to_disk(copying: Copying, source_url: str) -> PlannedCopy:
 
 
 def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
-    """What is still to be copied, by storage class; the bucket's own where those of the objects may not be seen."""
+    """Sum up what is still to be copied by storage class: the bucket's, where the objects' may not be seen."""
     bucket, _, prefix = copying.source.url.partition("://")[2].partition("/")
     try:
         classes = {each.name: each.storage_class for each in stored_objects(bucket, prefix)}
@@ -112,7 +114,7 @@ def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
 
 
 def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, prices: Prices) -> int | None:
-    """From how many epochs on, in the target's region, the copy has paid."""
+    """Count the epochs, read in the target's region, after which the copy has paid."""
     report = examine(copying.source.url, reader, Training(), prices)
     if report.reading is None or report.one_pass is None:
         return None
@@ -120,7 +122,7 @@ def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, p
     gets = Amount(storage_class=storage_class, num_bytes=report.reading.num_bytes, objects=0, gets=report.reading.gets)
     near = reading_cost([gets], target, verdict(target, reader, prices), prices)
     passes = report.reading.passes
-    return None if near is None else epochs_to_pay(once, report.one_pass.times(passes), near.times(passes))
+    return None if near is None else epochs_to_pay(once, far=report.one_pass.times(passes), near=near.times(passes))
 
 
 def _amount(storage_class: str, objects: int, num_bytes: int) -> Amount:

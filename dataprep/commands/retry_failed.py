@@ -1,4 +1,4 @@
-"""`dataprep retry-failed`: fetch again what failed, as new shards of a finished dataset."""
+"""`dataprep retry-failed`: failed rows, fetched again as new shards of a finished dataset."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 import click
 
-from dataprep.commands.options import json_option, workers_option
+from dataprep.build.pool import Pool
+from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
-from dataprep.laion.encode import RESIZE_MODES
-from dataprep.laion.newest import Choice, rows_to_try
-from dataprep.laion.retry import Engine, Retried, retry_failed, retry_shard
-from dataprep.laion.standing import open_standing
-from dataprep.pool import Pool
+from dataprep.fetched.encode import RESIZE_MODES
+from dataprep.fetched.existing import open_fetched
+from dataprep.fetched.newest import Choice, rows_to_try
+from dataprep.fetched.retry import Engine, Retried, retry_failed
+from dataprep.fetched.retry_shards import retry_shard
 
 EPILOG = """\b
 Examples:
@@ -30,36 +31,59 @@ Examples:
       --resize-mode keep_ratio --resize-only-if-bigger
 
 \b
-Killed? Run the same command again: it goes on with what was begun.
+After an interruption run the same command again: it continues where it stopped.
 
 \b
-Exit codes: 0 done, whether anything came or not; 1 a disk or bucket failed, or another process changed the dataset;
-2 no such dataset there.
+Exit codes: 0 done, whether any row could be fetched or not; 1 a disk or bucket failed, or another process changed the
+dataset; 2 no such dataset.
 """
 _WORKER_MODULES = (
-    "dataprep.cli", "dataprep.laion.retry", "dataprep.laion.fetching", "numpy", "pyarrow.parquet", "simplejpeg", "cv2",
+    "dataprep.cli", "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
+    "pyarrow.parquet", "simplejpeg", "cv2",
 )  # fmt: skip
 
 
 _MAKING = (
     click.option(
-        "--image-size", type=click.IntRange(min=1), metavar="PIXELS", help="As img2dataset was told; its default: 256."
+        "--image-size",
+        type=COUNT,
+        metavar="PIXELS",
+        help="img2dataset's option of this name; its default: 256.",
     ),
     click.option(
         "--resize-mode",
         type=click.Choice(RESIZE_MODES),
-        help="As img2dataset was told; must be said, its default: border.",
+        help="img2dataset's option of this name, which must be given; its default: border.",
     ),
     click.option(
-        "--resize-only-if-bigger", is_flag=True, default=None, help="As img2dataset was told; its default: off."
+        "--resize-only-if-bigger",
+        is_flag=True,
+        default=None,
+        help="img2dataset's option of this name; its default: off.",
     ),
-    click.option("--skip-reencode", is_flag=True, default=None, help="As img2dataset was told; its default: off."),
-    click.option("--encode-quality", type=int, help="As img2dataset was told; its default: 95; of png to be said."),
-    click.option("--min-image-size", type=int, metavar="PIXELS", help="As img2dataset was told; its default: none."),
-    click.option("--max-image-area", type=int, metavar="PIXELS", help="As img2dataset was told; its default: none."),
-    click.option("--max-aspect-ratio", type=float, help="As img2dataset was told; its default: none."),
+    click.option(
+        "--skip-reencode", is_flag=True, default=None, help="img2dataset's option of this name; its default: off."
+    ),
+    click.option(
+        "--encode-quality",
+        type=WHOLE,
+        help="img2dataset's option of this name; its default: 95; must be given for PNG.",
+    ),
+    click.option(
+        "--min-image-size",
+        type=WHOLE,
+        metavar="PIXELS",
+        help="img2dataset's option of this name; its default: none.",
+    ),
+    click.option(
+        "--max-image-area",
+        type=WHOLE,
+        metavar="PIXELS",
+        help="img2dataset's option of this name; its default: none.",
+    ),
+    click.option("--max-aspect-ratio", type=Finite(), help="img2dataset's option of this name; its default: none."),
 )
-"""How img2dataset made the images of an adopted dataset, with its own defaults."""
+"""Options with which img2dataset made the images of an adopted dataset."""
 
 
 def _making_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,31 +94,39 @@ def _making_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command("retry-failed", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--reason", "reasons", multiple=True, metavar="TEXT", help="Only rows of this reason. May be repeated.")
 @click.option(
-    "--all", "everything", is_flag=True, help="Every row that failed, also where it is of no use to ask again."
+    "--reason",
+    "reasons",
+    multiple=True,
+    metavar="TEXT",
+    help="Fetch only rows that failed for this reason; may be repeated.",
 )
+@click.option("--all", "everything", is_flag=True, help="Fetch every failed row, even where another try is hopeless.")
 @_making_options
 @web_options
 @workers_option
-@click.option("--dry-run", is_flag=True, help="Say what would be tried and ask for nothing.")
+@workers_stall_option
+@click.option("--dry-run", is_flag=True, help="Print which rows would be fetched, and fetch nothing.")
 @json_option
 def command(
     url: str,
     reasons: tuple[str, ...],
     everything: bool,
     workers: int,
+    stall_minutes: float,
     dry_run: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Try failed rows of the dataset at URL again; what comes now is added as new shards after the last one.
+    """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
-    By default those whose failure may pass: timeouts, resets, names that were not found, 429, and 500 to 599. No shard
-    that stands is touched; the manifest becomes the next revision, in which every row has its newest status.
+    By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses 429
+    and 500 to 599. No existing shard is touched. The manifest becomes the next revision, in which every row has its
+    newest status.
 
-    The dataset may be what img2dataset wrote, once `dataprep adopt` has been there. How it was told to make images
-    stands nowhere in it, so say so where that was not its default; the sizes of what is there are compared.
+    The dataset may be one that img2dataset wrote, after `dataprep adopt`. Such a dataset does not record the options
+    that img2dataset was given, so repeat here those that were not the default. The sizes of existing images are
+    compared with them.
     """
     choice = Choice(reasons=reasons, everything=everything)
     limits = take_limits(options)
@@ -104,32 +136,23 @@ def command(
         return
     tell_networks(limits)
     started_s = time.monotonic()
-    with LaionProgress(quiet=as_json) as progress:
+    with LaionProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         progress.step("looking for failed rows")
         with _local_engine(workers, progress) as engine:
-            retried = retry_failed(
-                url,
-                choice,
-                limits.divided(workers),
-                engine,
-                planned=progress.shards,
-                shard_done=progress.shard_done,
-                log=progress.log,
-                making=making,
-            )
+            retried = retry_failed(url, choice, limits.divided(workers), engine, progress, making)
     _print(url, retried, time.monotonic() - started_s, as_json)
 
 
 @contextmanager
 def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
-    with Pool(workers, progress.log, preload=_WORKER_MODULES) as pool:
+    with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         yield lambda job, indexes: pool.run(partial(retry_shard, job), indexes)
 
 
 def _print_choice(url: str, choice: Choice, as_json: bool) -> None:
-    standing = open_standing(url)
-    storage = standing.storage
-    counts = dict(Counter(place.reason for place in rows_to_try(storage, standing.layout, choice)).most_common())
+    dataset = open_fetched(url)
+    storage = dataset.storage
+    counts = dict(Counter(place.reason for place in rows_to_try(storage, dataset.layout, choice)).most_common())
     if as_json:
         click.echo(json.dumps({"url": storage.url, "rows": sum(counts.values()), "reasons": counts}))
         return

@@ -13,16 +13,16 @@ Examples:
   dataprep tpu plan v4-32
   dataprep tpu create my-tpu --type v4-32 --zone us-central2-b --nfs 10.0.0.2:/vol1=/mnt/data --dry-run
   dataprep tpu setup my-tpu --zone us-central2-b --code . --framework torch
-  dataprep tpu run my-tpu --zone us-central2-b -- python -m train.pretrain_mae --use_xla --data_path gs://bucket/coco-dup5
+  dataprep tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use_xla --data_path gs://bucket/coco-dup5
   dataprep tpu status my-tpu --zone us-central2-b
   dataprep tpu delete my-tpu --zone us-central2-b
 
-The zone may stand in CLOUDSDK_COMPUTE_ZONE. Every command shows with --dry-run what it would run.
+The zone may be set in CLOUDSDK_COMPUTE_ZONE. With --dry-run every command shows what it would run.
 """
 
 
 class _InOrder(click.Group):
-    """Lists its commands as they are used, one after the other."""
+    """Lists its commands in the order in which they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -30,7 +30,7 @@ class _InOrder(click.Group):
 
 @click.group("tpu", cls=_InOrder, epilog=EPILOG)
 def command() -> None:
-    """Create TPU VMs, set them up, run and end programs on all their workers, delete them."""
+    """Create, set up and delete TPU VMs, and run programs on all their workers."""
 
 
 for _each in (

@@ -1,8 +1,8 @@
-"""`dataprep tpu run`, `exec`, `status` and `kill`."""
+"""`dataprep tpu run`, `exec`, `status` and `kill`: programs on the workers of a TPU."""
 
 from __future__ import annotations
 
-import json
+import os
 import secrets
 import shlex
 import time
@@ -14,40 +14,68 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.commands.options import json_option
-from dataprep.commands.text import one_line
+from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
+from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
+from dataprep.commands.options import COUNT_OR_NONE, Finite
 from dataprep.commands.tpu_machines import state_of
-from dataprep.commands.tpu_options import Where, note, on_tpu
+from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import UsageError
-from dataprep.tpu.fleet import Answer, Fleet, require_all
-from dataprep.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
+from dataprep.messages import printable
 
 _PIPED_COLUMNS = 120
 _READY = ("READY", "RUNNING")
 _AFTER_DASHES = {"ignore_unknown_options": True}
 _grace_option = click.option(
-    "--grace-s", type=click.FloatRange(min=0), default=60.0, show_default=True, help="For a checkpoint, before a kill."
+    "--grace-s",
+    type=Finite(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds that a program gets for a checkpoint before it is killed.",
 )
 
 
-@click.command("run", context_settings=_AFTER_DASHES)
+@click.command(
+    "run",
+    context_settings=_AFTER_DASHES,
+    epilog=examples(
+        "tpu run my-tpu --zone us-central2-b -- dataprep-pretrain-mae --use_xla --data_path gs://bucket/coco-dup5",
+        "tpu run my-tpu --zone us-central2-b --run night-1 --env WANDB_API_KEY --detach -- python train.py",
+        "tpu run my-tpu --zone us-central2-b --run night-1",
+    ),
+)
 @on_tpu
-@click.option("--run", metavar="NAME", help="Start or follow this one. [default: a new name]")
-@click.option("--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True)
-@click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="For the command; several times.")
-@click.option("--detach", is_flag=True, help="Return when it has started.")
-@click.option("--keep-going", is_flag=True, help="Do not end the other workers when one fails.")
-@click.option("--poll-s", type=click.FloatRange(min=0.05), default=30.0, show_default=True, help="Between two looks.")
+@click.option("--run", metavar="NAME", help="Name of the run to start or to follow.  [default: a new name]")
 @click.option(
-    "--patience-s", type=click.FloatRange(min=1), default=900.0, show_default=True, help="For a silent worker."
+    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True,
+    help="Framework whose environment variables are set.",
+)  # fmt: skip
+@click.option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="KEY[=VALUE]",
+    help="Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
+)
+@click.option("--detach", is_flag=True, help="Return once the command has started.")
+@click.option("--keep-going", is_flag=True, help="Let the other workers go on when one fails.")
+@click.option(
+    "--poll-s", type=Finite(min=0.05), default=30.0, show_default=True, help="Seconds between two looks at the workers."
+)
+@click.option(
+    "--patience-s",
+    type=Finite(min=1),
+    default=900.0,
+    show_default=True,
+    help="Seconds after which a silent worker ends the following.",
 )
 @_grace_option
-@click.option("--log-dir", type=click.Path(file_okay=False, path_type=Path), help="[default: logs/TPU/RUN]")
+@click.option(
+    "--log-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the logs of all workers.  [default: logs/TPU/RUN]",
+)
 @click.argument("argv", nargs=-1, metavar="-- COMMAND…")
-@click.pass_context
 def run_command(
-    context: click.Context,
-    /,
     where: Where,
     run: str | None,
     framework: str,
@@ -56,14 +84,14 @@ def run_command(
     log_dir: Path | None,
     argv: tuple[str, ...],
     **watching: Any,
-) -> None:
-    """Run a command on all workers, in the staged code and its environment, and follow it.
+) -> Done:
+    """Run a command on all workers, in the code and environment of `tpu setup`, and follow it.
 
-    It runs detached: connections may drop, and this command may be interrupted. The same --run never starts twice on a
-    worker; given again it is followed, and without a COMMAND it is followed only.
+    The command runs detached: connections may drop, and you may interrupt the following. A run is started at most once
+    on each worker: the same --run given again is followed, and so is a --run without a COMMAND.
     """
     if not argv and run is None:
-        raise UsageError("neither a command nor --run; give one after --, such as -- python -m train.pretrain_mae …")
+        raise UsageError("neither a command nor --run; give one after --, such as -- dataprep-pretrain-mae …")
     name = check_run(run or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     environment = {**FRAMEWORKS[framework], **dict(map(_variable, variables))}
     fleet = where.fleet()
@@ -73,30 +101,42 @@ def run_command(
         again = f"dataprep tpu run {where.place.name} --zone {where.place.zone} --run {name}"
         note(f"run {name} on {len(fleet.target.instances)} workers; to follow it again: {again}")
     if detach:
-        click.echo("# detached" if where.dry_run else name)
-        return
-    states = follow(fleet, name, Watch(**watching), note=note, show=lambda text: click.echo(text, nl=False))
+        if not where.as_json:
+            click.echo("# detached" if where.dry_run else name)
+        return Done(facts={"run": name, "workers": len(fleet.target.instances)})
+    states = follow(fleet, name, Watch(**watching), note=note, show=lambda text: where.say(text, nl=False))
     logs = collect_logs(fleet, name, log_dir or Path("logs") / where.place.name / name)
     for worker, state in states.items():
         if has_failed(state):
             note(f"worker {worker}: {outcome(state)}")
     if logs:
         note(f"logs of {len(logs)} workers: {logs[0].parent}")
-    context.exit(1 if any(map(has_failed, states.values())) else 0)
+    facts = {"run": name, "by_worker": states, "logs": list(map(str, logs))}
+    return Done(facts=facts, code=int(any(map(has_failed, states.values()))))
 
 
-@click.command("exec", context_settings=_AFTER_DASHES)
+@click.command(
+    "exec",
+    context_settings=_AFTER_DASHES,
+    epilog=examples(
+        "tpu exec my-tpu --zone us-central2-b -- nproc",
+        "tpu exec my-tpu --zone us-central2-b --worker 0 -- 'df -h | grep mnt'",
+    ),
+)
 @on_tpu
 @click.option(
-    "--worker", "workers", type=click.IntRange(min=0), multiple=True, help="Number; several times. [default: all]"
+    "--worker",
+    "workers",
+    type=COUNT_OR_NONE,
+    multiple=True,
+    help="Number of a worker; may be repeated.  [default: all]",
 )
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND…")
-@click.pass_context
-def exec_command(context: click.Context, /, where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) -> None:
-    """Run a command on all workers at once and print what each says.
+def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) -> Done:
+    """Run a command on all workers at the same time, and print the output of each.
 
-    One word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud repeats what a dropped
-    connection cut off; what must not happen twice belongs into dataprep tpu run.
+    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud repeats a command
+    whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
     """
     fleet = where.fleet()
     outside = [worker for worker in workers if worker >= len(fleet.target.instances) and not where.dry_run]
@@ -107,69 +147,74 @@ def exec_command(context: click.Context, /, where: Where, workers: tuple[int, ..
     answers = fleet.shell(argv[0] if len(argv) == 1 else shlex.join(argv), workers or None)
     for answer in answers:
         for line in answer.out.splitlines():
-            click.echo(f"[{answer.worker}] {line}")
+            where.say(f"[{answer.worker}] {line}")
         if answer.code != 0:
             code = "not reached" if answer.code is None else f"exit code {answer.code}"
             note(f"[{answer.worker}] {code}: {answer.trouble}")
-    context.exit(3 if any(answer.code is None for answer in answers) else int(any(answer.code for answer in answers)))
+    facts = {answer.worker: {"code": answer.code, "out": answer.out, "error": answer.trouble} for answer in answers}
+    unreached = any(answer.code is None for answer in answers)
+    return Done(facts={"by_worker": facts}, code=3 if unreached else int(any(answer.code for answer in answers)))
 
 
-@click.command("status")
+@click.command("status", epilog=examples("tpu status my-tpu --zone us-central2-b --json"))
 @on_tpu
-@json_option
-def status_command(where: Where, as_json: bool) -> None:
-    """Show the TPU's state, its runs, and who holds its chips."""
+def status_command(where: Where) -> Done:
+    """Show the TPU's state, its runs, and the processes that hold its chips."""
     known = state_of(where, where.gcloud)
     answers: list[Answer] = []
     if known["state"] in _READY or where.dry_run:
         answers = where.fleet().call("status")
-    if where.dry_run:
-        return
-    if as_json:
-        workers = {answer.worker: answer.reply or {"error": answer.trouble} for answer in answers}
-        click.echo(json.dumps({"name": where.place.name, "zone": where.place.zone, **known, "by_worker": workers}))
-        return
-    _print_status(where, known, answers)
+    if not where.dry_run and not where.as_json:
+        _print_status(where, known, answers)
+    workers = {answer.worker: answer.reply or {"error": answer.trouble} for answer in answers}
+    return Done(facts={**known, "by_worker": workers})
 
 
-@click.command("kill")
+@click.command(
+    "kill",
+    epilog=examples(
+        "tpu kill my-tpu --zone us-central2-b --run night-1", "tpu kill my-tpu --zone us-central2-b --others"
+    ),
+)
 @on_tpu
-@click.option("--run", "runs", multiple=True, metavar="NAME", help="Several times. [default: all that still run]")
-@click.option("--others", is_flag=True, help="Then offer to end what else holds the chips.")
-@click.option("--yes", is_flag=True, help="Do not ask, not even about other users' processes.")
+@click.option(
+    "--run", "runs", multiple=True, metavar="NAME", help="Run to end; may be repeated.  [default: all that still run]"
+)
+@click.option("--others", is_flag=True, help="Offer to end other processes that hold the chips as well.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, not even about other users' processes.")
 @_grace_option
-@click.pass_context
-def kill_command(
-    context: click.Context, /, where: Where, runs: tuple[str, ...], others: bool, yes: bool, grace_s: float
-) -> None:
-    """End runs, and nothing that is not theirs; then remove libtpu's lock file where nobody holds a chip.
+def kill_command(where: Where, runs: tuple[str, ...], others: bool, yes: bool, grace_s: float) -> Done:
+    """End runs and their processes only; then remove libtpu's lock file where no process holds a chip.
 
-    A run's first process gets SIGTERM and time for a checkpoint. Processes are known by number, start time and boot.
+    A run's first process gets SIGTERM and time for a checkpoint. A process is recognised by its number, its start time
+    and the boot of its machine, so that no other one is ever ended.
     """
     fleet = where.fleet()
+    ended: dict[str, int] = {}
     for run in map(check_run, runs or _running(fleet)):
         answers = fleet.call("kill", run, f"--grace-s={grace_s}", timeout_s=grace_s + 120)
         require_all(answers, f"end {run}")
         if where.dry_run:
             continue
-        ended = sum(len(answer.reply["ended"]) for answer in answers)
-        click.echo(f"run {run}: {ended} processes ended on {len(answers)} workers")
+        ended[run] = sum(len(answer.reply["ended"]) for answer in answers)
+        where.say(f"run {run}: {ended[run]} processes ended on {len(answers)} workers")
     if others:
-        _end_others(fleet, yes=yes, grace_s=grace_s)
+        _end_others(where, fleet, yes=yes, grace_s=grace_s)
     answers = fleet.call("release")
     require_all(answers, "release the chips")
     held = [answer for answer in answers if answer.reply["lock"] == "kept"]
     for answer in held:
         for holder in answer.reply["holders"]:
-            click.echo(f"worker {answer.worker}: held by {_holder(holder)}")
+            where.say(f"worker {answer.worker}: held by {_holder(holder)}")
         if not answer.reply["complete"]:
-            click.echo(
+            where.say(
                 f"worker {answer.worker}: other users' processes cannot be seen without sudo; its lock file stays"
             )
     removed = sum(answer.reply["lock"] == "removed" for answer in answers)
     if removed:
-        click.echo(f"lock file removed on {removed} workers")
-    context.exit(1 if held else 0)
+        where.say(f"lock file removed on {removed} workers")
+    facts = {"ended": ended, "held_by": {answer.worker: answer.reply["holders"] for answer in held}}
+    return Done(facts={**facts, "lock_files_removed": removed}, code=int(bool(held)))
 
 
 def _running(fleet: Fleet) -> list[str]:
@@ -179,22 +224,22 @@ def _running(fleet: Fleet) -> list[str]:
     return sorted({run for run, state in states if state["state"] in ("running", "starting", "lost")})
 
 
-def _end_others(fleet: Fleet, *, yes: bool, grace_s: float) -> None:
+def _end_others(where: Where, fleet: Fleet, *, yes: bool, grace_s: float) -> None:
     answers = fleet.call("holders")
     require_all(answers, "list who holds the chips")
     for answer in answers:
         for holder in answer.reply["holders"]:
-            if not yes and not click.confirm(f"worker {answer.worker}: end {_holder(holder)}?"):
+            if not yes and not click.confirm(f"worker {answer.worker}: end {_holder(holder)}?", err=where.as_json):
                 continue
             words = ("end", str(holder["pid"]), str(holder["start_ticks"]), f"--grace-s={grace_s}")
             ended = fleet.call(*words, workers=[answer.worker], timeout_s=grace_s + 120)
             require_all(ended, f"end process {holder['pid']}")
-            click.echo(f"worker {answer.worker}: {_holder(holder)}: ended")
+            where.say(f"worker {answer.worker}: {_holder(holder)}: ended")
 
 
 def _holder(holder: dict[str, Any]) -> str:
     by = f"run {holder['run']}" if holder["run"] else f"user {holder['user']}"
-    return one_line(f"process {holder['pid']} of {by}: {holder['command']}")
+    return printable(f"process {holder['pid']} of {by}: {holder['command']}")
 
 
 def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) -> None:
@@ -209,13 +254,13 @@ def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) ->
         table.add_column(title, overflow="fold")
     for answer in answers:
         if answer.code != 0:
-            table.add_row(str(answer.worker), "", Text(one_line(answer.trouble), style="red"))
+            table.add_row(str(answer.worker), "", Text(printable(answer.trouble), style="red"))
         for run, state in answer.reply.get("runs", {}).items():
-            words = Text(one_line(shlex.join(state["argv"])))
+            words = Text(printable(shlex.join(state["argv"])))
             table.add_row(str(answer.worker), f"run {run}", outcome(state), str(state.get("pid", "")), words)
         for holder in answer.reply.get("holders", []):
-            who = Text(one_line(f"{holder['user']} holds {', '.join(holder['devices'])}"))
-            table.add_row(str(answer.worker), "chips", who, str(holder["pid"]), Text(one_line(holder["command"])))
+            who = Text(printable(f"{holder['user']} holds {', '.join(holder['devices'])}"))
+            table.add_row(str(answer.worker), "chips", who, str(holder["pid"]), Text(printable(holder["command"])))
         if answer.reply and not answer.reply["complete"]:
             table.add_row(str(answer.worker), "chips", "not all processes can be seen without sudo")
     if answers:
@@ -223,7 +268,10 @@ def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) ->
 
 
 def _variable(text: str) -> tuple[str, str]:
+    """Parse a variable. No message repeats the text, which may be a secret."""
     key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise UsageError(f"--env {text!r}: expected KEY=VALUE")
-    return key, value
+    if not key.isidentifier() or not key.isascii():
+        raise UsageError("--env: a value is not KEY=VALUE, or KEY alone; give a name of letters, digits and _ first")
+    if not equals and key not in os.environ:
+        raise UsageError("--env: a KEY without a VALUE is not set here; export it, or give KEY=VALUE")
+    return key, value if equals else os.environ[key]

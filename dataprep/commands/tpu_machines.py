@@ -10,13 +10,10 @@ from typing import Any
 
 import click
 
-from dataprep.accelerators import Accelerator, parse_accelerator
-from dataprep.commands.options import json_option
-from dataprep.commands.tpu_options import Where, note, on_tpu
-from dataprep.errors import UsageError
-from dataprep.prices import table
-from dataprep.tpu.fleet import Gcloud
-from dataprep.tpu.gcloud import (
+from dataprep.cloud.accelerators import Accelerator, parse_accelerator
+from dataprep.cloud.gcloud import Gcloud
+from dataprep.cloud.tables import table
+from dataprep.cloud.tpu.command_lines import (
     Place,
     Request,
     Target,
@@ -26,19 +23,24 @@ from dataprep.tpu.gcloud import (
     instances_command,
     queued_command,
 )
-from dataprep.tpu.startup import parse_share, startup_script
+from dataprep.cloud.tpu.startup import parse_share, startup_script
+from dataprep.commands.options import MOST_COUNT, json_option
+from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
+from dataprep.errors import UsageError
 
 _ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
 
 
-@click.command("plan")
+@click.command("plan", epilog=examples("tpu plan v4-32", "tpu plan tpu7x-2x2x4 --zone us-central1-c --json"))
 @click.argument("accelerator", metavar="TYPE")
-@click.option("--zone", help="[default: the first one known for this generation]")
+@click.option("--zone", help="Zone in the command that creates it.  [default: the first known one for the generation]")
+@click.option("--dry-run", is_flag=True, help="Accepted as by the other commands; this one never runs anything.")
 @json_option
-def plan_command(accelerator: str, zone: str | None, as_json: bool) -> None:
-    """Show what the name of a TPU means: machines, chips, who makes it, where, and the command that creates it.
+def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: bool) -> None:
+    """Show what the name of a TPU means: machines and chips, the service and zones that have it, and the command that
+    creates it.
 
-    TYPE is such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t.
+    TYPE is a name such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t.
     """
     found = parse_accelerator(accelerator)
     zones = [row["zone"] for row in table("tpu_zones.csv") if row["type"] == found.generation.name]
@@ -53,33 +55,68 @@ def plan_command(accelerator: str, zone: str | None, as_json: bool) -> None:
     click.echo("\n" + "\n".join(commands))
 
 
-@click.command("create")
+@click.command(
+    "create",
+    epilog=examples(
+        "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
+        "tpu create my-tpu --type v5litepod-16 --zone us-west4-a --queued --valid-until 6h --spot",
+        "tpu create my-tpu --type v3-256 --zone europe-west4-a --nfs 10.0.0.2:/vol1=/mnt/data",
+    ),
+)
 @on_tpu
 @click.option(
-    "--type", "accelerator", required=True, metavar="TYPE", help="v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4, …"
+    "--type",
+    "accelerator",
+    required=True,
+    metavar="TYPE",
+    help="TPU to create, such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4.",
 )
-@click.option("--queued", is_flag=True, help="Wait in the queue of the TPU API until there is capacity.")
-@click.option("--valid-until", metavar="DURATION", help="How long to wait in it, such as 6h.")
-@click.option("--spot", is_flag=True, help="Cheaper, and taken away when others pay more.")
-@click.option("--reserved", is_flag=True, help="From the project's reservation (TPU API).")
-@click.option("--reservation", metavar="NAME", help="From this reservation (Compute Engine).")
-@click.option("--runtime-version", metavar="NAME", help="[default: the one for the generation]")
-@click.option("--image-family", metavar="NAME", help="Of Compute Engine. [default: the one for the generation]")
-@click.option("--boot-disk-gb", type=click.IntRange(min=10), default=200, show_default=True, help="Of Compute Engine.")
-@click.option("--service-account", metavar="EMAIL", help="Whose rights the workers have; give it the bucket alone.")
-@click.option("--network", metavar="NAME")
-@click.option("--subnetwork", metavar="NAME")
-@click.option("--internal-ips", is_flag=True, help="No external addresses.")
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="For the bill; several times.")
+@click.option("--queued", is_flag=True, help="Wait in the TPU API's queue until there is capacity.")
+@click.option("--valid-until", metavar="DURATION", help="Longest time in the queue, such as 6h.")
+@click.option("--spot", is_flag=True, help="Take a cheaper TPU that Google may take away at any time.")
+@click.option("--reserved", is_flag=True, help="Take it from the project's reservation (TPU API).")
+@click.option("--reservation", metavar="NAME", help="Take it from this reservation (Compute Engine).")
 @click.option(
-    "--nfs", "shares", multiple=True, metavar="SERVER:/SHARE=/FOLDER", help="Mount at every boot; several times."
+    "--runtime-version",
+    metavar="NAME",
+    help="Software version of the workers (TPU API).  [default: the one for the generation]",
 )
-@click.option("--package", "packages", multiple=True, metavar="NAME", help="Debian package to install; several times.")
+@click.option(
+    "--image-family",
+    metavar="NAME",
+    help="Image of the boot disk (Compute Engine).  [default: the one for the generation]",
+)
+@click.option(
+    "--boot-disk-gb",
+    type=click.IntRange(10, MOST_COUNT),
+    default=200,
+    show_default=True,
+    help="Size of the boot disk (Compute Engine).",
+)
+@click.option(
+    "--service-account", metavar="EMAIL", help="Account whose rights the workers get; let it use the bucket alone."
+)
+@click.option("--network", metavar="NAME", help="Network of the workers.  [default: the project's]")
+@click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.  [default: that of the region]")
+@click.option("--internal-ips", is_flag=True, help="Give the workers no external addresses.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label that the bill shows; may be repeated."
+)
+@click.option(
+    "--nfs",
+    "shares",
+    multiple=True,
+    metavar="SERVER:/SHARE=/FOLDER",
+    help="NFS share to mount at every boot; may be repeated.",
+)
+@click.option(
+    "--package", "packages", multiple=True, metavar="NAME", help="Debian package to install; may be repeated."
+)
 @click.option(
     "--startup-script",
     "own_script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Yours, instead of the one that is written to TPU-startup.sh.",
+    help="Your own start-up script, instead of the one that is written to TPU-startup.sh.",
 )
 def create_command(
     where: Where,
@@ -89,10 +126,10 @@ def create_command(
     packages: tuple[str, ...],
     own_script: Path | None,
     **options: Any,
-) -> None:
+) -> Done:
     """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
 
-    Workers install packages and mount shares when they boot. It costs money from the moment it is READY.
+    Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
     """
     if own_script and (shares or packages):
         raise UsageError("--startup-script and --nfs or --package; write them into your script, or leave it out")
@@ -116,22 +153,24 @@ def create_command(
     if not where.dry_run:
         place = where.place
         note(f"{place.name}: asked for; its state: dataprep tpu status {place.name} --zone {place.zone}")
+    return Done(facts={"type": accelerator, "api": request.chosen_api, "startup_script": str(script)})
 
 
-@click.command("delete")
+@click.command("delete", epilog=examples("tpu delete my-tpu --zone us-central2-b"))
 @on_tpu
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def delete_command(where: Where, yes: bool) -> None:
-    """Delete a TPU, its queued request, or its group of machines: what is on its disks is gone."""
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def delete_command(where: Where, yes: bool) -> Done:
+    """Delete a TPU, its queued request, or its group of machines, with everything on its disks."""
     commands, what = _deletion(where)
     if not where.dry_run and not yes:
-        click.confirm(f"Delete {what} and all that is on its disks?", abort=True)
+        click.confirm(f"Delete {what} and all that is on its disks?", abort=True, err=where.as_json)
     for argv in commands:
         where.gcloud.require(argv, missing_ok=True)
+    return Done(facts={"deleted": what})
 
 
 def _deletion(where: Where) -> tuple[list[list[str]], str]:
-    """The commands, and what they delete in words."""
+    """Return the commands, and what they delete in words."""
     place, gcloud = where.place, where.gcloud
     if where.api != "compute-engine":
         node = gcloud.read(describe_command(place)) or {}
@@ -172,10 +211,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
-    """What the control planes know of a TPU: `api`, `state`, `type`, machines.
+    """Ask both services about a TPU, and return its `api`, `state`, `type` and number of workers.
 
     Raises:
-        UsageError: Nothing.
+        UsageError: Neither of them has one of this name.
     """
     place = where.place
     if where.api != "compute-engine":

@@ -1,33 +1,44 @@
-"""Which TPU is meant, as all commands on TPUs ask for it."""
+"""Options that name a TPU, which all its commands share."""
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
 
-from dataprep.tpu.fleet import Fleet, Gcloud, find_target
-from dataprep.tpu.gcloud import APIS, Api, Place
+from dataprep.cloud.gcloud import Gcloud
+from dataprep.cloud.tpu.command_lines import APIS, Api, Place
+from dataprep.cloud.tpu.find import find_target
+from dataprep.cloud.tpu.fleet import Fleet
+from dataprep.commands.options import json_option
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Where:
-    """A TPU, and whether anything is done to it."""
+    """The TPU that a command line names, and how the command runs."""
 
     place: Place
     api: Api | None
     internal_ip: bool
     dry_run: bool
+    as_json: bool = False
+    shown: list[str] = field(default_factory=list)
+    """Lines of a dry run, for its JSON."""
 
     @property
     def gcloud(self) -> Gcloud:
-        return Gcloud(click.echo, dry_run=self.dry_run)
+        return Gcloud(self.shown.append if self.as_json else click.echo, dry_run=self.dry_run)
+
+    def say(self, text: str, *, nl: bool = True) -> None:
+        """Print a line for people, on stderr where stdout is JSON."""
+        click.echo(text, nl=nl, err=self.as_json)
 
     def fleet(self) -> Fleet:
-        """Its workers, looked up now.
+        """Look up the workers of the TPU.
 
         Raises:
             UsageError: There is no such TPU, or it is not ready.
@@ -36,27 +47,53 @@ class Where:
         return Fleet(gcloud, find_target(gcloud, self.place, self.api, internal_ip=self.internal_ip))
 
 
-def on_tpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that name a TPU; the function gets a `Where` first."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """Result of a command."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Facts that `--json` prints after the TPU's name and zone."""
+    code: int = 0
+
+
+def on_tpu(function: Callable[..., Done]) -> Callable[..., None]:
+    """Add the options that name a TPU, --dry-run and --json; the function gets a `Where` as its first argument."""
 
     @click.argument("name", metavar="TPU")
     @click.option(
-        "--zone", required=True, envvar="CLOUDSDK_COMPUTE_ZONE", show_envvar=True, help="Such as us-central2-b."
+        "--zone",
+        required=True,
+        envvar="CLOUDSDK_COMPUTE_ZONE",
+        show_envvar=True,
+        help="Zone of the TPU, such as us-central2-b.",
     )
-    @click.option("--project", help="[default: gcloud's own]")
-    @click.option("--api", type=click.Choice(APIS), help="[default: the TPU API, else Compute Engine]")
+    @click.option("--project", help="Project of the TPU.  [default: gcloud's own]")
+    @click.option(
+        "--api", type=click.Choice(APIS), help="Service that has the TPU.  [default: the TPU API, else Compute Engine]"
+    )
     @click.option("--internal-ip", is_flag=True, help="Reach workers by their internal addresses.")
     @click.option("--dry-run", is_flag=True, help="Print the commands that would be run, and run nothing.")
+    @json_option
     @functools.wraps(function)
     def wrapped(
         name: str, zone: str, project: str | None, api: Api | None, internal_ip: bool, dry_run: bool, **others: Any
-    ) -> Any:
-        place = Place(name=name, zone=zone, project=project)
-        return function(Where(place=place, api=api, internal_ip=internal_ip, dry_run=dry_run), **others)
+    ) -> None:
+        place, as_json = Place(name=name, zone=zone, project=project), others.pop("as_json")
+        where = Where(place=place, api=api, internal_ip=internal_ip, dry_run=dry_run, as_json=as_json)
+        done = function(where, **others)
+        if as_json:
+            facts = {"dry_run": True, "commands": where.shown} if dry_run else done.facts
+            click.echo(json.dumps({"name": name, "zone": zone, **facts}))
+        click.get_current_context().exit(done.code)
 
     return wrapped
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: command lines as they are typed."""
+    return "\n".join(["\b", "Examples:", *(f"  dataprep {line}" for line in lines)])
+
+
 def note(text: str) -> None:
-    """A line about the progress."""
+    """Print a line about the progress, on stderr."""
     click.echo(text, err=True)

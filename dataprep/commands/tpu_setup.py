@@ -9,35 +9,52 @@ from pathlib import Path, PurePosixPath
 
 import click
 
-from dataprep.commands.tpu_options import Where, note, on_tpu
+from dataprep.cloud.tpu.command_lines import fetch_command
+from dataprep.cloud.tpu.fleet import Fleet, require_all
+from dataprep.cloud.tpu.jobs import FRAMEWORKS, prepare
+from dataprep.cloud.tpu.profiles import Trace, arrange
+from dataprep.cloud.tpu.staging import Archive, pack
+from dataprep.cloud.tpu.startup import parse_share
+from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import StorageError, UsageError
-from dataprep.tpu.fleet import Fleet, require_all
-from dataprep.tpu.gcloud import fetch_command
-from dataprep.tpu.jobs import FRAMEWORKS, prepare
-from dataprep.tpu.profiles import Trace, arrange
-from dataprep.tpu.staging import pack
-from dataprep.tpu.startup import parse_share
 
 ENVIRONMENT_TIMEOUT_S = 3600.0
 
 
-@click.command("setup")
+@click.command(
+    "setup",
+    epilog=examples(
+        "tpu setup my-tpu --zone us-central2-b --code .",
+        "tpu setup my-tpu --zone us-central2-b --framework jax --nfs 10.0.0.2:/vol1=/mnt/data",
+    ),
+)
 @on_tpu
 @click.option(
     "--code",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default=".",
     show_default=True,
-    help="Folder of code for all workers.",
+    help="Folder of code that all workers get.",
 )
-@click.option("--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True)
+@click.option(
+    "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True,
+    help="Framework whose packages are installed.",
+)  # fmt: skip
 @click.option(
     "--requirements",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Pinned packages, instead of those for the framework.",
+    help="File of pinned packages, instead of the framework's.",
 )
-@click.option("--python", "python_version", default="3.11", show_default=True, help="Of the environment.")
-@click.option("--nfs", "shares", multiple=True, metavar="SERVER:/SHARE=/FOLDER", help="Check, or mount; several times.")
+@click.option(
+    "--python", "python_version", default="3.11", show_default=True, help="Version of the environment's Python."
+)
+@click.option(
+    "--nfs",
+    "shares",
+    multiple=True,
+    metavar="SERVER:/SHARE=/FOLDER",
+    help="NFS share to check, and to mount where it is not; may be repeated.",
+)
 def setup_command(
     where: Where,
     code: Path,
@@ -45,12 +62,12 @@ def setup_command(
     requirements: Path | None,
     python_version: str,
     shares: tuple[str, ...],
-) -> None:
-    """Stage code on all workers, make its environment there, check mounts, open /tmp/tpu_logs.
+) -> Done:
+    """Copy code to all workers, create its environment there, check mounts, and open /tmp/tpu_logs to all users.
 
-    Code goes into a folder that is named by its digest: a run that goes on keeps its own. Run it again after any
-    change; what is done already costs seconds. torch and jax need different versions of libtpu, so an environment has
-    one of them.
+    Code goes into a folder that is named by its digest, so that a running program keeps its own. Run setup again after
+    every change: steps that are done already take seconds. torch and jax need different versions of libtpu, so an
+    environment has one of them.
     """
     parsed, archive = [parse_share(share) for share in shares], pack(code)
     fleet = where.fleet()
@@ -61,12 +78,12 @@ def setup_command(
         repaired = [answer.worker for answer in answers if answer.reply["mount"] != "fine"]
         if repaired:
             note(f"{share.target}: mounted on worker {', '.join(map(str, repaired))}")
-    with tempfile.TemporaryDirectory() as scratch:
-        packed = Path(scratch) / f"{archive.name}.tar.gz"
-        packed.write_bytes(archive.data)
-        remote = f".dataprep-{packed.name}"
+    remote = f".dataprep-{archive.name}.tar.gz"
+    if where.dry_run:
         fleet.gcloud.show(f"# an archive of {archive.files:,} files, which setup makes and removes:")
-        fleet.copy(str(packed), remote)
+        fleet.copy(f"{archive.name}.tar.gz", remote)
+    else:
+        _copy_archive(fleet, archive, remote)
     require_all(fleet.call("unpack", remote, archive.name, archive.sha256), "stage code")
     pins = requirements or Path(str(resources.files("dataprep").joinpath("data", f"tpu-{framework}.txt")))
     remote = f".dataprep-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}.txt"
@@ -74,28 +91,32 @@ def setup_command(
     answers = fleet.call("environment", remote, f"--python={python_version}", timeout_s=ENVIRONMENT_TIMEOUT_S)
     require_all(answers, "make the environment")
     if not where.dry_run:
-        click.echo(
+        where.say(
             f"{archive.files:,} files in ~/.dataprep/code/{archive.name} on {len(answers)} workers, with {pins.stem}"
         )
+    code_facts = {"code": f"~/.dataprep/code/{archive.name}", "sha256": archive.sha256, "files": archive.files}
+    return Done(facts={**code_facts, "workers": len(answers), "requirements": pins.stem})
 
 
-@click.command("copy")
+@click.command("copy", epilog=examples("tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth"))
 @on_tpu
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("destination")
-def copy_command(where: Where, source: Path, destination: str) -> None:
+def copy_command(where: Where, source: Path, destination: str) -> Done:
     """Copy a file or a folder to all workers; a relative DESTINATION is below the home folder."""
-    where.fleet().copy(str(source), destination, recurse=source.is_dir())
+    fleet = where.fleet()
+    fleet.copy(str(source), destination, recurse=source.is_dir())
+    return Done(facts={"source": str(source), "destination": destination, "workers": len(fleet.target.instances)})
 
 
-@click.command("profile")
+@click.command("profile", epilog=examples("tpu profile my-tpu --zone us-central2-b logs/run-1 traces"))
 @on_tpu
 @click.argument("log_folder", metavar="LOG_FOLDER")
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
-def profile_command(where: Where, log_folder: str, destination: Path) -> None:
-    """Collect the traces of all workers below LOG_FOLDER as TensorBoard wants them, in DESTINATION.
+def profile_command(where: Where, log_folder: str, destination: Path) -> Done:
+    """Collect the traces of all workers below LOG_FOLDER in DESTINATION, in the layout that TensorBoard reads.
 
-    Folders of the hosts that begin within two minutes become one run with all hosts. Then:
+    Traces of several hosts that began within two minutes become one run. To see them:
     tensorboard --logdir DESTINATION, or xprof --logdir DESTINATION.
     """
     if "://" in log_folder:
@@ -109,7 +130,7 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> None:
         sizes |= {(answer.worker, path): size for path, size in answer.reply["files"].items()}
     if where.dry_run:
         fleet.gcloud.run(fetch_command(fleet.target, 0, f"{log_folder}/plugins/profile", "FOLDER"))
-        return
+        return Done()
     if not sizes:
         raise UsageError(f"{log_folder}: no traces on any worker; train with --profile_steps A:B")
     placed = arrange(sizes)
@@ -119,13 +140,21 @@ def profile_command(where: Where, log_folder: str, destination: Path) -> None:
             (destination / target).parent.mkdir(parents=True, exist_ok=True)
             (Path(scratch) / str(worker) / path).rename(destination / target)
     runs = sorted({PurePosixPath(target).parent.name for target in placed.values()})
-    click.echo(
-        f"{len(placed)} traces of {len({worker for worker, _ in placed})} workers in {destination}: {', '.join(runs)}"
-    )
+    workers = len({worker for worker, _ in placed})
+    where.say(f"{len(placed)} traces of {workers} workers in {destination}: {', '.join(runs)}")
+    return Done(facts={"destination": str(destination), "traces": len(placed), "workers": workers, "runs": runs})
+
+
+def _copy_archive(fleet: Fleet, archive: Archive, remote: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = Path(scratch) / f"{archive.name}.tar.gz"
+        packed.touch(mode=0o600)  # scp gives the copy the same mode
+        packed.write_bytes(archive.data)
+        fleet.copy(str(packed), remote)
 
 
 def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scratch: Path) -> None:
-    """Each folder of traces alone: checkpoints may lie beside them."""
+    """Fetch only the folders of traces, because checkpoints may be beside them."""
     for worker, folder in sorted({(worker, str(PurePosixPath(path).parent)) for worker, path in sizes}):
         local = scratch / str(worker) / folder
         local.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`dataprep verify`: is every byte of a dataset what its manifest says?"""
+"""`dataprep verify`: whether every byte of a dataset is what its manifest says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from dataprep.commands.options import human_bytes, json_option, workers_option
+from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import VerifyProgress
-from dataprep.commands.text import one_line
 from dataprep.errors import UndecidedError, VerificationError
-from dataprep.verify import Report, verify
+from dataprep.messages import human_bytes, printable
+from dataprep.verify.run import Report, verify
 
 EPILOG = """\b
 Examples:
@@ -21,28 +21,30 @@ Examples:
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
-Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could not be read and all else is right.
+Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could not be read and the rest is right.
 """
 
 
 @click.command("verify", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--deep", is_flag=True, help="Decode every image completely, too: some 700 images/s for each worker.")
+@click.option("--deep", is_flag=True, help="Decode every image completely as well: about 700 images/s for each worker.")
 @click.option(
-    "--replicas", is_flag=True, help="Compare all copies in replicas.json with it, too; no byte of them is read."
+    "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well; no byte of them is read."
 )
 @workers_option
+@workers_stall_option
 @json_option
-def command(url: str, deep: bool, replicas: bool, workers: int, as_json: bool) -> None:
-    """Compare every byte of the dataset at URL with its manifest, and what is said twice with itself.
+def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: float, as_json: bool) -> None:
+    """Compare every byte of the dataset at URL with its manifest, and its parts with each other.
 
-    Sizes, SHA-256 and CRC32C of all shards; every record against the index; keys, classes and events; counts
-    against the published ones; no file too few or too many. What differs is printed, one line each.
+    Compared are sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
+    counts with the published ones. No file may be missing, and none may be left over. Every difference is printed as
+    one line.
 
-    With --replicas also size and CRC32C of every object of every copy, as Cloud Storage lists them: free of transfer
-    from any distance. To read every byte of a copy, verify its own URL from a machine beside it.
+    With --replicas, size and CRC32C of every object of every copy are compared too, as Cloud Storage lists them, which
+    costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
-    with VerifyProgress(quiet=as_json) as progress:
+    with VerifyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)
     if as_json:
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
@@ -69,7 +71,7 @@ def command(url: str, deep: bool, replicas: bool, workers: int, as_json: bool) -
 
 def _print_findings(report: Report) -> None:
     for finding in report.findings:
-        click.echo(f"{finding.kind:<10} {one_line(finding.where)}: {one_line(finding.detail)}")
+        click.echo(f"{finding.kind:<10} {printable(finding.where)}: {printable(finding.detail)}")
     more = sum(report.counts.values()) - len(report.findings)
     if more:
         click.echo(f"… and {more:,} more")

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-
 from dataprep.errors import UsageError
 from dataprep.formats.base import ShardFormat
+from dataprep.formats.imagefolder import ImageFolderFormat
 from dataprep.formats.tfrecord import TFRecordFormat
 from dataprep.formats.webdataset import WebDatasetFormat
+from dataprep.messages import not_one_of
 
-FORMATS: dict[str, ShardFormat | None] = {
-    "imagefolder": None,  # no shards: see imagefolder.py
+FORMATS: dict[str, ShardFormat] = {
+    "imagefolder": ImageFolderFormat(),
     "tfrecord": TFRecordFormat(),
     "webdataset": WebDatasetFormat(),
 }
 
 
-def format_named(name: str) -> ShardFormat | None:
-    """The format of that name; None is the image folder, which has no shards.
+def format_named(name: str) -> ShardFormat:
+    """Return the format of that name.
 
     Raises:
-        UsageError: there is none; it lists them and the nearest.
+        UsageError: There is none; the text lists those that there are, and the nearest one.
     """
     if name in FORMATS:
         return FORMATS[name]
-    near = difflib.get_close_matches(name.lower(), FORMATS, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ""
-    raise UsageError(f"format {name!r}, expected one of {', '.join(FORMATS)}{hint}")
+    raise UsageError(not_one_of("format", name, FORMATS))

@@ -1,62 +1,97 @@
-"""What a shard format can do: samples to the bytes of one shard, and back. Knows nothing of where bytes lie."""
+"""What a format must be able to do: samples to the bytes of one shard, and back. It does not know where bytes lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
-from dataprep.records import Placement, Sample
+from dataprep.dataset.records import Placement, Sample
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetInfo:
-    """What a format's own metadata files need to know of the whole dataset."""
+    """Facts about the whole dataset that a format's own metadata files repeat."""
 
     name: str
-    """As users write it, e.g. `coco-dup5`; formats derive their own spelling."""
+    """Name as users write it, e.g. `coco-dup5`; formats derive their own spelling."""
     description: str
     citation: str
     licence: str
     classes: tuple[str, ...]
-    shard_samples: Mapping[str, tuple[int, ...]]
-    """For each split, the samples of each shard, in order."""
+    shard_samples: Mapping[str, Sequence[int]]
+    """By split, the number of samples of each shard, in order."""
     split_bytes: Mapping[str, int]
+    """By split, bytes of all its shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSample:
-    """A sample as read back from a shard, with its place in it."""
+    """A sample as it was read back from a shard, and its place there."""
 
     sample: Sample
     placement: Placement
 
 
 class ShardWriter(Protocol):
-    """Writes samples one after the other to a stream it does not own."""
+    """Writes samples one after the other to a stream that it does not own."""
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample. The bytes depend on the sample alone."""
+        """Append one sample, whose bytes depend on the sample alone, and return where it lies."""
 
     def close(self) -> None:
         """Write what ends a shard (a tar's two zero blocks). Leaves the stream open."""
 
 
-class ShardFormat(Protocol):
-    """A format whose shard is one file (WebDataset, TFRecord); the image folder is in imagefolder.py."""
+class ShardFormat(ABC):
+    """How the samples of a shard become bytes: packed into one file, or for an image folder a file each."""
 
-    name: str
+    name: ClassVar[str]
+    one_file_per_image: ClassVar[bool] = False
+    """Whether every image is a stored object of its own, and a shard only a name for some of them."""
 
+    @abstractmethod
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
-        """The shard's name relative to the dataset's root (design.md, section 3)."""
+        """Return the shard's name relative to the dataset's root (the docstring of dataprep/dataset).
 
+        Args:
+            dataset: Name of the dataset, as users write it.
+            split: Name of the split.
+            index: Position of the shard in its split.
+            total: Number of the split's shards.
+        """
+
+    def stored_files(self, shard_file: str) -> tuple[str, ...]:
+        """Return the stored objects that a shard's name alone tells: the file itself; none for an image folder."""
+        return (shard_file,)
+
+    def image_root(self, split: str, stored: int) -> str:
+        """Return the folder below which the images of a split lie, one file each.
+
+        Args:
+            split: Name of the split.
+            stored: Passes of an epoch that are stored.
+        """
+        return split
+
+    def passes_written(self, stored: int) -> int:
+        """Return how many of the stored passes are written out; an image folder writes one, and links show the rest."""
+        return stored
+
+    @abstractmethod
     def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> ShardWriter:
-        """A writer at the start of an empty stream."""
+        """Return a writer at the start of an empty stream."""
 
+    @abstractmethod
     def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
-        """The samples of one shard in order, in bounded memory. Reads hostile bytes: raises FormatError, with the
-        offset, for anything that its writer would not have written (truncation, a bad checksum, a field missing,
-        repeated or unknown, an absurd length)."""
+        """Yield the samples of one shard in order, in bounded memory.
 
+        Raises:
+            FormatError: The bytes are not what the writer would have written: they end early, a checksum is wrong, a
+                field is missing, repeated or unknown, a length is absurd. The text names the offset.
+        """
+
+    @abstractmethod
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """The dataset's own metadata, name to content; empty where the format has none."""
+        """Return the dataset's own metadata files, name to content; empty where the format has none."""

@@ -1,17 +1,17 @@
-"""What every format demands of a sample, written or read, and the exact reading of a hostile stream."""
+"""What every format demands of a sample, and the exact reading of a hostile stream."""
 
 from __future__ import annotations
 
 import re
 from typing import BinaryIO
 
+from dataprep.dataset.records import NO_LABEL, Sample
 from dataprep.errors import FormatError
-from dataprep.records import NO_LABEL, Sample
 
 MAX_KEY_BYTES = 200
 MAX_IMAGE_BYTES = 256 << 20
 MAX_FIELD_BYTES = 64 << 10
-"""Of everything in a record that is not the image."""
+"""Size of everything in a record but the image, at most."""
 MAX_SIDE = 65_535  # pixels: a JPEG header has 16 bits for each side
 MAX_LABEL = 2**31 - 1
 MAX_CLASS_NAME_CHARS = 1_000
@@ -25,12 +25,12 @@ _PIECE_BYTES = 8 << 20  # a length that lies costs this much memory at most befo
 
 
 def is_key(key: str) -> bool:
-    """Whether every format, and every library that reads it, carries this key unchanged."""
+    """Tell whether every format, and every library that reads it, carries this key unchanged."""
     return len(key) <= MAX_KEY_BYTES and _KEY.fullmatch(key) is not None
 
 
 def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
-    """What keeps a sample out of a shard (got, expected), or None."""
+    """Return what keeps a sample out of a shard (got, expected), or None."""
     if not is_key(sample.key):
         return (
             f"key {sample.key[:MAX_KEY_BYTES]!r}, expected at most {MAX_KEY_BYTES} bytes of [A-Za-z0-9_-] "
@@ -61,7 +61,7 @@ def check_sample(sample: Sample, *, has_classes: bool) -> None:
     """Refuse what the format's own reader, or another library's, would not read back as it is.
 
     Raises:
-        FormatError: key, image size, sides, orientation or label are not what a shard can hold.
+        FormatError: Key, image size, sides, orientation or label are not what a shard can hold.
     """
     fault = sample_fault(sample, has_classes=has_classes)
     if fault is not None:
@@ -72,7 +72,7 @@ def check_class_folder(class_name: str) -> None:
     """Refuse a class name that cannot be one line of a text file and one folder's name.
 
     Raises:
-        FormatError: it is empty, `.` or `..`, has a slash or a control character, or blanks around it.
+        FormatError: The name is empty, `.` or `..`, has a slash or a control character, or blanks around it.
     """
     if class_name != class_name.strip() or not _CLASS_FOLDER.fullmatch(class_name):
         raise FormatError(
@@ -82,19 +82,18 @@ def check_class_folder(class_name: str) -> None:
 
 
 class CheckedStream:
-    """A stream of hostile bytes: knows its offset, reads exactly what is asked, in memory bounded by what is
-    there."""
+    """A stream of hostile bytes that knows its offset, and reads exactly what is asked, in bounded memory."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.offset = 0
-        """Bytes taken so far."""
+        """Number of bytes taken so far."""
 
     def take(self, num_bytes: int) -> bytes:
-        """Exactly `num_bytes` bytes.
+        """Take exactly `num_bytes` bytes.
 
         Raises:
-            FormatError: the stream ends before.
+            FormatError: The stream ends before.
         """
         data = self.take_unless_at_end(num_bytes)
         if len(data) != num_bytes:
@@ -102,10 +101,10 @@ class CheckedStream:
         return data
 
     def take_unless_at_end(self, num_bytes: int) -> bytes:
-        """Exactly `num_bytes` bytes, or none where the stream has ended.
+        """Take exactly `num_bytes` bytes, or none where the stream has ended.
 
         Raises:
-            FormatError: the stream ends in between.
+            FormatError: The stream ends in between.
         """
         data = self._stream.read(min(num_bytes, _PIECE_BYTES))
         if len(data) != num_bytes and data:
@@ -125,7 +124,7 @@ class CheckedStream:
         return b"".join(pieces)
 
     def error(self, got: str, expected: str, *, at: int) -> FormatError:
-        """The error to raise for the bytes at offset `at`."""
+        """Return the error to raise for the bytes at offset `at`."""
         return FormatError(
             f"offset {at:,}: {got}, expected {expected}; the shard is damaged or was not written by a build: "
             "build it again"

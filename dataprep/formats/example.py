@@ -1,58 +1,162 @@
-"""tf.train.Example messages and the frames in which a TFRecord file holds them, written by hand.
+"""tf.train.Example messages: written feature by feature, and read in pieces whoever wrote them.
 
-The messages are few and fixed. The wire format is that of https://protobuf.dev/programming-guides/encoding, the framing
-that of TensorFlow's record_writer.h.
+An Example is a map from names to features, and a feature a list of bytes, of floats or of integers. Whoever reads one
+reads the few bytes that name things, never an image. Messages: tensorflow/core/example/{example,feature}.proto.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
-import google_crc32c
+from dataprep.errors import FormatError
+from dataprep.formats.wire import (
+    LEN_1,
+    LEN_2,
+    LEN_3,
+    Field,
+    Read,
+    fields,
+    fields_numbered,
+    message,
+    read_varint,
+    varint,
+)
 
-LEN_1, LEN_2, LEN_3 = b"\x0a", b"\x12", b"\x1a"
-"""Tags of the wire format: fields 1 to 3 with a length. In a Feature: bytes_list, float_list, int64_list."""
-LENGTH = struct.Struct("<Q")
-CRC = struct.Struct("<I")
-FRAME_HEAD_BYTES = LENGTH.size + CRC.size
+BYTES, FLOATS, INTEGERS = 1, 2, 3
+"""Kinds of a feature: the numbers of its field in `Feature`."""
+MAX_FEATURES = 4096
+"""Features of one record, at most; a hostile one could hold millions of empty ones."""
+MAX_NAME_BYTES = 1024
+_MAX_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+_UINT64 = 2**64 - 1
 
 
-def varint(value: int) -> bytes:
-    """Base 128, least significant first; `value` is not negative."""
-    if value < 0x80:
-        return value.to_bytes(1, "little")
-    digits = bytearray()
-    while value >= 0x80:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+class Feature(NamedTuple):
+    """One feature: its kind, and the byte range of its list of values."""
+
+    kind: int
+    start: int
+    stop: int
 
 
-def message(tag: bytes, content: bytes) -> bytes:
-    """A field with a length: text, bytes, a message, or numbers packed."""
-    return tag + varint(len(content)) + content
+# Writing: one value a feature
+
+
+def bytes_feature(value: bytes) -> bytes:
+    """Write a Feature of one value of bytes, or of text in UTF-8."""
+    return message(LEN_1, message(LEN_1, value))
+
+
+def float_feature(value: float) -> bytes:
+    """Write a Feature of one float32; what is out of its range becomes the largest that it holds."""
+    return message(LEN_2, message(LEN_1, struct.pack("<f", max(-_MAX_FLOAT32, min(_MAX_FLOAT32, value)))))
+
+
+def integer_feature(value: int) -> bytes:
+    """Write a Feature of one int64, packed."""
+    return message(LEN_3, message(LEN_1, varint(value & _UINT64)))
 
 
 def map_entry(name: bytes, feature: bytes) -> bytes:
-    """One entry of Features.feature, a map: the name and a Feature's content."""
+    """Write an entry of an Example's map: the name and a Feature."""
     return message(LEN_1, message(LEN_1, name) + message(LEN_2, feature))
 
 
-def map_entry_before(name: bytes, value_bytes: int) -> bytes:
-    """The bytes of a map entry before its one value of `value_bytes`, which ends it and so need not be copied."""
+def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_bytes: int) -> bytes:
+    """Write an Example up to one large value, such as an image, which need not be copied.
+
+    Args:
+        entries: The map's entries before that of the value.
+        name: The value's.
+        value_bytes: Bytes of the value.
+        entries_after_bytes: Bytes of the entries after that of the value.
+    """
+    before = entries + _map_entry_before(name, value_bytes)
+    return LEN_1 + varint(len(before) + value_bytes + entries_after_bytes) + before  # Example.features
+
+
+def _map_entry_before(name: bytes, value_bytes: int) -> bytes:
+    """Write a map entry up to its one value, which ends it."""
     opening = LEN_1 + varint(value_bytes)  # BytesList.value
     opening = LEN_1 + varint(len(opening) + value_bytes) + opening  # Feature.bytes_list
     opening = message(LEN_1, name) + LEN_2 + varint(len(opening) + value_bytes) + opening  # key and value
     return LEN_1 + varint(len(opening) + value_bytes) + opening  # Features.feature
 
 
-def frame_head(message_bytes: int) -> bytes:
-    """What stands before a message in a TFRecord file: its length and the length's checksum."""
-    length = LENGTH.pack(message_bytes)
-    return length + masked(google_crc32c.value(length))
+# Reading
 
 
-def masked(crc: int) -> bytes:
-    """TFRecord stores CRCs rotated and offset, so that a CRC over data that holds CRCs stays a good one."""
-    return CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
+    """Find the features of an Example at [start, stop), in the order in which they lie there.
+
+    Raises:
+        FormatError: There is no such message; the text begins with the offset.
+    """
+    found: dict[str, Feature] = {}
+    for features in fields_numbered(read, start, stop, 1):
+        for entry in fields_numbered(read, features.start, features.stop, 1):
+            name, feature = "", Feature(0, entry.stop, entry.stop)
+            for field in fields(read, entry.start, entry.stop):
+                if field.number == 1 and field.has_length:
+                    name = _name(read, field)
+                elif field.number == 2 and field.has_length:
+                    feature = _feature(read, field)
+            found[name] = feature
+            if len(found) > MAX_FEATURES:
+                raise FormatError(
+                    f"at byte {entry.start:,}: over {MAX_FEATURES:,} features; expected an image's record"
+                )
+    return found
+
+
+def byte_ranges(read: Read, feature: Feature) -> list[tuple[int, int]]:
+    """Return [start, stop) of each value of a feature of BYTES. Raises FormatError."""
+    return [(field.start, field.stop) for field in fields_numbered(read, feature.start, feature.stop, 1)]
+
+
+def is_single(read: Read, feature: Feature) -> bool:
+    """Tell whether a feature holds exactly one value. Raises FormatError."""
+    if feature.kind == INTEGERS:
+        return len(integers(read, feature)) == 1
+    first = next(fields(read, feature.start, feature.stop), None)
+    if first is None or first.stop != feature.stop:
+        return False
+    return feature.kind == BYTES or first.stop - first.start == struct.calcsize("<f")
+
+
+def integers(read: Read, feature: Feature) -> list[int]:
+    """Read the values of a feature of INTEGERS, packed or not. Raises FormatError."""
+    values = []
+    for field in fields(read, feature.start, feature.stop):
+        position = field.start
+        while field.number == 1 and position < field.stop:
+            value, position = read_varint(read, position, field.stop)
+            values.append(value - (1 << 64) if value >> 63 else value)
+    return values
+
+
+def floats(read: Read, feature: Feature) -> list[float]:
+    """Read the values of a feature of FLOATS, packed or not. Raises FormatError."""
+    values: list[float] = []
+    for field in fields(read, feature.start, feature.stop):
+        data = read(field.start, field.stop - field.start)
+        if field.number != 1 or len(data) % 4:
+            raise FormatError(f"at byte {field.start:,}: {len(data)} bytes of floats, expected 4 for each")
+        values += struct.unpack(f"<{len(data) // 4}f", data)
+    return values
+
+
+def _feature(read: Read, holder: Field) -> Feature:
+    """Return the list that a Feature holds; of kind 0 where it holds none."""
+    feature = Feature(0, holder.stop, holder.stop)
+    for field in fields(read, holder.start, holder.stop):
+        if field.number in (BYTES, FLOATS, INTEGERS) and field.has_length:
+            feature = Feature(field.number, field.start, field.stop)
+    return feature
+
+
+def _name(read: Read, field: Field) -> str:
+    if field.stop - field.start > MAX_NAME_BYTES:
+        raise FormatError(f"at byte {field.start:,}: a feature's name of {field.stop - field.start:,} bytes")
+    return read(field.start, field.stop - field.start).decode("utf-8", "replace")

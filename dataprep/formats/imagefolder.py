@@ -1,37 +1,98 @@
-"""Image folder: every image is a file of its own, as torchvision's ImageFolder reads them. Names only.
+"""Image folder: every image is a file of its own, as torchvision's ImageFolder reads them.
 
-It has no shards, so it is no ShardFormat: the build writes the files, these functions say where.
+A shard is a name for some of its images, in the order in which they were written: the shard's bytes, sizes and digests
+are those of its files, one after the other. Who builds puts the files; `image_file` says where.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
+from dataprep.dataset.records import Placement, Sample
 from dataprep.errors import FormatError
+from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import check_class_folder, is_key
 
 FOLDERLESS = "images"
-"""Where images go that have neither a class nor a folder: ImageFolder reads none that lie in its root."""
+"""Folder of images that have neither a class nor a folder: ImageFolder reads none that lie in its root."""
 REPEATED = "images"
-"""What `image_file` takes instead of the split where an image is repeated by links that point here."""
+"""Folder that stands for the split where links show each image several times: the links point into it."""
+IMAGE_SUFFIXES: Mapping[str, str] = {
+    "coco-dup5": ".jpg",
+    "imagenet": ".JPEG",
+    "imagenet-fake": ".JPEG",
+}
+"""By dataset, the suffix of image files, as the originals have it: with it and a key, whoever reads an image folder
+knows the name of a file, which the index of a build does not tell."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
-def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
-    """Where an image lies relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
+class ImageFolderFormat(ShardFormat):
+    """Folders that torchvision's ImageFolder reads: `<split>/<class>/<file>`."""
 
-    The folder is the class, or the key's own folder where there are no classes. Of a key with a class only
-    what follows the last slash is kept: keys of one class must differ there.
+    name = "imagefolder"
+    one_file_per_image = True
+
+    def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
+        """Return a name that no file has, e.g. `train/#00003-of-00256`: a shard is no file here."""
+        return f"{split}/#{index:05d}-of-{total:05d}"
+
+    def stored_files(self, shard_file: str) -> tuple[str, ...]:
+        """Return nothing: the index tells the files of a shard."""
+        return ()
+
+    def image_root(self, split: str, stored: int) -> str:
+        """Return the split's own folder, or the one that links point into where more than one pass is stored."""
+        return REPEATED if stored > 1 else split
+
+    def passes_written(self, stored: int) -> int:
+        """Return 1: links show the other passes."""
+        return 1
+
+    def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> ImageFolderWriter:
+        """Return a writer at the start of an empty stream, which takes the shard's bytes."""
+        return ImageFolderWriter(stream)
+
+    def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
+        """Raise FormatError: the keys of an image folder are in its index, and in no shard."""
+        raise FormatError("a shard of an image folder is no file; read the images that its index names")
+
+    def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
+        """Return nothing: folders' names say all."""
+        return {}
+
+
+class ImageFolderWriter:
+    """Writes the images of a shard one after the other, to be digested; each is a whole record."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, sample: Sample) -> Placement:
+        """Append one image, and return its place in its own file."""
+        self._stream.write(sample.image)
+        return Placement(0, len(sample.image), 0, len(sample.image))
+
+    def close(self) -> None:
+        """Write nothing: no shard's end is marked."""
+
+
+def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
+    """Return where an image lies relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
+
+    The folder is the class, or the key's own folder where there are no classes. Where there are, only what follows the
+    key's last slash is kept: keys of one class must differ there.
 
     Args:
-        split: e.g. `train`, or REPEATED.
-        sample_key: e.g. `train2017/000000000009` or `n01440764/n01440764_10026`.
-        class_name: empty where the dataset has no classes.
-        suffix: e.g. `.jpg` or `.JPEG`.
+        split: Folder of the split, e.g. `train`, or REPEATED.
+        sample_key: Key of the sample, e.g. `train2017/000000000009` or `n01440764/n01440764_10026`.
+        class_name: Name of its class; empty where the dataset has no classes.
+        suffix: Suffix of the file, e.g. `.jpg` or `.JPEG`.
 
     Raises:
-        FormatError: the key, the class or the suffix could lead out of the split's folder.
+        FormatError: The key, the class or the suffix could lead out of the split's folder.
     """
     if not is_key(sample_key) or not _SUFFIX.fullmatch(suffix):
         raise FormatError(
@@ -46,15 +107,15 @@ def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str
 
 
 def repeat_links(folders: Sequence[str], count: int, *, split: str = "train") -> list[tuple[str, str]]:
-    """The links that show each image `count` times, with their targets relative to the link's folder.
+    """Return the links that show each image `count` times, each with its target relative to the link's folder.
 
-    As the recipe of MAE on long sequences lays out COCO five times: `train/train2017_0` to
-    `../images/train2017`, then `train/train2017_1` to the same, and so on.
+    This is how the recipe of MAE on long sequences lays out COCO five times: `train/train2017_0` leads to
+    `../images/train2017`, `train/train2017_1` to the same, and so on.
 
     Args:
-        folders: the sources' folders below `images/`, none of them nested.
-        count: passes an epoch makes.
-        split: the folder that holds the links.
+        folders: The sources' folders below `images/`, none of them nested.
+        count: Passes that an epoch makes.
+        split: Folder that holds the links.
     """
     target = f"../{REPEATED}/"
     return [(f"{split}/{name}_{repeat}", target + name) for name in folders for repeat in range(count)]

@@ -1,4 +1,4 @@
-"""TFRecord: a shard is a run of framed tf.train.Example messages, beside the files by which TFDS serves them.
+"""TFRecord: a shard is a run of framed tf.train.Example messages; two JSON files let TFDS serve the dataset.
 
 As in protobuf's deterministic serialisation, the entries of the feature map are sorted by name.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, BinaryIO
 
-import google_crc32c
-
+from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import DatasetInfo, StoredSample
+from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import (
     MAX_FIELD_BYTES,
     MAX_IMAGE_BYTES,
@@ -22,21 +22,9 @@ from dataprep.formats.checked import (
     check_sample,
     sample_fault,
 )
-from dataprep.formats.example import (
-    CRC,
-    FRAME_HEAD_BYTES,
-    LEN_1,
-    LEN_3,
-    LENGTH,
-    frame_head,
-    map_entry,
-    map_entry_before,
-    masked,
-    message,
-    varint,
-)
+from dataprep.formats.example import bytes_feature, example_before, integer_feature, map_entry
 from dataprep.formats.tfds import dataset_info, feature, features_dict, image, json_bytes, scalar, text
-from dataprep.records import NO_LABEL, Placement, Sample
+from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, checksum, frame_around, frame_length
 
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
 
@@ -56,7 +44,7 @@ _AFTER_IMAGE = re.compile(
 _BEFORE_IMAGE_BYTES = 80  # more than the longest match
 
 
-class TFRecordFormat:
+class TFRecordFormat(ShardFormat):
     """Records that `tf.data.TFRecordDataset` reads, in a directory that `tfds.builder_from_directory` serves.
 
     Features: image and key (bytes), height, width and orientation (int64), and with classes label (int64).
@@ -65,19 +53,19 @@ class TFRecordFormat:
     name = "tfrecord"
 
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
-        """E.g. `coco_dup5-train.tfrecord-00003-of-00256`."""
+        """Return a name such as `coco_dup5-train.tfrecord-00003-of-00256`."""
         digits = max(5, len(str(total)))  # as TFDS counts them
         return f"{_tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> TFRecordWriter:
-        """A writer at the start of an empty stream."""
+        """Return a writer at the start of an empty stream."""
         return TFRecordWriter(stream, has_classes=has_classes)
 
     def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
-        """The samples of one shard in order.
+        """Yield the samples of one shard in order.
 
         Raises:
-            FormatError: a checksum does not match, or a record is not one that the writer would have written.
+            FormatError: A checksum does not match, or a record is not one that the writer would have written.
                 A shard cut between two records is read as a shorter one: the format does not mark its end.
         """
         source = CheckedStream(stream)
@@ -85,10 +73,10 @@ class TFRecordFormat:
             yield _read_record(source, head, classes)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """`dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
+        """Return `dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
 
         Raises:
-            FormatError: a class name cannot be a line of the text file, or is there twice.
+            FormatError: A class name cannot be a line of the text file, or is there twice.
         """
         files = {
             "dataset_info.json": json_bytes(_dataset_info(info)),
@@ -104,7 +92,7 @@ class TFRecordFormat:
 
 
 class TFRecordWriter:
-    """Appends samples as records. It costs 24 us a sample of 110 kB beside the writing; 15 are the CRC's."""
+    """Appends samples as records. It costs 24 us a sample of 110 kB besides the writing; 15 are the CRC's."""
 
     def __init__(self, stream: BinaryIO, *, has_classes: bool) -> None:
         self._stream = stream
@@ -115,35 +103,33 @@ class TFRecordWriter:
         """Append one sample.
 
         Raises:
-            FormatError: the sample is not one that a shard can hold.
+            FormatError: The sample is not one that a shard can hold.
         """
         check_sample(sample, has_classes=self._has_classes)
         image_bytes = len(sample.image)
         tail = _after_image(sample)
         before = _before_image(sample.height, image_bytes, len(tail))
-        crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(before), sample.image), tail)
-        head = frame_head(len(before) + image_bytes + len(tail)) + before
+        head, end = frame_around(before, sample.image, tail)
         # Three writes: the image's bytes are never joined with others.
         self._stream.write(head)
         self._stream.write(sample.image)
-        self._stream.write(tail + masked(crc))
+        self._stream.write(end)
         offset = self._offset
-        self._offset += len(head) + image_bytes + len(tail) + CRC.size
+        self._offset += len(head) + image_bytes + len(end)
         return Placement(offset, self._offset - offset, offset + len(head), image_bytes)
 
     def close(self) -> None:
-        """Nothing ends a run of records."""
+        """Write nothing: a run of records has no end mark."""
 
 
 def _before_image(height: int, image_bytes: int, tail_bytes: int) -> bytes:
-    """An Example's bytes up to the image's: the map entry of height, then the opening of the image's."""
-    entries = _int_entry(b"height", height) + map_entry_before(b"image", image_bytes)
-    return LEN_1 + varint(len(entries) + image_bytes + tail_bytes) + entries  # Example.features
+    """Write an Example up to the image: the map entry of height, then the opening of the image's."""
+    return example_before(_int_entry(b"height", height), b"image", image_bytes, tail_bytes)
 
 
 def _after_image(sample: Sample) -> bytes:
-    """An Example's bytes after the image's: the map entries of key, label, orientation and width."""
-    key = map_entry(b"key", message(LEN_1, message(LEN_1, sample.key.encode())))
+    """Write what stands in an Example after the image: the map entries of key, label, orientation and width."""
+    key = map_entry(b"key", bytes_feature(sample.key.encode()))
     label = b"" if sample.label == NO_LABEL else _int_entry(b"label", sample.label)
     orientation, width = _int_entry(b"orientation", sample.orientation), _int_entry(b"width", sample.width)
     return key + label + orientation + width
@@ -151,7 +137,7 @@ def _after_image(sample: Sample) -> bytes:
 
 @lru_cache(maxsize=8192)  # sides, orientations and labels come back: 0.1 us instead of 1.5
 def _int_entry(name: bytes, value: int) -> bytes:
-    return map_entry(name, message(LEN_3, message(LEN_1, varint(value))))  # Feature.int64_list, packed
+    return map_entry(name, integer_feature(value))
 
 
 def _int_of(digits: bytes) -> int:
@@ -159,16 +145,15 @@ def _int_of(digits: bytes) -> int:
 
 
 def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...]) -> StoredSample:
-    """One record, of which length and the length's checksum are read already."""
+    """Read one record, of which length and the length's checksum are read already."""
     start = source.offset - FRAME_HEAD_BYTES
-    length_field, crc_field = head[: LENGTH.size], head[LENGTH.size :]
-    if crc_field != masked(google_crc32c.value(length_field)):
+    length = frame_length(head)
+    if length is None:
         raise source.error("another checksum", "the one of the record's length", at=start)
-    length: int = LENGTH.unpack(length_field)[0]
     if length > _MAX_RECORD_BYTES:
         raise source.error(f"a record of {length:,} bytes", f"at most {_MAX_RECORD_BYTES:,}", at=start)
     data = source.take(length)
-    if source.take(CRC.size) != masked(google_crc32c.value(data)):
+    if source.take(FRAME_TAIL_BYTES) != checksum(data):
         raise source.error("another checksum", "the one of the record's data", at=start + FRAME_HEAD_BYTES)
     decoded = _decode(data, classes)
     if decoded is None:
@@ -181,7 +166,7 @@ def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...]) -
 
 
 def _decode(data: bytes, classes: tuple[str, ...]) -> tuple[Sample, int] | None:
-    """The sample and where its image starts, or None when the writer would not have written this."""
+    """Return the sample and where its image starts, or None when the writer would not have written this."""
     before = _BEFORE_IMAGE.match(data, 0, _BEFORE_IMAGE_BYTES)
     if before is None:
         return None
@@ -216,15 +201,8 @@ def _tfds_name(dataset: str) -> str:
 
 
 def _dataset_info(info: DatasetInfo) -> dict[str, Any]:
-    content = dataset_info(
-        name=_tfds_name(info.name),
-        description=info.description,
-        citation=info.citation,
-        licence=info.licence,
-        filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        shard_samples=info.shard_samples,
-        split_bytes=info.split_bytes,
-    )
+    named = replace(info, name=_tfds_name(info.name))
+    content = dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
         content["supervisedKeys"] = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
     return content

@@ -1,4 +1,4 @@
-"""A tar's headers: each is a function of the member's name and size alone.
+"""Writes the headers of a tar's members, each from the member's name and size alone.
 
 Written by POSIX.1-1988 ("ustar"), with POSIX.1-2001 ("pax") for the names that it cannot hold.
 """
@@ -23,18 +23,18 @@ FIELDS = (
 )  # fmt: skip
 """Each field's name and end, in bytes from the header's start."""
 
-# What carries the path of a file whose name ustar cannot hold. tarfile, webdataset, Hugging Face datasets and GNU tar
-# all read it, also from a stream.
+# This entry carries the path of a file whose name ustar cannot hold. tarfile, webdataset, Hugging Face datasets and
+# GNU tar all read it, also from a stream.
 _EXTENDED_NAME = b"././@PaxHeader"
 
 
 def member(key: bytes, suffix: bytes, data: bytes) -> bytes:
-    """A whole member: headers, data, zeros up to the next block."""
+    """Return a whole member: headers, data, zeros up to the next block."""
     return header(key, suffix, len(data)) + data + bytes(-len(data) % BLOCK_BYTES)
 
 
 def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
-    """All blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
+    """Return all blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
     name = key + suffix
     if len(name) <= NAME_BYTES:
         return _ustar(b"", name, num_bytes, _FILE)
@@ -50,7 +50,7 @@ def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
 
 
 def _extended_record(name: bytes) -> bytes:
-    """`<length> path=<name>` and a line end. The length counts itself: three digits for names this long."""
+    """Return `<length> path=<name>` and a line end. The length counts itself: three digits for names this long."""
     return b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
 
 

@@ -1,6 +1,6 @@
-"""WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls` and `key.json` stand side by side.
+"""WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls` and `key.json` follow each other.
 
-Written and checked by the same few lines: the reader renders what the writer would have written and compares.
+The reader renders what the writer would have written and compares, so that both share the same few lines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii
 from typing import BinaryIO
 
-from dataprep.formats.base import DatasetInfo, StoredSample
+from dataprep.dataset.records import NO_LABEL, Placement, Sample
+from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import (
     MAX_FIELD_BYTES,
     MAX_IMAGE_BYTES,
@@ -20,7 +21,6 @@ from dataprep.formats.checked import (
     sample_fault,
 )
 from dataprep.formats.ustar import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, member
-from dataprep.records import NO_LABEL, Placement, Sample
 
 _ZERO_BLOCK = bytes(BLOCK_BYTES)
 
@@ -32,7 +32,7 @@ _LABEL = re.compile(rb"0|[1-9]\d{0,9}")
 _SIDES = re.compile(rb'.*"height":(\d{1,5}),(?:"label":\d{1,10},)?"orientation":(\d),"width":(\d{1,5})\}', re.DOTALL)
 
 
-class WebDatasetFormat:
+class WebDatasetFormat(ShardFormat):
     """Tars that webdataset, Hugging Face datasets and plain `tar` read.
 
     A key becomes the members `key.jpg` (the image), with classes `key.cls` (the label in decimal), and
@@ -43,19 +43,19 @@ class WebDatasetFormat:
     name = "webdataset"
 
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
-        """E.g. `train/coco-dup5-train-00003-of-00256.tar`."""
+        """Return a name such as `train/coco-dup5-train-00003-of-00256.tar`."""
         digits = max(5, len(str(total)))
         return f"{split}/{dataset}-{split}-{index:0{digits}d}-of-{total:0{digits}d}.tar"
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> WebDatasetWriter:
-        """A writer at the start of an empty stream."""
+        """Return a writer at the start of an empty stream."""
         return WebDatasetWriter(stream, has_classes=has_classes)
 
     def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
-        """The samples of one shard in order.
+        """Yield the samples of one shard in order.
 
         Raises:
-            FormatError: the bytes are not what the writer would have written for any samples. A tar keeps no
+            FormatError: The bytes are not what the writer would have written for any samples. A tar keeps no
                 checksum of its members' contents: another image, or another height, passes.
         """
         source = CheckedStream(stream)
@@ -67,7 +67,7 @@ class WebDatasetFormat:
             raise source.error("more bytes", "the end of the file", at=source.offset - 1)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """None: what a tar needs is in the tar."""
+        """Return no files: what a tar needs is in the tar."""
         return {}
 
 
@@ -83,7 +83,7 @@ class WebDatasetWriter:
         """Append one sample.
 
         Raises:
-            FormatError: the sample is not one that a shard can hold.
+            FormatError: The sample is not one that a shard can hold.
         """
         check_sample(sample, has_classes=self._has_classes)
         key = sample.key.encode()
@@ -107,7 +107,7 @@ class WebDatasetWriter:
 
 
 def _json_of(sample: Sample) -> bytes:
-    """Sorted, compact, of fixed fields, never null: Hugging Face datasets infers a schema from the first."""
+    """Write all fields, sorted and none null: Hugging Face datasets infers a schema from the first samples."""
     height, orientation, width = sample.height, sample.orientation, sample.width
     if not sample.class_name:
         return b'{"height":%d,"orientation":%d,"width":%d}' % (height, orientation, width)
@@ -117,7 +117,7 @@ def _json_of(sample: Sample) -> bytes:
 
 
 def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) -> StoredSample:
-    """One sample, of which the first header block is read already."""
+    """Read one sample, of which the first header block is read already."""
     start = source.offset - BLOCK_BYTES
     if block[156:157] == EXTENDED:
         block += source.take(2 * BLOCK_BYTES)
@@ -143,7 +143,7 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) 
 
 
 def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
-    """The key that the headers of an image's member name."""
+    """Return the key that the headers of an image's member name."""
     if len(head) == BLOCK_BYTES:
         prefix, name = head[345:500].rstrip(b"\0"), head[:NAME_BYTES].rstrip(b"\0")
         path = prefix + b"/" + name if prefix else name
@@ -163,7 +163,7 @@ def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes) -> bytes
 
 
 def _read_member(source: CheckedStream, head: bytes, key: bytes, suffix: bytes, limit_bytes: int) -> bytes:
-    """The data of a member whose headers are read already, with its padding taken."""
+    """Take the data and the padding of a member whose headers are read already, and return the data."""
     start = source.offset - len(head)
     size = head[-BLOCK_BYTES:][124:136]
     num_bytes = int(size[:-1], 8) if _OCTAL_SIZE.fullmatch(size) else 0

@@ -1,8 +1,16 @@
-"""Original files to references: which datasets there are."""
+"""Original files to references: one class for each dataset that can be built.
 
-from difflib import get_close_matches
+Nothing is unpacked: a tar in a tar, and a stored member of a zip, are byte ranges of the archive. A reference names the
+archive, offset and size of one image, its key and its label.
+
+Archives are hostile input. Names of members never become paths outside the target, because keys have an alphabet
+(`keys.py`). Sizes are compared with the archive's before anything is allocated. Compressed members of zips are refused
+instead of inflated, and so are links in archives; links in folders are followed only where they stay inside, except for
+the folder that the user named.
+"""
 
 from dataprep.errors import UsageError
+from dataprep.messages import did_you_mean
 from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
 from dataprep.sources.coco import COCO_DUP5
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
@@ -26,22 +34,21 @@ DATASETS: dict[str, Dataset] = {
     "imagenet": IMAGENET,
     "imagenet-fake": IMAGENET_FAKE,
 }
-"""Those whose originals are images."""
+"""Datasets whose originals are images, by name."""
 BUILT: dict[str, Dataset] = DATASETS | {LAION.name: LAION}
-"""All that a manifest may name: laion's originals are tables of URLs."""
+"""All datasets that a manifest may name, laion included, whose originals are tables of URLs."""
 
 
 def dataset_named(name: str) -> Dataset:
-    """The dataset of a name. Raises UsageError, with the choices and the nearest one, for an unknown name."""
+    """Return the dataset of a name. Raises UsageError, with the choices and the nearest one, for an unknown name."""
     if name in DATASETS:
         return DATASETS[name]
-    near = get_close_matches(name.lower().replace("_", "-"), DATASETS, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name.replace("_", "-"), DATASETS, cutoff=0.4)
     raise UsageError(f"unknown dataset {name!r}: expected one of {', '.join(DATASETS)}{hint}")
 
 
 def sized_dataset(name: str, fake_images: int | None) -> Dataset:
-    """The dataset of a build: of imagenet-fake the one of so many images.
+    """Return the dataset of a build; for imagenet-fake, the one with `fake_images` images.
 
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.

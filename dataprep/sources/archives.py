@@ -1,7 +1,7 @@
 """Reading an archive's own bytes where it lies, on disk or in a bucket, at growing offsets and in bounded memory.
 
 On disk a header costs one small read. Over a network a request a member would cost its latency each time, so the
-archive is streamed once, in large blocks of which several are under way ahead of the position.
+archive is streamed once, in large blocks of which several are in flight ahead of the position.
 """
 
 from __future__ import annotations
@@ -11,66 +11,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
 
 from dataprep.errors import SourceError
-from dataprep.sources.keys import shown
 from dataprep.storage.base import ObjectInfo, Storage
+from dataprep.storage.range_file import RangeWindow
 
 BLOCK_BYTES = 4 * 2**20
-"""Of one request over a network: below this, round trips weigh as much as bytes."""
+"""Size of one request over a network: below this, round trips weigh as much as bytes."""
 BLOCKS_IN_FLIGHT = 12
-"""Hides 50 ms a request at 1 GB/s, in 48 MiB, and twice that while blocks come in."""
+"""Number of requests ahead of the position: it hides 50 ms a request at 1 GB/s, in 48 to 96 MiB of memory."""
 DISK_WINDOW_BYTES = 4096
-"""One page: holds a header with its extensions."""
+"""Size of one read from disk: a page, which holds a header with its extensions."""
 NETWORK_WINDOW_BYTES = 65536
 GZIP_CHUNK_BYTES = 2**20
 MAX_GZIP_BYTES = 64 * 2**20
-"""Of a compressed label archive; the true ones have 2.6 MB."""
+"""Size of a compressed label archive, at most; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
-"""Of a label archive's content, which is streamed: the true ones stay under 100 MB."""
+"""Size of a label archive's content, at most; it is streamed, and the published ones stay under 100 MB."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes done and the bytes in all."""
-
-
-class Member(NamedTuple):
-    """One member of an archive, as a byte range of it."""
-
-    name: str
-    """As the archive has it; bytes that are no UTF-8 as surrogate escapes."""
-    offset: int
-    num_bytes: int
-    is_directory: bool = False
-    unreadable: str = ""
-    """Why its bytes are not to be had as a range, e.g. that they are compressed; a clause for messages."""
-
-
-class ByteReader(Protocol):
-    """An archive's bytes."""
-
-    archive: str
-    """URL or path, for messages."""
-    num_bytes: int
-    """Of the archive; where that is not known beforehand, a limit on it."""
-
-    def read(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes at an offset; fewer than asked for only where the archive ends."""
-
-
-def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", within: str = "") -> SourceError:
-    """The error of an archive that is not what it should be: archive, member, offset, and what is wrong.
-
-    Args:
-        reader: Of the archive.
-        offset: Byte of the archive at which it shows.
-        what: A clause, with what was expected and the next step.
-        member: Name of the member concerned.
-        within: Name of the inner archive, for a tar inside a tar.
-    """
-    inner = f"{shown(within)}: " if within else ""
-    name = f"member {shown(member)} " if member else ""
-    return SourceError(f"{reader.archive}: {inner}{name}at byte {offset:,}: {what}")
 
 
 class ArchiveReader:
@@ -89,10 +49,10 @@ class ArchiveReader:
 
         Args:
             storage: The source root.
-            name: The archive's, relative to it.
+            name: The archive, relative to the source root.
             stream: Over a network, read all of it in large blocks. False where little of it is needed.
             progress: Told of the position as it grows.
-            info: Of the archive, where the caller has asked for it already.
+            info: What `stat` said of the archive, where the caller has asked for it already.
 
         Raises:
             SourceError: There is no such file.
@@ -103,8 +63,8 @@ class ArchiveReader:
         self.archive = storage.url_of(name)
         self.num_bytes = info.num_bytes
         self._storage, self._name, self._progress = storage, name, progress
-        self._window, self._window_at = b"", 0
-        self._window_bytes = DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES
+        window_bytes = DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES
+        self._window = RangeWindow(storage, name, info.num_bytes, window_bytes)
         self._blocks = _BlocksAhead(storage, name, info.num_bytes) if stream and not storage.is_local else None
         self._next_report = 0
 
@@ -118,13 +78,10 @@ class ArchiveReader:
             self._progress(self._name, offset, self.num_bytes)
         if self._blocks is not None:
             return self._blocks.read(offset, stop)
-        if not (self._window_at <= offset and stop <= self._window_at + len(self._window)):
-            window_bytes = max(stop - offset, min(self._window_bytes, self.num_bytes - offset))
-            self._window, self._window_at = self._storage.read_range(self._name, offset, window_bytes), offset
-        return self._window[offset - self._window_at : stop - self._window_at]
+        return self._window.read(offset, stop - offset)
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
-        """As `read`, by a request of its own that leaves the stream where it is."""
+        """Read bytes by a separate request, so that the stream stays where it is."""
         num_bytes = min(num_bytes, self.num_bytes - offset)
         return self._storage.read_range(self._name, offset, num_bytes) if num_bytes > 0 else b""
 
@@ -145,7 +102,7 @@ def open_archive(
     progress: Progress | None = None,
     info: ObjectInfo | None = None,
 ) -> Iterator[ArchiveReader]:
-    """An ArchiveReader that is closed at the end, whatever happens."""
+    """Open an ArchiveReader, and close it at the end, whatever happens."""
     reader = ArchiveReader(storage, name, stream=stream, progress=progress, info=info)
     try:
         yield reader
@@ -154,7 +111,7 @@ def open_archive(
 
 
 class _BlocksAhead:
-    """The blocks of an object from the position on, BLOCKS_IN_FLIGHT of them held or under way."""
+    """The blocks of an object from the position on, BLOCKS_IN_FLIGHT of them held or in flight."""
 
     def __init__(self, storage: Storage, name: str, num_bytes: int) -> None:
         self._storage, self._name, self._num_bytes = storage, name, num_bytes
@@ -214,7 +171,7 @@ class GzipReader:
         self._buffer, self._buffer_at = b"", 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """The content at an offset not before the last one; fewer bytes than asked for only where it ends."""
+        """Read content at an offset that is not before the last one; fewer bytes than asked for only at the end."""
         while offset + num_bytes > self._buffer_at + len(self._buffer):
             chunk = self._next_chunk()
             if not chunk:
@@ -226,7 +183,7 @@ class GzipReader:
         return self._buffer[start : start + num_bytes] if offset >= self._buffer_at else b""
 
     def _next_chunk(self) -> bytes:
-        """The next piece of content, empty at the end of the file."""
+        """Unpack the next piece of content; empty at the end of the file."""
         chunk = b""
         while not chunk and not self._inflate.eof:
             held = self._inflate.unconsumed_tail

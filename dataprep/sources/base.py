@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.errors import SourceError, UsageError
-from dataprep.records import NO_LABEL, Enumeration, SampleRef, SourceFile
-from dataprep.sources.archives import ByteReader, Member, Progress, damaged
-from dataprep.sources.keys import is_image, key_of, name_parts, refuse_duplicates, shown
+from dataprep.formats.tars import ByteReader, Member, damaged
+from dataprep.messages import shown
+from dataprep.sources.archives import Progress
+from dataprep.sources.keys import is_image, key_of, name_parts, refuse_duplicates
 from dataprep.storage.base import Storage
 
 MAX_IMAGE_BYTES = 128 * 2**20
-"""Of one original image, which a build holds in memory; ImageNet's largest has 16 MB."""
+"""Size of an original image, at most: a build holds it in memory. ImageNet's largest has 16 MB."""
 MAX_SAMPLES = 2_000_000
-"""Of one split: bounds the memory that an archive of millions of empty members can ask for."""
+"""Samples of a split, at most: bounds the memory that an archive of millions of empty members can ask for."""
 HASH_CHUNK_BYTES = 2**22
 
 
@@ -46,7 +48,7 @@ class SplitFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceCheck:
-    """One original file beside its published facts."""
+    """An original file compared with its published facts."""
 
     file: str
     expected_md5: str
@@ -65,18 +67,18 @@ class Dataset(ABC):
     """A dataset that can be built: facts, and the way from its original files to references."""
 
     name: str
-    """As users write it."""
+    """The name that users write."""
     description: str
     citation: str
     licence: str
     origin: str
     """Where the original files come from."""
     facts: Mapping[str, SplitFacts]
-    """By split, in the order in which they are built."""
+    """Published facts by split, in the order in which the splits are built."""
     default_splits: tuple[str, ...]
-    image_suffix: str
-    """Of the files of an image folder."""
     default_max_reject_ratio: float = 0.0
+    recipe: ClassVar[str] = "archives"
+    """How it is built: a name in `dataprep.build.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
     """True where the original files are made here and their number is the user's to choose."""
 
@@ -85,7 +87,7 @@ class Dataset(ABC):
         return tuple(self.facts)
 
     def split_facts(self, split: str) -> SplitFacts:
-        """Raises UsageError for a split that the dataset has not."""
+        """Return the published facts of a split. Raises UsageError for a split that the dataset does not have."""
         if split not in self.facts:
             raise UsageError(f"--split {split}: {self.name} has {' and '.join(self.facts)}")
         return self.facts[split]
@@ -96,11 +98,11 @@ class Dataset(ABC):
 
     @abstractmethod
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """The class list, sorted: a label is a position in it. Empty where the dataset has no classes.
+        """Return the sorted class list, in which a label is a position; empty where the dataset has no classes.
 
         Args:
-            root: Of the original files.
-            allow_partial: The classes found there; otherwise the published ones, and nothing is read.
+            root: Where the original files are.
+            allow_partial: Return the classes found there; otherwise the published ones, and nothing is read.
         """
 
     def enumerate(
@@ -112,10 +114,10 @@ class Dataset(ABC):
         classes: tuple[str, ...] | None = None,
         progress: Progress | None = None,
     ) -> Enumeration:
-        """References to all original images of a split, none of which is read.
+        """List references to all original images of a split, without reading an image.
 
         Args:
-            root: Of the original files.
+            root: Where the original files are.
             split: One of `splits`.
             allow_partial: Take what is there, whatever the published counts and classes say.
             classes: The class list, where another split's enumeration has it already.
@@ -144,7 +146,7 @@ class Dataset(ABC):
         classes: tuple[str, ...] | None,
         progress: Progress | None,
     ) -> Enumeration:
-        """What `enumerate` returns, its counts not compared yet."""
+        """List references for `enumerate`, which compares their counts afterwards."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: list[SampleRef]) -> None:
         import numpy as np
@@ -206,7 +208,7 @@ class RefCollector:
     sources: list[SourceFile] = field(default_factory=list)
 
     def image_parts(self, reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...] | None:
-        """The path components of a member that is an image; None for one to pass over.
+        """Return the path components of a member that is an image; None for a member to pass over.
 
         Raises:
             SourceError: The name is hostile or unknown, or the image cannot be read in place.
@@ -239,7 +241,7 @@ class RefCollector:
 
 
 def member_parts(reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...]:
-    """The path components of a member. Raises SourceError for a hostile name, naming archive, member and offset."""
+    """Split a member's name into path components. Raises SourceError for a hostile name; it says where."""
     try:
         parts = name_parts(member.name)
     except SourceError as error:

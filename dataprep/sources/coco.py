@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError
-from dataprep.records import Enumeration, SourceFile
-from dataprep.sources.archives import Member, Progress, damaged, open_archive
+from dataprep.formats.tars import Member, damaged
+from dataprep.messages import shown
+from dataprep.sources.archives import Progress, open_archive
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts
 from dataprep.sources.folders import folder_files
-from dataprep.sources.keys import is_image, shown
+from dataprep.sources.keys import is_image
 from dataprep.sources.zips import zip_members
 from dataprep.storage.base import ObjectInfo, Storage
 
@@ -57,7 +59,7 @@ class Coco(Dataset):
 
 
 def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress | None) -> str:
-    """Collect one archive or folder; its name, or nothing where neither is there."""
+    """Collect one archive or folder; return its name, or nothing where neither is there."""
     archive = f"{part}.zip"
     info = root.stat(archive)
     if info is not None:
@@ -126,5 +128,4 @@ COCO_DUP5 = Coco(
         ),
     },
     default_splits=("train",),
-    image_suffix=".jpg",
 )

@@ -10,16 +10,17 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
+from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
-from dataprep.records import Enumeration, SourceFile
+from dataprep.formats.tars import ByteReader, tar_members
 from dataprep.sources.archives import Progress, open_archive
 from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts
 from dataprep.sources.imagenet import IMAGENET, published_classes
-from dataprep.sources.tars import tar_members
 from dataprep.storage.base import Storage
 
 FAKE_TAR = "imagenet-fake.tar"
@@ -33,31 +34,27 @@ class FakeImageNet(Dataset):
     generated: ClassVar[bool] = True
 
     def with_images(self, images: int) -> FakeImageNet:
-        """The dataset of so many train images, and val images in ImageNet's proportion of 1 to 26, at least one."""
+        """Return the dataset with this many train images, and one val image, at least, to 26 of them as in ImageNet."""
         if not 1 <= images <= MAX_SAMPLES:
             raise UsageError(f"--images must be 1 to {MAX_SAMPLES:,}, got {images:,}")
         return replace(self, facts=_facts(images))
 
     def write_originals(self, directory: Path) -> None:
-        """Write `imagenet-fake.tar`, whole or not at all; one already there stays."""
+        """Write `imagenet-fake.tar`, whole or not at all; an existing one stays."""
         path = directory / FAKE_TAR
         if path.exists():
             return
         spool = directory / f".{FAKE_TAR}.{os.getpid()}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with tarfile.open(spool, "w", format=tarfile.USTAR_FORMAT) as tar:
-                for label, wnid in enumerate(published_classes()):
-                    image = _fake_jpeg(label)
-                    header = tarfile.TarInfo(f"{wnid}.jpg")
-                    header.size = len(image)
-                    tar.addfile(header, io.BytesIO(image))
+            with open(spool, "wb") as stream:
+                _write_tar(stream)
             spool.replace(path)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}; choose another --source") from error
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """ImageNet's 1,000 WNIDs."""
+        """Return ImageNet's 1,000 WNIDs."""
         return published_classes()
 
     def _find(
@@ -69,7 +66,12 @@ class FakeImageNet(Dataset):
         classes: tuple[str, ...] | None,
         progress: Progress | None,
     ) -> Enumeration:
-        with open_archive(root, FAKE_TAR, progress=progress) as reader:
+        # A dry run writes nothing: where the archive is not there yet, it is read from memory.
+        there = root.stat(FAKE_TAR) is not None
+        archive: AbstractContextManager[ByteReader] = (
+            open_archive(root, FAKE_TAR, progress=progress) if there else nullcontext(_Generated(root))
+        )
+        with archive as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]
             num_bytes = reader.num_bytes
         classes = published_classes()
@@ -82,8 +84,30 @@ class FakeImageNet(Dataset):
         return found.enumeration(classes)
 
 
+class _Generated:
+    """The archive in memory."""
+
+    def __init__(self, root: Storage) -> None:
+        stream = io.BytesIO()
+        _write_tar(stream)
+        self.archive, self._data = root.url_of(FAKE_TAR), stream.getvalue()
+        self.num_bytes = len(self._data)
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        return self._data[offset : offset + num_bytes]
+
+
+def _write_tar(stream: BinaryIO) -> None:
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for label, wnid in enumerate(published_classes()):
+            image = _fake_jpeg(label)
+            header = tarfile.TarInfo(f"{wnid}.jpg")
+            header.size = len(image)
+            tar.addfile(header, io.BytesIO(image))
+
+
 def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Label and path of every image, the classes in turn."""
+    """Yield label and path of every image, one class after the other."""
     classes = published_classes()
     for i in range(samples):
         number, label = divmod(i, len(classes))
@@ -94,7 +118,7 @@ def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _fake_jpeg(label: int) -> bytes:
-    """A smooth pattern of the label's own, 160 to 288 pixels wide."""
+    """Draw a smooth pattern that tells the label, 160 to 288 pixels wide."""
     import numpy as np
     from PIL import Image
 
@@ -121,5 +145,4 @@ IMAGENET_FAKE = FakeImageNet(
     origin="generated",
     facts=_facts(DEFAULT_IMAGES),
     default_splits=("train", "val"),
-    image_suffix=".JPEG",
 )

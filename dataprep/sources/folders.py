@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dataprep.errors import SourceError
-from dataprep.sources.keys import is_hidden, name_bytes, name_parts, shown
+from dataprep.messages import shown
+from dataprep.sources.keys import is_hidden, name_bytes, name_parts
 from dataprep.storage.base import Storage
 
 
@@ -22,16 +23,16 @@ class FolderFile(NamedTuple):
     """One file below a folder."""
 
     parts: tuple[str, ...]
-    """Its path below the folder."""
+    """Components of the file's path below the folder."""
     num_bytes: int
 
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
-    """All files of a folder, sorted by the bytes of their paths; empty where there is no such folder.
+    """List all files of a folder, sorted by the bytes of their paths; empty where there is no such folder.
 
     Args:
         root: The source root.
-        folder: Name below it.
+        folder: Name below the root.
         depth: Directory levels that are read, 1 being the folder alone.
 
     Raises:
@@ -84,7 +85,7 @@ def _on_disk(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
 
 
 def _stat(root: Storage, folder: str, parts: tuple[str, ...], entry: os.DirEntry[str], inside: Path) -> os.stat_result:
-    """A file's or folder's status; refused where it is a link that leads outside or anything else."""
+    """Stat a file or folder; refuse a link that leads outside, and anything else."""
     try:
         info = entry.stat()
     except OSError as error:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError
-from dataprep.records import Enumeration, SourceFile
-from dataprep.sources.archives import ArchiveReader, ByteReader, Member, Progress, damaged, open_archive
+from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
+from dataprep.messages import shown
+from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, member_parts
 from dataprep.sources.folders import FolderFile, folder_files
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read_val_labels
-from dataprep.sources.keys import is_hidden, is_image, shown
-from dataprep.sources.tars import tar_members
+from dataprep.sources.keys import is_hidden, is_image
 from dataprep.storage.base import Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
@@ -28,7 +29,7 @@ VAL_TAR = "ILSVRC2012_img_val.tar"
 
 @cache
 def published_classes() -> tuple[str, ...]:
-    """The 1,000 WNIDs of ILSVRC2012, sorted."""
+    """Return the 1,000 WNIDs of ILSVRC2012, sorted."""
     text = resources.files("dataprep").joinpath("data/imagenet_wnids.txt").read_text()
     return tuple(line for line in text.splitlines() if not line.startswith("#"))
 
@@ -38,7 +39,7 @@ class ImageNet(Dataset):
     """ILSVRC2012's classification images."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """The published WNIDs; with `allow_partial` those of the train images, or else of the val images, found."""
+        """Return the published WNIDs; with `allow_partial` those found among train images, or else val images."""
         if not allow_partial:
             return published_classes()
         if root.stat(TRAIN_TAR) is not None:
@@ -71,7 +72,7 @@ class _Finder:
     """Collects one split.
 
     Args:
-        classes: An image of another one is refused where it is met. None: those that are found.
+        classes: The classes that images may have; any other is refused at once. None takes those that are found.
     """
 
     split = ""
@@ -84,7 +85,7 @@ class _Finder:
         self._labels = {wnid: label for label, wnid in enumerate(classes or ())}
 
     def label(self, wnid: str, where: str) -> int:
-        """The label of a class."""
+        """Return the label of a class."""
         label = self._labels.get(wnid)
         if label is None and self.classes is None and WNID.fullmatch(wnid):
             label = self._labels[wnid] = len(self._labels)  # until all are known
@@ -96,7 +97,7 @@ class _Finder:
         return label
 
     def enumeration_found(self) -> Enumeration:
-        """What was collected, the labels those of the sorted class list."""
+        """Return what was collected, with labels of the sorted class list."""
         met = tuple(self._labels)
         classes = tuple(sorted(met))
         if classes != met:
@@ -105,7 +106,7 @@ class _Finder:
         return self.found.enumeration(classes)
 
     def images(self, files: Sequence[FolderFile], folder: str) -> Iterator[FolderFile]:
-        """The images among a folder's files."""
+        """Yield the images among a folder's files."""
         for file in files:
             try:
                 if is_image(file.parts):
@@ -127,7 +128,7 @@ class _TrainFinder(_Finder):
     split = "train"
 
     def enumeration(self) -> Enumeration:
-        """All images of the train tar or folder."""
+        """List all images of the train tar or folder."""
         info = self.root.stat(TRAIN_TAR)
         if info is not None:
             with open_archive(self.root, TRAIN_TAR, progress=self.progress, info=info) as reader:
@@ -185,7 +186,7 @@ class _ValFinder(_Finder):
     split = "val"
 
     def enumeration(self) -> Enumeration:
-        """All images of the val tar or folder."""
+        """List all images of the val tar or folder."""
         info = self.root.stat(VAL_TAR)
         if info is not None:
             tar_labels = self._read_labels()
@@ -233,7 +234,7 @@ class _ValFinder(_Finder):
 
 
 def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
-    """The class tars of the train tar: WNID and where it lies."""
+    """Yield the class tars of the train tar, each with its WNID."""
     seen: set[str] = set()
     for member in tar_members(reader):
         parts = member_parts(reader, member)
@@ -248,7 +249,7 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
 
 
 def _classes_in_folder(files: Sequence[FolderFile]) -> tuple[str, ...]:
-    """The WNIDs of class folders and of class tars."""
+    """Return the WNIDs of class folders and of class tars."""
     names = {file.parts[0].removesuffix(".tar") for file in files}
     return tuple(sorted(name for name in names if WNID.fullmatch(name)))
 
@@ -290,5 +291,4 @@ IMAGENET = ImageNet(
         ),
     },
     default_splits=("train", "val"),
-    image_suffix=".JPEG",
 )

@@ -11,11 +11,11 @@ import xml.parsers.expat
 from dataclasses import dataclass, field
 
 from dataprep.errors import SourceError
-from dataprep.sources.archives import GzipReader, Member, damaged
+from dataprep.formats.tars import Member, damaged, tar_members
+from dataprep.sources.archives import GzipReader
 from dataprep.sources.base import member_parts
 from dataprep.sources.keys import is_hidden
 from dataprep.sources.matlab import read_structs
-from dataprep.sources.tars import tar_members
 from dataprep.storage.base import Storage
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -25,7 +25,7 @@ GROUND_TRUTH = ("data", "ILSVRC2012_validation_ground_truth.txt")
 WNID = re.compile(r"n[0-9]{8}")
 MAX_META_BYTES = 16 * 2**20
 MAX_GROUND_TRUTH_BYTES = 2**19
-"""50,000 lines have 200 kB."""
+"""Size of the ground truth, at most; its 50,000 lines have 200 kB."""
 MAX_XML_BYTES = 2**18
 MAX_LABELS = 200_000
 
@@ -35,15 +35,15 @@ class ValLabels:
     """The class of every validation image."""
 
     archive: str
-    """Where it was read, relative to the source root."""
+    """File from which the labels were read, relative to the source root."""
     classes: tuple[str, ...]
-    """All classes named there, sorted; the devkit names classes without images too."""
+    """All classes that the file names, sorted; the devkit also names classes without images."""
     wnids: dict[str, str]
     """Class by image, e.g. `ILSVRC2012_val_00000001`."""
 
 
 def read_val_labels(root: Storage) -> ValLabels | None:
-    """The labels from the devkit or the bounding boxes, None where neither is there.
+    """Read the labels from the devkit or the bounding boxes; None where neither is there.
 
     Raises:
         SourceError: The file is damaged or hostile, or its labels make no sense.
@@ -86,12 +86,12 @@ def _from_devkit(root: Storage) -> ValLabels:
 
 
 def val_name(number: int) -> str:
-    """Name of the validation image of a number, counted from 1, without its extension."""
+    """Return the name, without extension, of the validation image with a number, counted from 1."""
     return f"ILSVRC2012_val_{number:08d}"
 
 
 def _leaves(meta: bytes) -> dict[int, str]:
-    """WNID by ILSVRC2012_ID of the classes that have images: those without children."""
+    """Map ILSVRC2012_ID to WNID for the classes that have images: those without children."""
     wnids: dict[int, str] = {}
     seen: set[str] = set()
     for synset in read_structs(meta, "synsets", ("ILSVRC2012_ID", "WNID", "num_children")):
@@ -159,7 +159,7 @@ class _ObjectNames:
 
 
 def _class_of_boxes(text: bytes) -> str:
-    """The WNID that the objects of one annotation name; ILSVRC2012 has one class an image."""
+    """Return the WNID that the objects of one annotation name; ILSVRC2012 has one class an image."""
     found = _ObjectNames()
     parser = xml.parsers.expat.ParserCreate()
     parser.StartDoctypeDeclHandler = found.refuse_doctype

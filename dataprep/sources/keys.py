@@ -1,4 +1,4 @@
-"""From the name of a file or archive member to a sample's key; what a name may be, and what it says.
+"""Turns the name of a file or archive member into a sample's key, and judges what a name may be.
 
 Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
 refused whatever it stands for. Of the rest, a name is an image's by its suffix, or one of the few that are passed over:
@@ -16,17 +16,18 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
-from dataprep.records import SampleRef
+from dataprep.messages import shown
 
 MAX_KEY_BYTES = 200
 MAX_NAME_BYTES = 4096
-"""Of an original name: no file system stores a longer path."""
+"""Length of an original name, at most: no file system stores a longer path."""
 IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "tif", "tiff"})
-"""By which a name is an image's; what the file really holds is decided by its content."""
+"""Suffixes that make a name that of an image; what the file really holds, its content decides."""
 
 FORBIDDEN = "\\\0\r\n"
-"""In names: a separator to other systems, and what disks or Cloud Storage refuse."""
+"""Characters that no name may hold: a separator on other systems, and what disks or Cloud Storage refuse."""
 
 _HASH_DIGITS = 32
 _CLOSE = "=00"
@@ -42,7 +43,7 @@ _PAPERS = frozenset({"readme", "license", "copying"})
 
 
 def name_parts(name: str) -> tuple[str, ...]:
-    """The components of a member's or file's path, `.` and empty ones left out; so the root of an archive has none.
+    """Split a member's or file's path into components without `.` and empty ones; the root of an archive has none.
 
     Args:
         name: With `/` between components; bytes that are no UTF-8 as surrogate escapes.
@@ -67,10 +68,10 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 def is_image(parts: tuple[str, ...]) -> bool:
-    """Whether a name is that of an image, False where it is one to pass over.
+    """Tell whether a name is that of an image; False for a name to pass over.
 
     Raises:
-        SourceError: It is neither; the message is a clause.
+        SourceError: The name is neither; the message is a clause.
     """
     last = parts[-1]
     if is_hidden(parts):
@@ -86,16 +87,16 @@ def is_image(parts: tuple[str, ...]) -> bool:
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Whether a path is one of those that macOS and shells leave behind."""
+    """Tell whether a path is one of those that macOS and shells leave behind."""
     return _HIDDEN.search("/".join(parts)) is not None
 
 
 def key_of(parts: Sequence[str]) -> str:
-    """The key of a path: without its extension, in `[A-Za-z0-9_/-]`, any other byte as `=XX`.
+    """Return the key of a path: without its extension, in `[A-Za-z0-9_/-]`, any other byte as `=XX`.
 
-    So is the first of two underscores that begin a component, by which readers of shards know metadata. Two paths that
-    differ in more than the extension have different keys. A key of more than 200 bytes is cut and closed with `=00` and
-    32 hexadecimal digits of the whole key's SHA-256.
+    The first of two underscores that begin a component becomes `=5F`: readers of shards take `__` for metadata.
+    Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is cut and closed
+    with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
     """
     folder, last = parts[:-1], parts[-1]
     stem, dot, _ = last.rpartition(".")
@@ -114,22 +115,15 @@ def key_of(parts: Sequence[str]) -> str:
 
 
 def name_bytes(name: str) -> bytes:
-    """A name as the bytes that it was decoded from."""
+    """Return the bytes from which a name was decoded."""
     try:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise SourceError("its name is no text") from error
 
 
-def shown(name: str) -> str:
-    """A name for messages: one line of ASCII, cut where it is long."""
-    if len(name) <= 100:
-        return ascii(name)
-    return f"{name[:60]!a}... ({len(name):,} characters)"
-
-
 def refuse_duplicates(where: str, refs: Sequence[SampleRef]) -> None:
-    """Raises SourceError, naming both, when two samples have the same key ignoring case; `where` leads its text."""
+    """Raise SourceError, naming both, when two samples have the same key ignoring case; `where` begins its text."""
     import numpy as np
 
     # Hashes, 8 bytes each: a set of the keys would take 170 MB for ImageNet.

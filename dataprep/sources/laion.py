@@ -2,7 +2,7 @@
 
 LAION-400M has URL, TEXT, HEIGHT, WIDTH, SAMPLE_ID, LICENSE, NSFW and similarity; Re-LAION url, caption, key, hash,
 punsafe, pwatermark and the original sizes. A shard is so many rows of one file, in the table's order, as img2dataset
-cuts them: the last shard of each file is shorter, and shard numbers run on through the files in the order of their
+cuts them: the last shard of each file is shorter, and shard numbers go on from file to file in the order of the files'
 names.
 """
 
@@ -11,30 +11,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from dataprep.dataset.documents import convert
+from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
-from dataprep.records import Enumeration
 from dataprep.sources.base import Dataset, SplitFacts
 from dataprep.sources.tables import Column, Kind, Progress, TableFile, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
 DEFAULT_ROWS_PER_SHARD = 10_000
 SHARD_DIGITS = 5
-"""Of a shard's number in names and keys, at least."""
+"""Digits of a shard's number in names and keys, at least."""
 DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
 SPLIT = "train"
-"""The only one."""
+"""Name of the only split."""
 
 
 class Role(NamedTuple):
     """What a column is for."""
 
     aliases: tuple[str, ...]
-    """Names by which it is known, whatever their case; the first that is there is taken."""
+    """Names that a column of this role may have, ignoring case; the first that is there is taken."""
     kind: Kind
 
 
@@ -51,7 +52,8 @@ ROLES: Mapping[str, Role] = {
     "md5": Role(("md5",), "string"),
     "sha256": Role(("sha256",), "string"),
 }
-"""LAION's `hash` is one of URL and caption, of no use to verify an image: it is carried as any other column."""
+"""Roles of columns. LAION's `hash` is none of them: it hashes URL and caption and cannot verify an image, so it is
+carried like any other column."""
 RENAMED = frozenset({"url", "caption"})
 """Roles whose column is written under the role's own name."""
 
@@ -59,6 +61,8 @@ RENAMED = frozenset({"url", "caption"})
 @dataclass(frozen=True, kw_only=True)
 class LaionDataset(Dataset):
     """What a manifest and its readers need to know of LAION; its original is a table, which has no references."""
+
+    recipe: ClassVar[str] = "web"
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """None."""
@@ -76,7 +80,6 @@ LAION = LaionDataset(
     origin=ORIGIN,
     facts={SPLIT: SplitFacts(samples=None)},
     default_splits=(SPLIT,),
-    image_suffix=".jpg",
 )
 
 
@@ -85,18 +88,18 @@ class Row(NamedTuple):
 
     key: str
     roles: dict[str, Any]
-    """By role, those that the table has: str, int, float or None."""
+    """Values by role, for the roles that the table has: str, int, float or None."""
     carried: tuple[Any, ...]
     """The values of `LaionTables.carried`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaionTables:
-    """The tables of a build, measured: all that a plan holds of them, whatever their number of rows."""
+    """The measured tables of a build: all that a plan holds of them, however many rows they have."""
 
     files: tuple[TableFile, ...]
     columns: dict[str, str]
-    """By role, the name of its column."""
+    """Column name by role."""
     rows_per_shard: int
 
     @property
@@ -109,7 +112,7 @@ class LaionTables:
 
     @property
     def shard_digits(self) -> int:
-        """Of a shard's number in keys and file names, as TFDS counts them; img2dataset's `oom_shard_count`."""
+        """Digits of a shard's number in keys and file names, as TFDS counts them; img2dataset's `oom_shard_count`."""
         return max(SHARD_DIGITS, len(str(self.num_shards)))
 
     @property
@@ -119,7 +122,7 @@ class LaionTables:
 
     @property
     def carried(self) -> tuple[Column, ...]:
-        """The columns that are written as they are, beside url and caption."""
+        """Columns that are written as they are, next to url and caption."""
         renamed = {self.columns[role] for role in RENAMED if role in self.columns}
         kinds = {name: ROLES[role].kind for role, name in self.columns.items()}
         return tuple(
@@ -129,7 +132,7 @@ class LaionTables:
         )
 
     def locate(self, index: int) -> tuple[TableFile, int]:
-        """The file of a shard, and which part of it the shard is."""
+        """Return the file of a shard, and which part of the file the shard is."""
         part = index
         for file in self.files:
             if part < file.parts:
@@ -138,27 +141,17 @@ class LaionTables:
         raise UsageError(f"shard {index} past the end: the tables have {self.num_shards:,} shards")
 
     def document(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the tables as JSON values."""
         return asdict(self)
 
 
-def tables_from_document(document: Mapping[str, Any]) -> LaionTables:
-    """Read back what `LaionTables.document` gave, also after JSON."""
-    files = (
-        TableFile(
-            **{
-                **file,
-                "columns": tuple(Column(*column) for column in file["columns"]),
-                "part_starts": tuple(file["part_starts"]),
-            }
-        )
-        for file in document["files"]
-    )
-    return LaionTables(files=tuple(files), columns=dict(document["columns"]), rows_per_shard=document["rows_per_shard"])
+def tables_from_document(document: Any) -> LaionTables:
+    """Read back what `LaionTables.document` gave, also after JSON. Raises FormatError for anything else."""
+    return convert(document, LaionTables, where="plan", at="$.laion.tables", advice="build it again")
 
 
 def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
-    """The storage and the names of the tables that `--source` names: files, or one folder of them.
+    """Return the storage and the names of the tables that `--source` names: files, or one folder of them.
 
     Raises:
         UsageError: No URL is given, or the files lie in several folders.
@@ -175,7 +168,7 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
 
 
 def find_tables(storage: Storage) -> list[str]:
-    """The tables in a folder or below a prefix, in the order of their names. Raises SourceError where there is none."""
+    """List the tables in a folder or below a prefix by name. Raises SourceError where there is none."""
     names = sorted(info.name for info in storage.list() if is_table(info.name) and not _hidden(info.name))
     if not names:
         raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) is there; check --source")
@@ -193,10 +186,10 @@ def measure_tables(
     """Measure tables for a plan: parquet by its footer, text by one pass over it.
 
     Args:
-        storage: Of the originals.
-        names: Of the files, in the order in which their rows are taken.
-        rows_per_shard: The last shard of a file has fewer.
-        overrides: By role, the name of its column, where it is none of the role's aliases (`--column url=LINK`).
+        storage: Where the tables are.
+        names: Names of the files, in the order in which their rows are taken.
+        rows_per_shard: Rows of each shard but the last of a file, which has fewer.
+        overrides: Column name by role, where it is none of the role's aliases (`--column url=LINK`).
         progress: Told of the bytes of text files.
 
     Raises:
@@ -218,11 +211,11 @@ def measure_tables(
 
 
 def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Which column has which role.
+    """Decide which column has which role.
 
     Args:
-        names: Of the table's columns.
-        overrides: By role, the name of its column.
+        names: Names of the table's columns.
+        overrides: Column name by role, where it is none of the role's aliases.
 
     Raises:
         UsageError: There is no column of URLs, two are alike but for their case, or an override names none.
@@ -249,7 +242,7 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
 
 
 def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[Row]:
-    """The rows of one shard, in the table's order. Raises SourceError."""
+    """Read the rows of one shard, in the table's order. Raises SourceError."""
     file, part = tables.locate(index)
     names = [column.name for column in file.columns]
     roles = [(role, names.index(name), _TYPED[ROLES[role].kind]) for role, name in tables.columns.items()]
@@ -267,16 +260,16 @@ def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[R
 
 
 def key_of(shard: int, row: int, tables: LaionTables) -> str:
-    """img2dataset's key: the shard's number, then the row's in as many digits as the largest one needs.
+    """Return img2dataset's key: the shard's number, then the row's, in as many digits as the largest row number needs.
 
-    E.g. `000120007`: row 7 of shard 12 of 10,000 rows each.
+    E.g. `000120007` is row 7 of shard 12, where shards have 10,000 rows.
     """
     digits = math.ceil(math.log10(tables.rows_per_shard))
     return f"{shard:0{tables.shard_digits}d}" + (f"{row:0{digits}d}" if digits else "")
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Folder and file name; of a folder no name."""
+    """Split a URL into folder and file name; a folder has no file name."""
     if not is_table(url):
         return url.rstrip("/") or "/", ""
     folder, slash, name = url.rpartition("/")
@@ -293,12 +286,12 @@ def _other_columns(storage: Storage, first: TableFile, other: TableFile) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """What Spark, pandas and file systems leave behind."""
+    """Tell whether a name is one that Spark, pandas or file systems leave behind."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
-    """What text files and other types say; what is no finite number is None."""
+    """Read a number from text or another type; None for what is no finite number."""
     if text is None or isinstance(text, cast):
         return text
     try:
@@ -317,7 +310,7 @@ _TYPED: dict[Kind, Callable[[Any], Any]] = {
 }
 
 
-def source_entries(tables: LaionTables) -> Iterable[dict[str, Any]]:
-    """`{name, bytes, rows, sha256}` of each file, as a manifest lists its sources."""
+def source_entries(tables: LaionTables) -> Iterable[PlannedSource]:
+    """Yield `{name, bytes, rows, sha256}` of each file, as a manifest lists its sources."""
     for file in tables.files:
         yield {"name": file.name, "bytes": file.num_bytes, "rows": file.rows, "sha256": file.sha256}

@@ -1,4 +1,4 @@
-"""Struct arrays out of a MATLAB 5 file, as far as ImageNet's meta.mat needs them.
+"""Reads struct arrays from a MATLAB 5 file, as far as ImageNet's meta.mat needs them.
 
 Written out here because the file comes from a stranger's archive: `scipy.io.loadmat` allocates what a header claims,
 and unpacks compressed elements without a limit. Format: "MAT-File Format", MathWorks, Level 5.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dataprep.errors import SourceError
 
 MAX_UNPACKED_BYTES = 16 * 2**20
-"""Of a compressed element; that of meta.mat has some 2 MB."""
+"""Size of an unpacked element, at most; that of meta.mat has some 2 MB."""
 MAX_FIELDS = 64
 
 _HEADER_BYTES = 128
@@ -30,12 +30,12 @@ class _Element(NamedTuple):
 
 
 def read_structs(data: bytes, name: str, fields: Collection[str]) -> list[dict[str, str | float]]:
-    """The elements of a struct array, in its order, with the fields asked for.
+    """Read the elements of a struct array, in its order, with the fields asked for.
 
     Args:
         data: The whole file.
-        name: The variable's.
-        fields: Each a text or a single number in every element.
+        name: Name of the variable.
+        fields: Names of fields, each a text or a single number in every element.
 
     Raises:
         SourceError: The file has no such variable or cannot be read; the message is a clause.
@@ -86,7 +86,7 @@ def _inflate(data: memoryview) -> memoryview:
 
 
 def _take(parts: Iterator[_Element], kind: int) -> memoryview:
-    """The data of the next part, which has to be of this type."""
+    """Take the data of the next part, which must be of this type."""
     part = next(parts, None)
     if part is None or part.kind != kind:
         raise SourceError("an array without its header")
@@ -94,7 +94,7 @@ def _take(parts: Iterator[_Element], kind: int) -> memoryview:
 
 
 def _shape(parts: Iterator[_Element], order: str) -> tuple[int, int]:
-    """Class of an array, and its number of elements."""
+    """Read the class of an array, and its number of elements."""
     flags, dims = _take(parts, _UINT32), _take(parts, _INT32)
     if len(flags) != 8 or len(dims) not in range(8, 33, 4):
         raise SourceError("an array without its shape")
@@ -124,7 +124,7 @@ def _structs(
 
 
 def _value(matrix: memoryview, order: str) -> str | float:
-    """A text, or a single number."""
+    """Read a text, or a single number."""
     parts = _elements(matrix, order)
     array_class, count = _shape(parts, order)
     _take(parts, _INT8)

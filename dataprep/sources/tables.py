@@ -19,8 +19,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dataprep.errors import SourceError, UsageError
+from dataprep.messages import one_line
 from dataprep.storage.base import Storage
-from dataprep.workspace import RangeFile
+from dataprep.storage.parquet import open_parquet
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,13 +34,13 @@ Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes done and the bytes in all."""
 
 MAX_PART_BYTES = 2**30
-"""Of one part of a text file, which is held in memory; 10,000 rows of LAION have 3 MB."""
+"""Size of one part of a text file, at most: it is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20
 FOOTER_TAIL_BYTES = 8
-"""Of a parquet file: the footer's length and the magic bytes end it."""
+"""Size of the end of a parquet file: the footer's length and the magic bytes."""
 # The places of all line ends and quotes of a chunk are held as 8 bytes each.
 _SCAN_BYTES = 2**20
-# Of a parquet column in a bucket, read with one request.
+# One request reads this much of a parquet column in a bucket.
 TABLE_WINDOW_BYTES = 2**22
 _NEWLINE, _RETURN, _QUOTE = b'\n\r"'
 
@@ -49,12 +50,12 @@ class Column(NamedTuple):
 
     name: str
     kind: Kind
-    """Text files have strings alone."""
+    """Type of the values; columns of text files are strings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableFile:
-    """One file, as it was measured for a plan."""
+    """A table's file, as it was measured for a plan."""
 
     name: str
     """Relative to the source root."""
@@ -63,16 +64,16 @@ class TableFile:
     part_rows: int
     columns: tuple[Column, ...]
     sha256: str
-    """Hex; of a parquet file's footer, of a text file's bytes."""
+    """Hexadecimal digest of a parquet file's footer, or of a text file's bytes."""
     part_starts: tuple[int, ...] = ()
-    """Of a text file: the byte at which each part begins, and the file's size."""
+    """Byte at which each part of a text file begins, and the file's size; empty for parquet."""
 
     @property
     def parts(self) -> int:
         return -(-self.rows // self.part_rows)
 
     def rows_of(self, part: int) -> int:
-        """Rows of one part."""
+        """Return the number of rows of one part."""
         return min(self.part_rows, self.rows - part * self.part_rows)
 
 
@@ -82,22 +83,22 @@ class _TableFormat(NamedTuple):
 
 
 def is_table(name: str) -> bool:
-    """Whether a file is a table by its suffix."""
+    """Tell whether a file is a table by its suffix."""
     return _suffix(name) in TABLES
 
 
 def measure_table(storage: Storage, name: str, part_rows: int, progress: Progress | None = None) -> TableFile:
-    """What a plan needs to know of one file.
+    """Measure a file for a plan.
 
     Args:
-        storage: Of the originals.
-        name: Ends with one of the suffixes of TABLES.
-        part_rows: Rows a part.
+        storage: Where the file is.
+        name: The file; it ends with one of the suffixes of TABLES.
+        part_rows: Rows of each part but the last.
         progress: Told of the bytes of a text file that were read.
 
     Raises:
         SourceError: The file is absent, damaged or empty of columns.
-        UsageError: It is no table by its suffix.
+        UsageError: The file is no table by its suffix.
     """
     if not is_table(name):
         raise UsageError(
@@ -114,7 +115,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
 
 
 def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
-    """The rows of one part in their order, each a value a column: str, int, float, or None where there is none.
+    """Read the rows of one part in order: a value for each column, which is str, int, float, or None where absent.
 
     Raises:
         SourceError: The file is not the one that was measured, or a row cannot be read.
@@ -163,7 +164,7 @@ def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Prog
 
 
 def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
-    """Rows before the part are decoded and let go, a batch at a time, where their row group holds them too."""
+    """Read a part from the row groups that hold it; their rows before the part are decoded in batches and dropped."""
     skip, wanted = part * table.part_rows, table.rows_of(part)
     rows: list[tuple[Any, ...]] = []
     with _parquet(storage, table.name) as file:
@@ -189,23 +190,18 @@ def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[A
 @contextmanager
 def _parquet(storage: Storage, name: str) -> Iterator[pq.ParquetFile]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    buffer_bytes = _SCAN_BYTES if storage.is_local else TABLE_WINDOW_BYTES
     try:
-        # With a buffer a column's pages are read as they are needed; without, all of a row group's at once.
-        if storage.is_local:
-            with pq.ParquetFile(storage.url_of(name), buffer_size=_SCAN_BYTES) as file:
-                yield file
-        else:
-            stream = pa.PythonFile(RangeFile(storage, name, FOOTER_TAIL_BYTES * 2**13), mode="r")
-            with pq.ParquetFile(stream, buffer_size=TABLE_WINDOW_BYTES) as file:
-                yield file
+        with open_parquet(storage, name, window_bytes=FOOTER_TAIL_BYTES * 2**13, buffer_bytes=buffer_bytes) as file:
+            yield file
     except FileNotFoundError as error:
         raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error
-    # What damaged thrift, pages and dictionaries come out as.
+    # Damaged thrift, pages and dictionaries raise any of these.
     except (pa.ArrowException, ValueError, OSError, IndexError, MemoryError, OverflowError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise SourceError(f"{storage.url_of(name)} is no readable parquet file ({text}); fetch it again") from error
+        raise SourceError(
+            f"{storage.url_of(name)} is no readable parquet file ({one_line(error)}); fetch it again"
+        ) from error
 
 
 def _kind_of(arrow: pa.DataType) -> Kind:
@@ -229,7 +225,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _real(value: Any) -> float | None:
-    """NaN, by which pandas writes what is not there, is None, and so are infinities, which JSON has not."""
+    """Return a finite number; None for NaN, which is how pandas writes an absent value, and for infinities."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -287,7 +283,7 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
 
 
 class _LineScan:
-    """Finds rows in a stream of bytes: lines that are not blank, their ends inside quotes left out.
+    """Finds rows in a stream of bytes: lines that are not blank; a line end inside quotes ends no row.
 
     A quote inside a quoted field is doubled, so a line end ends a row where the number of quotes before it is even.
     """
@@ -316,14 +312,14 @@ class _LineScan:
         self.num_bytes += len(chunk)
 
     def close(self) -> None:
-        """The last row may have no line end."""
+        """End the last row, which may have no line end."""
         import numpy as np
 
         if self.num_bytes > self._line_start:
             self._take(np.array([self.num_bytes]), np.array([self._last_byte]))
 
     def _take(self, ends: NDArray[np.int64], before: NDArray[np.uint8]) -> None:
-        """Lines that end at these bytes, each with the byte before its end."""
+        """Note the lines that end at these bytes, each with the byte before its end."""
         import numpy as np
 
         starts = np.concatenate(([self._line_start], ends[:-1] + 1))
@@ -340,7 +336,7 @@ def _parsed(storage: Storage, name: str) -> Iterator[None]:
     try:
         yield
     except (csv.Error, ValueError, RecursionError) as error:
-        raise SourceError(f"{storage.url_of(name)}: {' '.join(str(error).split())[:200]}; correct the row") from error
+        raise SourceError(f"{storage.url_of(name)}: {one_line(error)}; correct the row") from error
 
 
 def _csv_columns(head: bytes, name: str) -> tuple[Column, ...]:
@@ -350,7 +346,7 @@ def _csv_columns(head: bytes, name: str) -> tuple[Column, ...]:
 
 
 def _jsonl_columns(head: bytes) -> tuple[Column, ...]:
-    """The names of the first row: other rows may lack some, and have no others."""
+    """Take the names of the first row; other rows may lack some of them, and have no others."""
     first = next((line for line in head.decode("utf-8-sig", "replace").split("\n") if line.strip("\r")), "{}")
     return tuple(Column(str(name), "string") for name in _object(first, 0))
 
@@ -412,4 +408,4 @@ TABLES: dict[str, _TableFormat] = {
     ".tsv": _TableFormat(_measure_csv, _read_csv),
     ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
 }
-"""By suffix."""
+"""How each kind of table is measured and read, by suffix."""

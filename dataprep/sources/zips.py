@@ -1,7 +1,7 @@
-"""The members of a zip file as byte ranges. Only stored members have one: a deflated image cannot be read in place.
+"""Finds the members of a zip file as byte ranges, which only stored members have: nothing is unpacked.
 
-Names and sizes come from the central directory at the end; where a member's data begin only its local header says,
-whose extra field has another length. Format: PKWARE's APPNOTE 6.3.10.
+Names and sizes come from the central directory at the end. Where a member's data begin, only its local header tells,
+because its extra field has another length than the directory's. Format: PKWARE's APPNOTE 6.3.10.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from dataprep.errors import SourceError
-from dataprep.sources.archives import ArchiveReader, Member, damaged
+from dataprep.formats.tars import Member, damaged
+from dataprep.sources.archives import ArchiveReader
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
-"""Of the central directory; that of unlabeled2017.zip has 14 MB."""
+"""Size of the central directory, at most; that of unlabeled2017.zip has 14 MB."""
 MAX_MEMBERS = 500_000
-"""Bounds the memory of one listing to 150 MB; COCO's largest archive has 123,404."""
+"""Members of an archive, at most: bounds a listing to 150 MB of memory. COCO's largest archive has 123,404."""
 
 _END = Struct("<4s4H2LH")  # end of central directory
 _END64 = Struct("<4sQ2H2L4Q")
@@ -52,11 +53,12 @@ class _Directory(NamedTuple):
 
 
 def zip_members(reader: ArchiveReader) -> list[Member]:
-    """The files and directories of a zip, in the order of its central directory.
+    """List the files and directories of a zip, in the order of its central directory.
 
     Raises:
         SourceError: The zip is damaged or cut; a member is a link or a device; members overlap or lie outside the
-            archive. Names are not judged here, and compressed members only marked: those passed over may be.
+            archive. Names are not judged here. Compressed members are only marked, because a member that is passed over
+            may be compressed.
     """
     directory = _find_directory(reader)
     data = reader.read_apart(directory.offset, directory.num_bytes)
@@ -105,9 +107,9 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
 
 
 def _find_end64(reader: ArchiveReader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
-    """Position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
+    """Return position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
     record_at = int(_LOCATOR64.unpack(locator)[2])
-    # Records without extensible data only: nobody writes others, and a gap could hide members.
+    # Only records without extensible data are taken: no tool writes others, and a gap could hide members.
     if record_at + _END64.size != locator_at:
         raise damaged(reader, locator_at, f"the zip64 end record is said to be at {record_at:,}; {_AGAIN}")
     record = _END64.unpack(reader.read_apart(record_at, _END64.size))
@@ -149,7 +151,7 @@ def _entries(reader: ArchiveReader, directory: _Directory, data: bytes) -> Itera
 
 
 def _with_zip64(reader: ArchiveReader, position: int, name: bytes, values: list[int], extra: bytes) -> list[int]:
-    """Size, packed size and offset with those of the zip64 extra field in place of 0xFFFFFFFF."""
+    """Replace each 0xFFFFFFFF among size, packed size and offset with the value in the zip64 extra field."""
     at = 0
     while at + 4 <= len(extra):
         kind, num_bytes = int.from_bytes(extra[at : at + 2], "little"), int.from_bytes(extra[at + 2 : at + 4], "little")
@@ -173,7 +175,7 @@ def _refuse_special(reader: ArchiveReader, position: int, name: bytes, mode: int
 
 
 def _locate(reader: ArchiveReader, entry: _Entry, limit: int) -> Member:
-    """The member's data, found through its local header; all of it must end before `limit`."""
+    """Find the member's data through its local header; all of it must end before `limit`."""
     position, name = entry.header_offset, entry.raw_name
     header = reader.read(position, _LOCAL.size)
     if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":

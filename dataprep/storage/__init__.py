@@ -1,43 +1,57 @@
-"""Shard bytes <-> URL: folders on disk and prefixes of Cloud Storage buckets, behind one interface."""
+"""Bytes to and from URLs: folders on disk and prefixes of Cloud Storage buckets, behind the interface of `base.py`.
+
+A file is published whole or not at all, and never replaces an existing one:
+
+- **Disk**: fsync through the descriptor that made the file, so that no error of writing is missed; then a hard link,
+  which fails if the name is taken; then fsync of the folder, and of its parents if they are new. A file system without
+  links gets a rename that replaces nothing, or an error if it has neither.
+- **Bucket**: one upload into the build's folder, which for a large shard begins while it is written, and a comparison
+  of its CRC32C; a check that the place still belongs to this build; then the server's copy to the final name with
+  `if_generation_match=0`.
+
+What is found in a place may be hostile. Nothing below a root is written or removed through a link (`folders.py`), and
+of the files in `_build/tmp/` only those with the name of a spool file are removed as stale. Credentials are left to
+google-auth and never logged.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from dataprep.errors import UsageError
+from dataprep.messages import did_you_mean, quoted
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.names import shown
 
 __all__ = ["ObjectInfo", "Storage", "disk_errors", "open_originals", "open_storage"]
 
 
 def open_storage(url: str) -> Storage:
-    """The storage at a URL; nothing is read or made yet, and the result travels between processes as its URL.
+    """Open the storage at a URL, without reading or creating anything; processes pass it on as its URL.
 
     Args:
-        url: a path, `file:///path`, or `gs://bucket/prefix`.
+        url: A path, `file:///path`, or `gs://bucket/prefix`.
 
     Raises:
-        UsageError: The URL is malformed, or of a kind that is not known.
+        UsageError: The URL is malformed, or its kind is unknown.
     """
     scheme, separator, _ = url.partition("://")
     if not separator:
         return _open_path(url)
     opener = SCHEMES.get(scheme.lower())
     if opener is None:
-        near = difflib.get_close_matches(scheme.lower(), SCHEMES, n=1, cutoff=0.5)
-        guess = f"; did you mean {near[0]}://?" if near else ""
-        choices = ", ".join(f"{known}://" for known in SCHEMES)
-        raise UsageError(f"{shown(url)}: {scheme}:// is not known, expected a path or one of {choices}{guess}")
+        choices = [f"{known}://" for known in SCHEMES]
+        hint = did_you_mean(f"{scheme}://", choices, cutoff=0.7)
+        raise UsageError(
+            f"{quoted(url)}: {scheme}:// is not known, expected a path or one of {', '.join(choices)}{hint}"
+        )
     return opener(url)
 
 
 def open_originals(url: str) -> Storage:
-    """The storage of a user's original files: links directly in its root may lead to folders anywhere."""
+    """Open the storage of a user's original files, in which links directly in the root may lead to folders anywhere."""
     from dataprep.storage.local import LocalStorage
 
     storage = open_storage(url)
@@ -48,14 +62,14 @@ def _open_path(path: str) -> Storage:
     from dataprep.storage.local import LocalStorage
 
     if not path or "\0" in path:
-        raise UsageError(f"{shown(path)} is no path; expected a folder, file:///path or gs://bucket/prefix")
+        raise UsageError(f"{quoted(path)} is no path; expected a folder, file:///path or gs://bucket/prefix")
     return LocalStorage(Path(path))
 
 
 def _open_file_url(url: str) -> Storage:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        raise UsageError(f"{shown(url)} names the host {parts.netloc!r}; expected file:///path, with three slashes")
+        raise UsageError(f"{quoted(url)} names the host {parts.netloc!r}; expected file:///path, with three slashes")
     return _open_path(unquote(url.removeprefix(url[: url.index("://") + 3]).removeprefix(parts.netloc)))
 
 
@@ -66,4 +80,4 @@ def _open_bucket(url: str) -> Storage:
 
 
 SCHEMES: dict[str, Callable[[str], Storage]] = {"file": _open_file_url, "gs": _open_bucket}
-"""How each kind of URL is opened."""
+"""The function that opens a URL, by the URL's scheme."""

@@ -1,12 +1,14 @@
-"""What a place for bytes can do, whether disk or bucket. All names are relative, with `/`, and never leave the root."""
+"""The interface of a place for bytes, disk or bucket. Names are relative, with `/`, and never leave the root."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
+
+from dataprep.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,8 @@ class ObjectInfo:
     num_bytes: int
     crc32c: str | None
     """Base64 as Cloud Storage writes it, or None where the store does not keep it (disk)."""
+    generation: int | None = field(default=None, compare=False)
+    """The version of the object in its bucket; None on disk, which keeps none."""
 
 
 class Storage(Protocol):
@@ -27,65 +31,133 @@ class Storage(Protocol):
     """
 
     url: str
-    """Of the root, without a trailing slash."""
+    """URL of the root, without a trailing slash."""
     is_local: bool
     reads_in_flight: int
-    """How many ranges a reader should have under way: 1 where latency is small, 32 and more over a network."""
+    """Number of range reads to keep in flight: 1 where latency is small, 32 and more over a network."""
 
     def url_of(self, name: str) -> str:
-        """The full URL or path of an object, for messages."""
+        """Return the full URL or path of an object, for messages."""
 
     def stat(self, name: str) -> ObjectInfo | None:
-        """The object's size and, where kept, CRC32C; None when it does not exist."""
+        """Return the object's size and, where the store keeps it, its CRC32C; None if the object does not exist."""
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All objects below a prefix (a whole path component, e.g. `train/`), in the order of their names."""
+        """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name."""
 
     def read(self, name: str) -> bytes:
-        """The whole object. Raises FileNotFoundError."""
+        """Return the whole object. Raises FileNotFoundError."""
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """Exactly `num_bytes` bytes; safe to call from many threads. Raises FileNotFoundError, and StorageError when
-        the object ends before."""
+        """Return exactly `num_bytes` bytes; many threads may call this.
+
+        Raises FileNotFoundError, and StorageError if the object ends before the end of the range.
+        """
 
     def open(self, name: str) -> BinaryIO:
-        """A sequential, buffered stream over the object, in bounded memory. Raises FileNotFoundError."""
+        """Open a sequential, buffered stream over the object, in bounded memory. Raises FileNotFoundError."""
+
+    def in_build(self, build: str) -> Storage:
+        """Return the same place for a build, which writes below a folder of its own.
+
+        On disk that folder must exist, and spool files are in its `tmp/`. If it is gone, nothing is written any more,
+        and StorageError says so.
+        """
 
     def spool_path(self, name: str) -> Path:
-        """A fresh local path on which to write what `publish` will put in place as `name`. On disk it lies under
-        `_build/tmp/`, on the same file system; for a bucket in the machine's temporary folder."""
+        """Create a local path on which to write a file that `publish` will later put in place as `name`.
+
+        On disk it is in `_build/tmp/`, or in that of `in_build`, on the same file system; for a bucket it is in the
+        machine's temporary folder.
+        """
 
     def sending(self, spool: Path, name: str) -> AbstractContextManager[Callable[[int], None]]:
-        """While a spool file is written: the function is told how many bytes of it there are. A bucket gets them at
-        once, so that `publish` has little left to do; nothing is visible before, and nothing after an exception."""
+        """Send a spool file while it is written; the context's function takes the number of bytes written so far.
+
+        A bucket gets them at once, so that `publish` has little left to do. Nothing is visible before that, and nothing
+        after an exception.
+        """
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        """Put a spooled file in place, create-only and atomically, then remove the spool file. The caller has not
-        fsynced; this does. An object of the same size and CRC32C already there is success.
+        """Publish a spool file, atomically and only if the name is free, then remove the spool file.
 
-        Raises ConflictError, naming both, when another object is there.
+        This syncs the file; the caller need not. An existing object of the same size and CRC32C counts as success.
+        Raises ConflictError, naming both, if another object exists.
         """
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small object, create-only and atomically (disk: fsynced, directory too). True when this call wrote
-        it, False when an object of exactly these bytes was there already. Raises ConflictError otherwise."""
+        """Write a small object, atomically, durably and only if the name is free.
+
+        True if this call wrote it, False if an object of exactly these bytes existed. Raises ConflictError if another
+        object exists.
+        """
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        """Write a small object where exactly `expected` stands, None for nothing, atomically and durably. True when
-        this call wrote it; False when something else stands there, which stays: of several at once one wins, and
-        the others read again. Where a disk has no locks, the last of several wins."""
+        """Replace a small object atomically and durably, if its content is exactly `expected` (None: if there is none).
+
+        True if this call wrote it. False if the content is another, which is kept: of several callers at once one wins,
+        and the others read again. On a disk without locks the last of several wins.
+        """
 
     def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        """Put a spooled file in place of exactly the object that is expected, atomically and durably, and remove the
-        spool file. True when it stands there, by this call or an earlier one; False when something else does, which
-        stays."""
+        """Replace exactly the expected object by a spool file, atomically and durably, and remove the spool file.
+
+        True if the file is in place, by this call or an earlier one; False if another object is there, which is kept.
+        """
 
     def remove_stale_spools(self) -> int:
-        """Remove spool files of this machine whose writers are dead; the number of them. On disk also the folders
-        for them, where nothing is left inside."""
+        """Remove spool files of this machine whose writers are dead, and return their number.
+
+        On disk their folders are removed, too, if they are empty.
+        """
+
+    def staged(self, root: str, still_ours: Callable[[], None]) -> Storage:
+        """Return the same place for a writer that loses the right to write when the folder `root` is taken away.
+
+        Files for places outside `root` go through `root/tmp/`. On a disk `root` must exist and is not created: after it
+        was taken away (`take_away`), nothing more can be published, however long the writer was suspended. A disk links
+        from `root/tmp/`; a bucket uploads to it, calls `still_ours`, and lets the server copy.
+
+        Args:
+            root: Folder of the writer's own state, with a name that is never used again.
+            still_ours: Raises if the writer has lost the right; it is called again to explain a failure.
+        """
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Exclude all other callers of this at the same place on a disk, for short work.
+
+        Buckets have no such lock: there generations are compared instead. Raises StorageError if another caller does
+        not finish.
+        """
 
     def delete(self, name: str) -> None:
         """Remove one object; a missing one is fine."""
 
     def delete_tree(self, prefix: str) -> None:
         """Remove everything below a prefix such as `_build`; repeatable, and missing things are fine."""
+
+    def delete_exactly(self, info: ObjectInfo) -> bool:
+        """Remove this object, and in a bucket no later one of the same name; return whether it existed."""
+
+    def take_away(self, prefix: str) -> None:
+        """Remove a tree like `delete_tree`; on disk rename the folder first, so that all paths into it end at once."""
+
+    def prune(self, folders: Iterable[str]) -> None:
+        """Remove the empty ones of some folders, inner ones first. Buckets have no folders."""
+
+
+def read_bounded(storage: Storage, name: str, max_bytes: int) -> bytes | None:
+    """Read a small object that anyone may have written; None if it does not exist.
+
+    Raises:
+        FormatError: The object has more than `max_bytes` bytes.
+    """
+    info = storage.stat(name)
+    if info is None:
+        return None
+    if info.num_bytes > max_bytes:
+        raise FormatError(f"{storage.url_of(name)}: {info.num_bytes:,} bytes, expected at most {max_bytes:,}")
+    try:
+        return storage.read(name)
+    except FileNotFoundError:
+        return None  # removed since

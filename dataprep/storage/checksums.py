@@ -1,30 +1,84 @@
-"""CRC32C as Cloud Storage writes it: base64 of the big-endian value."""
+"""Digests of files and streams: SHA-256 for the manifest, CRC32C because Cloud Storage uses it.
+
+google_crc32c is imported when it is needed, because opening a storage needs no digest yet.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 from pathlib import Path
+from typing import Any, BinaryIO
 
 BLOCK_BYTES = 1 << 20
 
 
-def crc32c_of_bytes(data: bytes) -> str:
-    """Of bytes in memory."""
+def crc32c_of(data: bytes, value: int = 0) -> int:
+    """Return the CRC32C of bytes, or of what `value` stands for followed by them."""
     import google_crc32c
 
-    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+    return int(google_crc32c.extend(value, data))
+
+
+def crc32c_text(value: int) -> str:
+    """Write a CRC32C as Cloud Storage does: base64 of the big-endian value."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+def crc32c_of_bytes(data: bytes) -> str:
+    """Return the CRC32C of bytes in memory as text; see `crc32c_text`."""
+    return crc32c_text(crc32c_of(data))
 
 
 def crc32c_of_file(path: Path) -> str:
-    """Of a whole file, read in blocks of 1 MiB.
+    """Return the CRC32C of a whole file as text, read in blocks of 1 MiB.
 
     Raises:
         OSError: The file cannot be read.
     """
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
     with path.open("rb", buffering=0) as stream:
-        while block := stream.read(BLOCK_BYTES):
-            checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()
+        return crc32c_of_stream(stream)
+
+
+def crc32c_of_stream(stream: BinaryIO | io.FileIO) -> str:
+    """Return the CRC32C of all that is left of a stream as text, read in blocks of 1 MiB."""
+    value = 0
+    while block := stream.read(BLOCK_BYTES):
+        value = crc32c_of(block, value)
+    return crc32c_text(value)
+
+
+class HashingWriter:
+    """A stream that counts and digests what passes through to another."""
+
+    def __init__(self, stream: BinaryIO | None) -> None:
+        self._stream = stream
+        self._sha256 = hashlib.sha256()
+        self._crc32c = 0
+        self.num_bytes = 0
+
+    def write(self, data: Any) -> int:
+        """Pass on bytes, or an object with the buffer protocol, of any size."""
+        self._sha256.update(data)
+        self._crc32c = crc32c_of(data, self._crc32c)
+        self.num_bytes += len(data)
+        if self._stream is not None:
+            self._stream.write(data)
+        return len(data)
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    @property
+    def crc32c(self) -> str:
+        return crc32c_text(self._crc32c)
+
+
+def digests_of(stream: BinaryIO) -> HashingWriter:
+    """Count and digest all that is left of a stream, in bounded memory."""
+    digests = HashingWriter(None)
+    while block := stream.read(BLOCK_BYTES):
+        digests.write(block)
+    return digests

@@ -1,15 +1,14 @@
-"""One object from a storage to another, create-only: by the server between buckets, through this machine otherwise."""
+"""Copying one object to a free name: between buckets by the server, else through this machine."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.errors import ConflictError, StorageError
 from dataprep.storage.base import ObjectInfo, Storage
-from dataprep.storage.checksums import BLOCK_BYTES
+from dataprep.storage.checksums import BLOCK_BYTES, crc32c_of, crc32c_of_stream, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.messages import GO_ON
 
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def copy_object(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
-    """Copy one object under its own name, whole or not at all; where the same bytes stand already, that is success.
+    """Copy one object under its own name, whole or not at all; if the same bytes exist already, that is success.
 
     Args:
-        info: What the object is known to be; another size or CRC32C, where that is known, is not copied.
-        copied: Told the bytes of every part as it is done; what it raises ends the copying.
+        info: Expected size and CRC32C. An object that differs in one of them is not copied.
+        copied: Called with the number of bytes of every part that was copied; an exception from it ends the copying.
 
     Raises:
-        ConflictError: Another object stands there.
-        StorageError: The object is not what it is known to be, or did not arrive as that.
-        FileNotFoundError: It is gone.
+        ConflictError: Another object has the name.
+        StorageError: The source differs from `info`, or the copy differs from the source.
+        FileNotFoundError: The source is gone.
     """
     from dataprep.storage.gcs import GCSStorage
 
@@ -38,20 +37,15 @@ def copy_object(source: Storage, target: Storage, info: ObjectInfo, copied: Call
 
 
 def stored_crc32c(storage: Storage, info: ObjectInfo) -> str:
-    """As the store keeps it; of a file on disk it is computed. Raises FileNotFoundError."""
+    """Return the CRC32C that the store keeps, or compute it for a file on disk. Raises FileNotFoundError."""
     if info.crc32c is not None:
         return info.crc32c
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
     with storage.open(info.name) as stream:
-        while block := stream.read(BLOCK_BYTES):
-            checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()
+        return crc32c_of_stream(stream)
 
 
 def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
-    """Compare what stands at the target with what belongs there, of which size and CRC32C are known.
+    """Compare the object at the target with the expected size and CRC32C.
 
     Raises:
         ConflictError: It is another object.
@@ -80,23 +74,22 @@ def _rewrite(source: GCSStorage, target: GCSStorage, info: ObjectInfo, copied: C
 
 
 def _stream(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
-    import google_crc32c
-
-    checksum, num_bytes = google_crc32c.Checksum(), 0
+    value, num_bytes = 0, 0
     spool = target.spool_path(info.name)
     with (
         target.sending(spool, info.name) as grown,
         disk_errors(spool),
         source.open(info.name) as reader,
-        spool.open("wb", buffering=0) as writer,
+        spool.open("wb") as writer,  # a buffered file writes everything, also if the disk first accepts only a part
     ):
         while block := reader.read(BLOCK_BYTES):
             writer.write(block)
-            checksum.update(block)
+            writer.flush()
+            value = crc32c_of(block, value)
             num_bytes += len(block)
             grown(num_bytes)
             copied(len(block))
-        crc32c = base64.b64encode(checksum.digest()).decode()
+        crc32c = crc32c_text(value)
         if num_bytes != info.num_bytes or info.crc32c not in (None, crc32c):
             raise StorageError(_changed(source, info, (num_bytes, crc32c)))
     try:

@@ -1,25 +1,27 @@
-"""What the operating system says about a disk, in one line that names the next step."""
+"""Errors of the operating system about a disk, turned into one line that names the next step."""
 
 from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dataprep.errors import AccessError, StorageError
+from dataprep.messages import shortened
 from dataprep.storage.messages import GO_ON
 
-SHOWN_CHARACTERS = 320
-FULL = (errno.ENOSPC, errno.EDQUOT)
+PATH_CHARACTERS = 320
+# Each process of a build writes up to 32 files at a time, which are removed again before the free space is measured.
+FEW_INODES = 256
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 HINTS = {
-    errno.EDQUOT: f"free some of your quota and {GO_ON}",
-    errno.ENOSPC: f"free some space and {GO_ON}",
+    errno.EDQUOT: f"free some of your quota, of bytes or of files (quota -s shows both), and {GO_ON}",
     errno.EACCES: "give this user permission, or choose another folder",
     errno.EPERM: "give this user permission, or choose another folder",
+    errno.EOPNOTSUPP: "the file system has neither hard links nor a rename that replaces nothing, so two builds could "
+    "overwrite each other: choose a folder on another one, or a bucket by its gs:// URL",
     errno.EROFS: "choose a folder that can be written",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (sysctl fs.file-max)",
@@ -32,10 +34,10 @@ HINTS = {
 
 @contextmanager
 def disk_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the system refuses inside the block into our errors; FileNotFoundError passes as it is.
+    """Turn errors of the operating system inside the block into ours; FileNotFoundError passes as it is.
 
     Args:
-        path: what is worked on, for the message and to say how much space is left there.
+        path: The file or folder in use, for the message and to measure how much space is left there.
 
     Raises:
         AccessError: A permission is missing, or the file system is read-only.
@@ -51,18 +53,27 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 
 def _explained(error: OSError, path: Path) -> StorageError:
     number = error.errno or errno.EIO
-    name = str(path) if len(str(path)) <= SHOWN_CHARACTERS else f"{str(path)[:SHOWN_CHARACTERS]}…"
-    left = f" ({_space_left(path)})" if number in FULL else ""
+    name = shortened(str(path), PATH_CHARACTERS)
+    if number == errno.ENOSPC:
+        return StorageError(f"{name}: {_full(path)}")
     hint = HINTS.get(number, f"check the disk and {GO_ON}")
     kind = AccessError if number in REFUSED else StorageError
-    return kind(f"{name}: {os.strerror(number).lower()}{left}; {hint}")
+    return kind(f"{name}: {os.strerror(number).lower()}; {hint}")
 
 
-def _space_left(path: Path) -> str:
+def _full(path: Path) -> str:
+    """Say what a full file system has run out of, and what to do."""
     for folder in (path, *path.parents):
         try:
-            free_bytes = shutil.disk_usage(folder).free
+            status = os.statvfs(folder)
         except OSError:
             continue
-        return f"{free_bytes:,} bytes free in {folder}"
-    return "no space known"
+        free_bytes = status.f_bavail * status.f_frsize
+        # A file system that makes inodes on demand reports 0 of 0 inodes, or as few as it has bytes.
+        if status.f_favail < FEW_INODES and status.f_favail * status.f_blocks < status.f_bavail * status.f_files:
+            return (
+                f"no inodes left for more files ({status.f_favail:,} of {status.f_files:,} free in {folder}, and "
+                f"{free_bytes:,} bytes); remove files there, or choose a format of fewer files, and {GO_ON}"
+            )
+        return f"no space left on device ({free_bytes:,} bytes free in {folder}); free some space and {GO_ON}"
+    return f"no space left on device; free some space and {GO_ON}"

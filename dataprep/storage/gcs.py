@@ -1,4 +1,4 @@
-"""A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, range reads many at a time."""
+"""A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ import itertools
 import re
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from dataprep.errors import ConflictError, StorageError, UsageError
+from dataprep.host.heartbeat import beat
+from dataprep.messages import quoted
 from dataprep.storage import gcs_client, gcs_ranges
 from dataprep.storage.base import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
-from dataprep.storage.gcs_following import Following, GrowingFile
+from dataprep.storage.gcs_following import BeatingStream, Following, GrowingFile
 from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, unsettled
-from dataprep.storage.names import check_name, check_prefix, shown
+from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.spool import process_spools, remove_stale_spools
 from dataprep.storage.streams import RangeStream
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
-# A chunk is held in memory while it is sent; larger ones hardly save time, each costs one round trip.
+# A chunk costs one round trip, and is held in memory while it is sent; larger chunks hardly save time.
 UPLOAD_CHUNK_BYTES = 16 << 20
-# A name that is taken, then free again, is one that another build is clearing up.
+# If a name is taken and then free again, another build is just removing that object.
 UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
-LISTED_FIELDS = "items(name,size,crc32c),nextPageToken"
+LISTED_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 DELETE_BATCH = 1000
 STREAM_BUFFER_BYTES = 1 << 20
 MAX_NAME_BYTES = 1024
@@ -48,7 +50,7 @@ class GCSStorage:
 
     Args:
         url: gs://bucket/prefix
-        impatience: How soon reads give up; by default after five minutes of retries.
+        deadlines: How soon reads give up; None: after five minutes of retries.
 
     Raises:
         UsageError: The URL names no bucket, or a prefix that objects cannot have.
@@ -57,61 +59,62 @@ class GCSStorage:
     is_local = False
     reads_in_flight = 64
 
-    def __init__(self, url: str, impatience: gcs_client.Impatience | None = None) -> None:
-        self._impatience = impatience
-        self._timeout_s = gcs_client.request_timeout_s(impatience)
+    def __init__(self, url: str, deadlines: gcs_client.Deadlines | None = None) -> None:
+        self._deadlines = deadlines
+        self._timeout_s = gcs_client.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
-            raise UsageError(f"{shown(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
+            raise UsageError(f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
         self.prefix = check_prefix(prefix)
         self.url = f"gs://{self.bucket}/{self.prefix}".rstrip("/")
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._following: dict[Path, Following] = {}
 
-    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Impatience | None]]:
-        return GCSStorage, (self.url, self._impatience)
+    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Deadlines | None]]:
+        return GCSStorage, (self.url, self._deadlines)
 
     def url_of(self, name: str) -> str:
         """The object's gs:// URL."""
         return f"{self.url}/{name}"
 
     def stat(self, name: str) -> ObjectInfo | None:
-        """One request for its metadata."""
+        """Read the object's metadata with one request."""
         from google.api_core.exceptions import NotFound
 
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             blob = self._blob(name)
             try:
-                blob.reload(retry=gcs_client.retry_policy(impatience=self._impatience), timeout=self._timeout_s)
+                blob.reload(retry=gcs_client.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
                 return None
-        return ObjectInfo(name, blob.size, blob.crc32c)
+        return ObjectInfo(name, blob.size, blob.crc32c, blob.generation)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """One request a thousand objects. Empty objects that only stand for folders are left out."""
+        """List objects with one request for each thousand. Empty objects that only represent folders are left out."""
         for blob in self._blobs(check_prefix(prefix)):
             if not blob.name.endswith("/"):
-                yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c)
+                yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c, blob.generation)
 
     def read(self, name: str) -> bytes:
-        """Checked against the object's CRC32C."""
+        """Read the whole object and compare it with its CRC32C."""
         from google.api_core.exceptions import NotFound
 
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             try:
-                retry = gcs_client.retry_policy(impatience=self._impatience)
+                retry = gcs_client.retry_policy(deadlines=self._deadlines)
                 blob = self._blob(name)
                 data: bytes = blob.download_as_bytes(retry=retry, timeout=self._timeout_s, checksum="crc32c")
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
                 raise missing(self.url_of(name)) from error
+        beat()
         return data
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """One request, made outside the interpreter lock."""
+        """Read a range with one request, outside the interpreter lock."""
         url = self.url_of(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(url, offset, num_bytes))
@@ -120,7 +123,8 @@ class GCSStorage:
             if num_bytes:
                 with contextlib.suppress(FileNotFoundError):
                     full = self._full(name)
-                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._impatience)
+                    data = gcs_ranges.read_range(self.bucket, full, offset, num_bytes, self._deadlines)
+        beat()
         if len(data) == num_bytes > 0:
             return data
         info = self.stat(name)
@@ -133,27 +137,31 @@ class GCSStorage:
         return data
 
     def open(self, name: str) -> BinaryIO:
-        """Reads 4 MiB at a time, four of them ahead."""
+        """Open a stream that reads 4 MiB at a time, and four of these ahead."""
         info = self.stat(name)
         if info is None:
             raise missing(self.url_of(name))
         stream = RangeStream(functools.partial(self.read_range, name), info.num_bytes)
         return cast(BinaryIO, io.BufferedReader(stream, STREAM_BUFFER_BYTES))
 
+    def in_build(self, build: str) -> GCSStorage:
+        """Return this storage itself: spool files are elsewhere, and a bucket has no folders."""
+        return self
+
     def spool_path(self, name: str) -> Path:
-        """An empty file in a folder of this process under the machine's temporary folder."""
+        """Create an empty file in a folder of this process, in the machine's temporary folder."""
         self._full(name)
         with disk_errors(tempfile.gettempdir()):
             return process_spools().create(name)
 
     def remove_stale_spools(self) -> int:
-        """Remove spool files of processes that died on this machine; the number of them."""
+        """Remove spool files of processes that died on this machine, and return their number."""
         with disk_errors(tempfile.gettempdir()):
             return remove_stale_spools()
 
     @contextlib.contextmanager
     def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
-        """Chunk by chunk, in a thread."""
+        """Send the file chunk by chunk, in a thread."""
         following = Following(spool, UPLOAD_CHUNK_BYTES, functools.partial(self._send_growing, name))
         try:
             yield following.stream.grown
@@ -163,8 +171,11 @@ class GCSStorage:
         self._following[spool] = following
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        """Cloud Storage compares the CRC32C itself, before the object comes to be; of a file that was sent while it was
-        written, this does, and removes what differs."""
+        """Upload the file; Cloud Storage compares the CRC32C before the object exists.
+
+        For a file that was sent while it was written, this call compares it afterwards, and removes an object that
+        differs.
+        """
         following = self._following.pop(spool, None)
         blob = following.finish() if following is not None else None
         if blob is not None:
@@ -184,12 +195,14 @@ class GCSStorage:
         process_spools().discard(spool)
 
     def create(self, name: str, data: bytes) -> bool:
-        """One request. After a lost response this call may find its own bytes, and says False."""
+        """Write with one request. After a lost response this call may find its own bytes, and then returns False."""
         return self._upload(name, io.BytesIO(data), len(data), crc32c_of_bytes(data))
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        """Two requests: which generation stands there, and the upload in its place and no other's. After a lost
-        response this call may find its own bytes, and says False."""
+        """Replace with two requests: one reads the generation, the other uploads in place of exactly that one.
+
+        After a lost response this call may find its own bytes, and then returns False.
+        """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         blob, generation = self._blob(name), 0
@@ -212,7 +225,7 @@ class GCSStorage:
         return True
 
     def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        """As `replace`; after a lost response it finds its own bytes."""
+        """Replace like `replace`; after a lost response this call recognises its own bytes and returns True."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         blob = self._blob(name)
@@ -234,19 +247,23 @@ class GCSStorage:
         finally:
             process_spools().discard(spool)
 
-    def rewrite_from(self, source: GCSStorage, name: str, copied: Callable[[int], None]) -> ObjectInfo | None:
-        """Let Cloud Storage copy an object of another bucket, create-only: no byte of it comes here.
+    def rewrite_from(
+        self, source: GCSStorage, name: str, copied: Callable[[int], None], original_name: str | None = None
+    ) -> ObjectInfo | None:
+        """Let Cloud Storage copy an object of another bucket to a free name; no byte of it comes to this machine.
 
         Args:
-            copied: Told the bytes of every part; of a large object a call copies what it can in some 30 s.
+            copied: Called with the number of bytes of every part; for a large object each call copies as much as it can
+                in some 30 s.
+            original_name: Name of the object in its source; the same name by default.
 
         Returns:
-            The copy; None where something stands there already.
+            The copy; None if the name is taken.
         """
         from google.api_core.exceptions import PreconditionFailed
 
-        blob, original = self._blob(name), source._blob(name)
-        # Whatever is sent replaces all that the original says of itself.
+        blob, original = self._blob(name), source._blob(original_name or name)
+        # Any metadata that is sent replaces all metadata of the original.
         blob.content_type = _content_type(name)
         token, done = None, 0
         try:
@@ -263,12 +280,41 @@ class GCSStorage:
         return ObjectInfo(name, blob.size, blob.crc32c)
 
     def delete(self, name: str) -> None:
-        """One request."""
+        """Remove the object with one request."""
         with bucket_errors(self.url_of(name), "storage.objects.delete"):
             self._delete(self._blob(name))
 
+    def delete_exactly(self, info: ObjectInfo) -> bool:
+        """Remove the object by its generation."""
+        from google.api_core.exceptions import NotFound, PreconditionFailed
+
+        with bucket_errors(self.url_of(info.name), "storage.objects.delete"):
+            try:
+                self._blob(info.name).delete(if_generation_match=info.generation, retry=gcs_client.retry_policy())
+            except (NotFound, PreconditionFailed):
+                return False
+        return True
+
+    def take_away(self, prefix: str) -> None:
+        """Remove the objects; an object that is gone cannot be copied any more."""
+        self.delete_tree(prefix)
+
+    def prune(self, folders: Iterable[str]) -> None:
+        """Do nothing: a bucket has no folders."""
+
+    def staged(self, root: str, still_ours: Callable[[], None]) -> GCSStorage:
+        """Return a storage that publishes through `root/tmp/`; dataprep/storage/gcs_staged.py explains how."""
+        from dataprep.storage.gcs_staged import StagedGCS
+
+        return StagedGCS(self.url, root, still_ours, self._deadlines)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exclude nobody: in a bucket generations are compared instead."""
+        yield
+
     def delete_tree(self, prefix: str) -> None:
-        """Many objects at a time."""
+        """Remove many objects at a time."""
         blobs = self._blobs(check_name(check_prefix(prefix)))
         with ThreadPoolExecutor(DELETES_IN_FLIGHT) as threads:
             while page := list(itertools.islice(blobs, DELETE_BATCH)):
@@ -276,10 +322,10 @@ class GCSStorage:
                     deque(threads.map(self._delete, page), maxlen=0)
 
     def _upload(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str) -> bool:
-        """Whether this call made the object; False where an equal one was there.
+        """Upload a stream; False if an equal object exists already.
 
         Raises:
-            ConflictError: Another one was there.
+            ConflictError: Another object has the name.
         """
         from google.api_core.exceptions import PreconditionFailed
 
@@ -302,11 +348,11 @@ class GCSStorage:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
         # Part of the object's metadata in every kind of upload; the library's `checksum` would compute it anew and,
-        # where the server disagrees, delete by name whatever stands there.
+        # where the server disagrees, delete by name whatever exists there.
         blob.crc32c = crc32c
         stream.seek(0)
         blob.upload_from_file(
-            stream,
+            BeatingStream(stream),
             size=num_bytes,
             content_type=_content_type(name),
             if_generation_match=generation,
@@ -342,14 +388,16 @@ class GCSStorage:
             blob.delete(retry=gcs_client.retry_policy())
 
     def _full(self, name: str) -> str:
-        """The object's name in its bucket."""
+        """Return the object's name in its bucket."""
         full = self._root + check_name(name)
         try:
             num_bytes = len(full.encode())
         except UnicodeEncodeError:
-            raise UsageError(f"object name {shown(name)} must be text, and has bytes that are no UTF-8") from None
+            raise UsageError(f"object name {quoted(name)} must be text, and has bytes that are no UTF-8") from None
         if num_bytes > MAX_NAME_BYTES:
-            raise UsageError(f"object name {shown(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}")
+            raise UsageError(
+                f"object name {quoted(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}"
+            )
         return full
 
 
@@ -358,10 +406,10 @@ def _content_type(name: str) -> str:
 
 
 def _session_is_lost(error: Exception) -> bool:
-    """Whether a resumable upload must start again from its first byte."""
+    """Say whether a resumable upload must start again from its first byte."""
     from google.api_core.exceptions import GoogleAPICallError
 
     if isinstance(error, GoogleAPICallError):
         return error.code in HTTP_SESSION_LOST and not is_missing_bucket(error)
-    # The library gives up where the server kept a part of a chunk only.
+    # The library gives up if the server kept only a part of a chunk.
     return "unexpected state" in str(error)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECTIONS = 64
 REQUEST_TIMEOUT_S = 60.0
-"""Between two pieces of a response: a stalled connection is given up, a slow one is not."""
+"""Longest pause between two pieces of a response: a stalled connection is given up, a slow one is not."""
 RETRY_DEADLINE_S = 300.0
 RETRY_FIRST_WAIT_S = 0.2
 RETRY_LONGEST_WAIT_S = 30.0
@@ -25,12 +25,12 @@ FIRST_ERROR_STATUS = 400
 
 
 def emulator_url() -> str:
-    """Where an emulator listens; empty for the real Cloud Storage."""
+    """Return the URL of an emulator; empty for the real Cloud Storage."""
     return os.environ.get("STORAGE_EMULATOR_HOST", "")
 
 
 def client() -> Client:
-    """Safe in all threads of this process; another process, forked ones included, gets its own.
+    """Return the client of this process, which all its threads may use; a forked process gets its own.
 
     Raises:
         google.auth.exceptions.DefaultCredentialsError: There are no credentials.
@@ -39,52 +39,53 @@ def client() -> Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Impatience:
-    """For readers that must say soon that the server is gone: a training run waits for them."""
+class Deadlines:
+    """Deadlines of a reader for which a training run waits, so that it soon reports a server that is gone."""
 
     lost_s: float
-    """Without any answer a call fails within this time."""
+    """Seconds after which a call fails if the server has not answered at all."""
     refused_s: float = 60.0
-    """So long a server is asked again that answers 408, 429 or 5xx."""
+    """Seconds for which a call is repeated if the server answers 408, 429 or 5xx."""
 
     @property
     def stall_s(self) -> float:
-        """Longest pause in a response, and longest wait before a request is sent again: there is time for two."""
+        """Longest pause in a response and before a retry: `lost_s` leaves time for two of them."""
         return 0.4 * self.lost_s
 
 
-def request_timeout_s(impatience: Impatience | None) -> float:
-    """Longest pause in a response."""
-    return REQUEST_TIMEOUT_S if impatience is None else impatience.stall_s
+def request_timeout_s(deadlines: Deadlines | None) -> float:
+    """Return the longest allowed pause in a response."""
+    return REQUEST_TIMEOUT_S if deadlines is None else deadlines.stall_s
 
 
 def retry_policy(
     is_worth_retrying: Callable[[Exception], bool] | None = None,
     *,
-    impatience: Impatience | None = None,
+    deadlines: Deadlines | None = None,
     status_of: Callable[[Exception], int | None] = lambda error: getattr(error, "code", None),
 ) -> Retry:
-    """Exponential backoff with jitter, and a total deadline; for one call, as the time counts from here.
+    """Make a policy of exponential backoff with jitter and a deadline, which counts from here; use it for one call.
 
     Args:
-        is_worth_retrying: of an error; by default 408, 429, 5xx and broken connections of google-cloud-storage are.
-        impatience: None waits as long for a lost server as for one that refuses.
-        status_of: The HTTP status that an error tells of, None where the server did not answer.
+        is_worth_retrying: Says whether an error is retryable; by default 408, 429, 5xx and broken connections of
+            google-cloud-storage are.
+        deadlines: None waits as long for a lost server as for one that refuses.
+        status_of: Returns the HTTP status in an error, None if the server did not answer.
     """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     retry: Retry = DEFAULT_RETRY if is_worth_retrying is None else DEFAULT_RETRY.with_predicate(is_worth_retrying)
     deadline_s, longest_wait_s = RETRY_DEADLINE_S, RETRY_LONGEST_WAIT_S
-    if impatience is not None:
-        deadline_s, longest_wait_s = impatience.refused_s, impatience.stall_s
-        retry = retry.with_predicate(_until_lost(retry._predicate, status_of, impatience.stall_s))
+    if deadlines is not None:
+        deadline_s, longest_wait_s = deadlines.refused_s, deadlines.stall_s
+        retry = retry.with_predicate(_until_lost(retry._predicate, status_of, deadlines.stall_s))
     return retry.with_timeout(deadline_s).with_delay(initial=RETRY_FIRST_WAIT_S, maximum=longest_wait_s, multiplier=2)
 
 
 def _until_lost(
     is_worth_retrying: Callable[[Exception], bool], status_of: Callable[[Exception], int | None], lost_s: float
 ) -> Callable[[Exception], bool]:
-    """As the first argument has it, but not once all of `lost_s` has passed with nothing but broken connections."""
+    """Narrow `is_worth_retrying`: no error is retryable once only broken connections were seen for `lost_s`."""
     broken_since_s: float | None = None
 
     def is_worth(error: Exception) -> bool:
@@ -100,7 +101,7 @@ def _until_lost(
 
 
 def credentials() -> tuple[Any, str | None]:
-    """Application default credentials and their project.
+    """Return the application default credentials and their project.
 
     Raises:
         google.auth.exceptions.DefaultCredentialsError: There are none.
@@ -133,6 +134,6 @@ def _client(_pid: int, emulator: str) -> Client:
 
 
 def _read_error(response: Response, **_options: Any) -> None:
-    """The library leaves the body of a failed download unread, so that its connection could not be used again."""
+    """Read the body of a failed download, which the library leaves unread, so that its connection can be used again."""
     if response.status_code >= FIRST_ERROR_STATUS:
         _ = response.content

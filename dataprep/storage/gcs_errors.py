@@ -1,4 +1,4 @@
-"""What Cloud Storage and its clients say, in one line that names the next step."""
+"""Errors of Cloud Storage and its clients, turned into one line that names the next step."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dataprep.errors import AccessError, StorageError
+from dataprep.messages import first_line
 from dataprep.storage.messages import GO_ON
 
 MISSING_BUCKET = "bucket does not exist"
-SHOWN_CHARACTERS = 300
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 
 
 @contextmanager
 def bucket_errors(url: str, permission: str) -> Iterator[None]:
-    """Turn what goes wrong inside the block into our errors.
+    """Turn errors of Cloud Storage and its clients inside the block into ours.
 
-    FileNotFoundError passes as it is, and so does an upload's failed precondition, which the caller looks into.
+    FileNotFoundError passes as it is, and so does the failed precondition of an upload, which the caller examines.
 
     Args:
-        url: of the object or prefix that is worked on.
-        permission: what the work needs, where the server does not name it.
+        url: URL of the object or prefix in use.
+        permission: Permission that the work needs, in case the server does not name it.
 
     Raises:
         AccessError: A permission or credentials are missing, or the bucket does not exist.
@@ -42,18 +42,12 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
     except (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, BaseError) as error:
         raise _explained(error, url, permission) from error
     except (RequestException, HTTPError) as error:
-        raise StorageError(f"{url}: {one_line(error)}; {GO_ON}") from error
+        raise StorageError(f"{url}: {first_line(error)}; {GO_ON}") from error
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Whether a "not found" is about the bucket, not the object."""
+    """Say whether a "not found" is about the bucket instead of the object."""
     return MISSING_BUCKET in str(error)
-
-
-def one_line(error: BaseException) -> str:
-    """The first line of what an error says, cut where it is very long."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def _explained(error: Exception, url: str, permission: str) -> StorageError:
@@ -61,7 +55,7 @@ def _explained(error: Exception, url: str, permission: str) -> StorageError:
     from google.auth.exceptions import DefaultCredentialsError, RefreshError
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-    said = one_line(error)
+    said = first_line(error)
     if isinstance(error, Forbidden | PermissionDeniedError):
         named = _PERMISSION.search(str(error))
         return AccessError(

@@ -1,8 +1,8 @@
-"""Sending a spooled file to a bucket while it is still being written.
+"""Sending a spool file to a bucket while it is still being written.
 
-A resumable upload of unknown length whose chunks are read from the file as they come: when the last image is in the
-shard, all but the last chunk is in the bucket. The object comes to be with the last request only, so a build that ends
-before leaves nothing, and nothing here is ever an error: whoever publishes sends the file in the ordinary way then.
+The upload is a resumable one of unknown length, whose chunks are read from the file as it grows: when the last image is
+in the shard, all but the last chunk is in the bucket. The object is created by the last request only, so a build that
+ends before leaves nothing. No failure here is an error, because `publish` then sends the file in the ordinary way.
 """
 
 from __future__ import annotations
@@ -12,14 +12,44 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from dataprep.host.heartbeat import beat
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
 
+class BeatingStream(io.RawIOBase):
+    """Stream that is sent chunk by chunk; each chunk that is read counts as progress, as the last one has arrived."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True, because a request that failed is sent again."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Call the method of this name of the stream."""
+        beat()
+        return self._stream.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Call the method of this name of the stream."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Call the method of this name of the stream."""
+        return self._stream.tell()
+
+
 class GrowingFile(io.RawIOBase):
-    """A file that another thread appends to: a read waits until all that it asks for is there, or the end is known."""
+    """File that another thread appends to: a read waits until all requested bytes exist, or the end is known."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -28,25 +58,28 @@ class GrowingFile(io.RawIOBase):
         self._ended = self._abandoned = False
 
     def grown(self, num_bytes: int) -> None:
-        """So many bytes can be read now."""
+        """Note that `num_bytes` bytes of the file can be read now."""
         with self._changed:
             self._num_bytes = num_bytes
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Note that the file has its final size."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Whoever reads gets an error."""
+        """Make every read raise an error from now on."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
 
     def wait_for(self, num_bytes: int) -> bool:
-        """Whether the file has so many bytes, or will not have them. Raises OSError when it was abandoned."""
+        """Wait until the file has `num_bytes` bytes (True) or is known to stay shorter.
+
+        Raises OSError if the file was abandoned.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._abandoned or self._ended or self._num_bytes >= num_bytes)
             if self._abandoned:
@@ -54,24 +87,25 @@ class GrowingFile(io.RawIOBase):
             return self._num_bytes >= num_bytes
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always: a request that failed is sent again."""
+        """Return True, because a request that failed is sent again."""
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """The next `size` bytes; fewer at the end of the file."""
+        """Return the next `size` bytes; fewer at the end of the file."""
         self.wait_for(self._file.tell() + size)
+        beat()
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """As a file's."""
+        """Do what a file does."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """As a file's."""
+        """Do what a file does."""
         return self._file.tell()
 
     def close(self) -> None:
@@ -81,12 +115,12 @@ class GrowingFile(io.RawIOBase):
 
 
 class Following:
-    """One file on its way.
+    """The upload of one file that is being written.
 
     Args:
         path: The spool file, still empty.
-        min_bytes: Below this it is not begun: one request does it then.
-        send: Uploads a stream of unknown length, create-only, and returns the object.
+        min_bytes: Size below which no upload is begun, because one request sends the file later.
+        send: Uploads a stream of unknown length to a free name, and returns the object.
     """
 
     def __init__(self, path: Path, min_bytes: int, send: Callable[[GrowingFile], Blob]) -> None:
@@ -96,7 +130,7 @@ class Following:
         threading.Thread(target=self._run, name="dataprep-upload", daemon=True).start()
 
     def finish(self) -> Blob | None:
-        """Wait until all is sent. The object, or None where it was not made this way."""
+        """Wait until everything is sent; return the object, or None if it was not created this way."""
         self.stream.end()
         return self._sent.result()
 

@@ -1,4 +1,4 @@
-"""Where a bucket is, as Cloud Storage tells: its location, the regions behind it, and the class of what it holds."""
+"""The place of a bucket, from Cloud Storage: location, its regions, and the storage class of objects."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
-# Nobody waits five minutes for a price: a guard stands before the first byte of every run.
-IMPATIENCE = gcs_client.Impatience(lost_s=5.0, refused_s=15.0)
+# The guard runs before the first byte of every run, so nobody should wait five minutes for it.
+DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketLocation:
-    """A bucket's place. Cloud Storage writes names in upper or lower case; they are kept as they come."""
+    """The place of a bucket. Cloud Storage writes names in upper or lower case; they are kept as they are."""
 
     location: str
-    """A region, a code such as `NAM4`, or a group such as `US`, which alone does not tell of what kind it is."""
+    """A region, a code such as `NAM4`, or a group such as `US`, which can be a multi-region or a dual-region."""
     location_type: str = ""
-    """`region`, `zone`, `dual-region` or `multi-region`; empty where it was not said."""
+    """`region`, `zone`, `dual-region` or `multi-region`; empty if Cloud Storage did not say it."""
     data_locations: tuple[str, ...] = ()
     """The two regions of a configurable dual-region, or the zone of a zonal bucket."""
     storage_class: str | None = None
-    """Of new objects; None where it may not be seen."""
+    """Storage class of new objects; None if the account may not see it."""
     autoclass: bool | None = None
-    """Then reading costs no retrieval; None where it may not be seen."""
+    """Whether Autoclass is on, with which reading costs no retrieval; None if the account may not see it."""
     missing_permission: str = ""
-    """What the account lacks to see all of this."""
+    """Permission that the account lacks to see all of this."""
 
 
 class StoredObject(NamedTuple):
@@ -48,12 +48,12 @@ class StoredObject(NamedTuple):
 
 
 def bucket_location(bucket: str) -> BucketLocation:
-    """Ask for a bucket's place: one request, or two where only its storage layout may be seen.
+    """Read a bucket's place with one request, or with two if the account may see only its storage layout.
 
     Raises:
         AccessError: The bucket does not exist, or there are no credentials.
         UndecidedError: The account may see neither; both permissions are named.
-        StorageError: It cannot be reached.
+        StorageError: Cloud Storage cannot be reached.
     """
     from google.api_core.exceptions import Forbidden
 
@@ -78,7 +78,7 @@ def bucket_location(bucket: str) -> BucketLocation:
 
 
 def stored_objects(bucket: str, prefix: str) -> Iterator[StoredObject]:
-    """Every object below a prefix with its storage class; one request a thousand.
+    """Iterate over every object below a prefix with its storage class; one request for each thousand.
 
     Raises:
         AccessError: A permission is missing.
@@ -97,14 +97,14 @@ def _client(url: str) -> Client:
 
 
 def _get(client: Client, path: str, query: dict[str, str]) -> dict[str, Any]:
-    """The library has no call for the storage layout; this is what its own calls are made of."""
-    timeout_s = gcs_client.request_timeout_s(IMPATIENCE)
+    """Send a GET as the library's own calls do, because it has no call for the storage layout."""
+    timeout_s = gcs_client.request_timeout_s(DEADLINES)
     found: dict[str, Any] = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
     return found
 
 
 def _retry() -> Any:
-    return gcs_client.retry_policy(impatience=IMPATIENCE)
+    return gcs_client.retry_policy(deadlines=DEADLINES)
 
 
 def _location_of(document: dict[str, Any], missing_permission: str = "") -> BucketLocation:

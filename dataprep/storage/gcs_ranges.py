@@ -22,27 +22,27 @@ _runtime_pid: int | None = None
 
 
 def read_range(
-    bucket: str, name: str, offset: int, num_bytes: int, impatience: gcs_client.Impatience | None = None
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None = None
 ) -> bytes:
-    """The bytes of an object from `offset`: fewer than `num_bytes`, or none, where it ends before.
+    """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
 
     Args:
-        name: of the object in its bucket.
-        num_bytes: at least 1.
+        name: Name of the object in its bucket.
+        num_bytes: At least 1.
 
     Raises:
         FileNotFoundError: There is no such object, or no such bucket.
-        obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError,
-            google.auth.exceptions.GoogleAuthError: Anything else, after the retries.
+        obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError, google.auth.exceptions.GoogleAuthError:
+            Anything else, after the retries.
     """
     if _runtime_is_of_parent():
-        return _read_with_client(bucket, name, offset, num_bytes, impatience)
+        return _read_with_client(bucket, name, offset, num_bytes, deadlines)
     import obstore
     from obstore.exceptions import GenericError
 
-    store = _store(bucket, gcs_client.emulator_url(), impatience)
+    store = _store(bucket, gcs_client.emulator_url(), deadlines)
     # Obstore's own retries are off: they leave out 429.
-    retry = gcs_client.retry_policy(_is_worth_retrying, impatience=impatience, status_of=_status)
+    retry = gcs_client.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status)
     read = retry(obstore.get_range)
     try:
         data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
@@ -54,7 +54,7 @@ def read_range(
 
 
 def _runtime_is_of_parent() -> bool:
-    """Whether obstore was used before this process was forked: its threads are gone, a read would never end."""
+    """Say whether obstore was used before this process was forked: then its threads are gone, and reads never end."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()
@@ -65,25 +65,25 @@ def _is_worth_retrying(error: BaseException) -> bool:
     from obstore.exceptions import GenericError, UnauthenticatedError
 
     if isinstance(error, UnauthenticatedError):
-        # The connection broke on which a token was fetched.
+        # The connection for fetching a token broke.
         return _status(error) is None and "TransportError" in str(error)
     return isinstance(error, GenericError) and _status(error) in _WORTH_RETRYING
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status that the error tells of; None where the server did not answer."""
+    """Return the HTTP status that an error contains; None if the server did not answer."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
 
 
 def _read_with_client(
-    bucket: str, name: str, offset: int, num_bytes: int, impatience: gcs_client.Impatience | None
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None
 ) -> bytes:
     from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
 
     blob = gcs_client.client().bucket(bucket).blob(name)
-    last, retry = offset + num_bytes - 1, gcs_client.retry_policy(impatience=impatience)
-    timeout_s = gcs_client.request_timeout_s(impatience)
+    last, retry = offset + num_bytes - 1, gcs_client.retry_policy(deadlines=deadlines)
+    timeout_s = gcs_client.request_timeout_s(deadlines)
     try:
         data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=retry, timeout=timeout_s)
     except RequestRangeNotSatisfiable:
@@ -94,11 +94,11 @@ def _read_with_client(
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, emulator: str, impatience: gcs_client.Impatience | None = None) -> GCSStore:
+def _store(bucket: str, emulator: str, deadlines: gcs_client.Deadlines | None = None) -> GCSStore:
     from obstore.auth.google import GoogleCredentialProvider
     from obstore.store import GCSStore
 
-    stall_s = gcs_client.request_timeout_s(impatience)
+    stall_s = gcs_client.request_timeout_s(deadlines)
     options: ClientConfig = {
         "connect_timeout": f"{min(stall_s, CONNECT_TIMEOUT_S) * 1000:.0f}ms",
         "read_timeout": f"{stall_s * 1000:.0f}ms",

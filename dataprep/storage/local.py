@@ -6,30 +6,45 @@ import contextlib
 import errno
 import fcntl
 import functools
+import io
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from dataprep.errors import ConflictError, StorageError, UsageError
+from dataprep.host.heartbeat import beat
+from dataprep.messages import quoted
 from dataprep.storage.base import ObjectInfo
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
 from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.messages import bad_range, conflict, ends_before, missing, spool_gone, unsettled
-from dataprep.storage.names import check_name, check_prefix, shown
+from dataprep.storage.exclusive import put_exclusively
+from dataprep.storage.folders import MAX_KNOWN_FOLDERS, Folders, sync_file, sync_folder
+from dataprep.storage.messages import bad_range, build_gone, conflict, ends_before, missing, spool_gone, unsettled
+from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.open_files import OpenFiles
-from dataprep.storage.spool import SpoolFolder
+from dataprep.storage.spool import NO_LOCKS, SpoolFolder
 
-SPOOL_FOLDER = "_build/tmp"
-# FAT, some network file systems and some containers refuse hard links.
-NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-# A name that is taken, then free again, is one that another build is clearing up.
+SPOOL_FOLDER = "tmp"
+# If a name is taken and then free again, another build is just removing that file.
 PLACE_TRIES = 3
-# Folders known to lie inside the root: looking each time costs 20 us, as much as all else of a range read.
-MAX_KNOWN_FOLDERS = 4096
+STREAM_BUFFER_BYTES = 128 * 2**10
+# Removing a large image folder takes a minute; a process that is suspended meanwhile would make others wait for ever.
+ALONE_WAIT_S = 120.0
+ALONE_POLL_S = 0.05
 _Walk: TypeAlias = "Iterator[ObjectInfo | _Walk]"
+
+
+class _BeatingFile(io.FileIO):
+    """File of which every read counts as progress of this process."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        beat()
+        return super().readinto(buffer)
 
 
 class LocalStorage:
@@ -37,8 +52,11 @@ class LocalStorage:
 
     Args:
         root: The folder.
-        links_in_root: Whether links directly in it may lead to folders anywhere. Users put originals on other volumes
-            that way; in a dataset, which may be a stranger's, a link must stay inside.
+        links_in_root: Whether what is read may lie behind links directly in it that lead anywhere. Users put originals
+            on other volumes that way; in a dataset, which may be a stranger's, a link must stay inside. Nothing is
+            ever written or removed through a link.
+        build: The folder of a build below the root, which must stand: without it nothing can be written any more.
+            Spool files lie in it; in `_build`, which is made, where there is none.
 
     Raises:
         UsageError: The folder's path is a loop of links.
@@ -47,26 +65,36 @@ class LocalStorage:
     is_local = True
     reads_in_flight = 1
 
-    def __init__(self, root: Path, *, links_in_root: bool = False) -> None:
-        self._links_in_root = links_in_root
+    def __init__(self, root: Path, *, links_in_root: bool = False, build: str = "") -> None:
+        self._links_in_root, self._build = links_in_root, check_prefix(build)
         try:
             self.root = root.resolve()
+            is_loop = os.path.islink(self.root)  # noqa: PTH114 - Python 3.13 resolves a loop to itself; a refusal is no loop
         except (OSError, RuntimeError):
-            raise UsageError(f"{shown(str(root))} cannot be a folder: its links lead in a circle") from None
+            is_loop = True
+        if is_loop:
+            raise UsageError(f"{quoted(str(root))} cannot be a folder: its links lead in a circle")
         self.url = str(self.root)
-        self._spools = SpoolFolder(self.root / SPOOL_FOLDER)
+        self._folders = Folders(self.root)
+        self._spools = SpoolFolder(self._folders, f"{self._build or '_build'}/{SPOOL_FOLDER}", self._build)
+        self._still_ours: Callable[[], None] = _always
         self._files = OpenFiles()
+        # Folders known to be inside the root: each check costs 20 us, as much as everything else in a range read.
         self._known_folders: set[str] = set()
 
     def __reduce__(self) -> tuple[Callable[[], LocalStorage], tuple[()]]:
-        return functools.partial(LocalStorage, self.root, links_in_root=self._links_in_root), ()
+        return functools.partial(LocalStorage, self.root, links_in_root=self._links_in_root, build=self._build), ()
+
+    def in_build(self, build: str) -> LocalStorage:
+        """Return the same folder for a build."""
+        return LocalStorage(self.root, links_in_root=self._links_in_root, build=build)
 
     def url_of(self, name: str) -> str:
-        """The object's path."""
+        """Return the object's path."""
         return f"{self.url}/{name}"
 
     def stat(self, name: str) -> ObjectInfo | None:
-        """Its size; None for a folder, too."""
+        """Return the file's size; None also for a folder."""
         path = self._path(name)
         with disk_errors(path):
             try:
@@ -76,7 +104,7 @@ class LocalStorage:
         return ObjectInfo(name, status.st_size, None) if stat.S_ISREG(status.st_mode) else None
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Links are followed, to files anywhere and to folders inside the root; a loop of them is cut."""
+        """List files, following links to files anywhere and to folders inside the root; a loop of links is cut."""
         prefix = check_prefix(prefix)
         folder = self._path(prefix) if prefix else self.root
         pending = [self._entries(folder, f"{prefix}/" if prefix else "", ())]
@@ -90,18 +118,20 @@ class LocalStorage:
                 pending.append(entry)
 
     def read(self, name: str) -> bytes:
-        """The whole file in memory."""
+        """Read the whole file into memory."""
         path = self._existing(name)
         with disk_errors(path):
-            return path.read_bytes()
+            data = path.read_bytes()
+        beat()
+        return data
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """One pread where the system gives all at once; the file stays open for the next read."""
+        """Read with one pread, if the system returns everything at once; the file stays open for the next read."""
         path = self._located(name)
         if offset < 0 or num_bytes < 0:
             raise UsageError(bad_range(path, offset, num_bytes))
         with disk_errors(path), self._files.reading(path) as (descriptor, size):
-            # Before reading, which allocates whatever a broken index asks for.
+            # Checked before reading, which would allocate whatever a broken index requests.
             if offset + num_bytes > size:
                 raise StorageError(ends_before(path, offset, num_bytes, size))
             data = os.pread(descriptor, num_bytes, offset)
@@ -110,36 +140,62 @@ class LocalStorage:
                 if not more:
                     raise StorageError(ends_before(path, offset, num_bytes, offset + len(data)))
                 data += more
+        beat()
         return data
 
     def open(self, name: str) -> BinaryIO:
-        """The file itself."""
+        """Open the file itself."""
         path = self._existing(name)
         with disk_errors(path):
-            return path.open("rb")
+            return io.BufferedReader(_BeatingFile(path), STREAM_BUFFER_BYTES)
 
     def spool_path(self, name: str) -> Path:
-        """An empty file under `_build/tmp/`, locked until it is published or this process ends."""
+        """Create an empty file in the build's `tmp/`, locked until it is published or this process ends."""
         check_name(name)
-        with disk_errors(self._spools.folder):
-            return self._spools.create(name)
+        try:
+            with disk_errors(self._spools.folder):
+                return self._spools.create(name)
+        except FileNotFoundError:
+            self._still_ours()
+            raise StorageError(build_gone(f"{self.url}/{self._build}")) from None
 
     def remove_stale_spools(self) -> int:
-        """Remove spool files whose writers are dead, and folders that this leaves empty; the number of files."""
+        """Remove spool files whose writers are dead, and folders that become empty; return the number of files."""
         with disk_errors(self._spools.folder):
             removed = self._spools.remove_stale()
-        with contextlib.suppress(OSError):  # in use, or not there
-            self._spools.folder.rmdir()
-            self._spools.folder.parent.rmdir()
+        aside = self._spools.folder
+        for folder in (aside, aside.parent):
+            with contextlib.suppress(OSError), self._folders.around(folder) as outer:  # in use, or not there
+                os.rmdir(folder.name, dir_fd=outer)
         return removed
+
+    def staged(self, root: str, still_ours: Callable[[], None]) -> LocalStorage:
+        """Return a storage that links files from `root/tmp/`; after that was renamed, there is nothing to link."""
+        other = self.in_build(root)
+        other._still_ours = still_ours
+        return other
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Lock the root; on a file system without locks for folders nobody is excluded."""
+        with disk_errors(self.root), self._folders.opened("", make=True) as descriptor:
+            until_s = time.monotonic() + ALONE_WAIT_S
+            while not _locked_now(descriptor):
+                if time.monotonic() > until_s:
+                    raise StorageError(
+                        f"{self.url}: another process is removing or beginning a dataset there and has not come to its "
+                        "end; wait for it, or end it if it is suspended, then run the same command again"
+                    )
+                time.sleep(ALONE_POLL_S)
+            yield
 
     @contextlib.contextmanager
     def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
-        """Nothing to send: the file lies where it will stay."""
+        """Send nothing: the file is already on its disk."""
         yield lambda num_bytes: None
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        """Hard link and unlink: killed in between, the object is whole and its spool file is stale."""
+        """Link the file to its name and unlink the spool file, which is only stale if the process dies in between."""
         try:
             self._place(spool, name, crc32c)
         except ConflictError:
@@ -147,87 +203,184 @@ class LocalStorage:
             raise
 
     def create(self, name: str, data: bytes) -> bool:
-        """Spooled and published like anything else."""
-        target = self._path(name)
+        """Write a spool file and publish it."""
         spool = self.spool_path(name)
         try:
-            with disk_errors(target):
+            with disk_errors(self._target(name)):
                 spool.write_bytes(data)
             return self._place(spool, name, crc32c_of_bytes(data))
         finally:
             self._spools.discard(spool)
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
-        """A rename, under a lock of the folder."""
-        target = self._path(name)
+        """Replace the file by a rename, under a lock of the folder."""
+        target = self._target(name)
         spool = self.spool_path(name)
         try:
             with disk_errors(target):
                 spool.write_bytes(data)
-                _sync(spool)
-                _make_folder(target.parent)
-                with _locked(target.parent):
+                self._sync(spool)
+                with self._opened_for(target) as folder, _locked(folder):
                     if (target.read_bytes() if target.exists() else None) != expected:
                         return False
-                    spool.rename(target)
-                    _sync(target.parent)
+                    self._rename(spool, target, folder)
             return True
         finally:
             self._spools.discard(spool)
 
     def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
-        """As `replace`."""
-        target = self._path(name)
+        """Replace the file like `replace`."""
+        target = self._target(name)
         try:
             with disk_errors(target):
-                ours = (_sync(spool), crc32c)
+                ours = (self._sync(spool), crc32c)
                 if not target.exists():
                     return False
-                with _locked(target.parent):
+                with self._opened_for(target) as folder, _locked(folder):
                     theirs = (target.stat().st_size, crc32c_of_file(target))
                     if theirs == (expected.num_bytes, expected.crc32c) != ours:
-                        spool.rename(target)
-                        _sync(target.parent)
+                        self._rename(spool, target, folder)
                         return True
             return theirs == ours
         finally:
             self._spools.discard(spool)
 
     def delete(self, name: str) -> None:
-        """The folders above it stay."""
-        path = self._path(name)
-        with disk_errors(path):
-            try:
-                path.unlink(missing_ok=True)
-            except NotADirectoryError:
-                return
+        """Remove the file but not the folders above it; of a link, only the link."""
+        path = self._target(name)
+        nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
+            os.unlink(path.name, dir_fd=folder)
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove the folder itself as well; of a link the link alone."""
-        path = self._path(check_prefix(prefix))
-        with disk_errors(path):
+        """Remove everything below the folder and the folder itself; of a link, only the link."""
+        path = self._target(check_prefix(prefix))
+        nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
             if path.is_symlink():
-                path.unlink(missing_ok=True)
+                os.unlink(path.name, dir_fd=folder)
             elif path.is_dir():
-                shutil.rmtree(path, onerror=_forgive_others)
+                shutil.rmtree(path.name, onerror=_forgive_others, dir_fd=folder)
+
+    def place_folders(self, aside: str, links: Iterable[tuple[str, str]]) -> None:
+        """Create links below a folder, then move its content to the root, durably.
+
+        A folder in it is moved at once if the root has none of its name, otherwise its content one by one.
+
+        Args:
+            aside: The folder; if it does not exist, nothing is done.
+            links: For each link its name below that folder, and the relative path to which it leads.
+
+        Raises:
+            ConflictError: The name of a file is taken by another one.
+        """
+        with disk_errors(self._target(aside)), contextlib.suppress(FileNotFoundError):
+            for name, leads_to in links:
+                link, taken = self._target(f"{aside}/{name}"), contextlib.suppress(FileExistsError)
+                with self._folders.around(link, make=True, required=aside) as folder, taken:
+                    os.symlink(leads_to, link.name, dir_fd=folder)
+            self._move_all(aside, "")
+        with self._folders.opened("") as root:
+            sync_folder(root)
+
+    def _move_all(self, aside: str, place: str) -> None:
+        with self._folders.opened(aside) as outer, self._folders.opened(place) as target:
+            for leaf in sorted(os.listdir(outer)):  # noqa: PTH208  a descriptor has no Path
+                name, goal = f"{aside}/{leaf}", f"{place}/{leaf}" if place else leaf
+                with contextlib.suppress(FileNotFoundError):  # another process was quicker
+                    if stat.S_ISDIR(os.stat(leaf, dir_fd=outer, follow_symlinks=False).st_mode):
+                        self._move_folder(name, goal, outer, target)
+                    elif not put_exclusively(leaf, outer, leaf, target):
+                        self._check_moved(name, goal)
+            if place:  # the root is synced at the end
+                sync_folder(target)
+
+    def _move_folder(self, name: str, goal: str, outer: int, target: int) -> None:
+        """Move a folder by a rename, which replaces no folder that has content."""
+        leaf = name.rpartition("/")[2]
+        with self._folders.opened(name) as folder:
+            sync_folder(folder)
+        try:
+            os.rename(leaf, leaf, src_dir_fd=outer, dst_dir_fd=target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            self._move_all(name, goal)
+
+    def _check_moved(self, name: str, goal: str) -> None:
+        """Raise ConflictError unless the goal is the same file, or a link that leads to the same path."""
+        ours, theirs = self._target(name), self._target(goal)
+        if ours.is_symlink() or theirs.is_symlink():
+            same = ours.is_symlink() and theirs.is_symlink() and ours.readlink() == theirs.readlink()
+        else:
+            same = theirs.is_file() and ours.read_bytes() == theirs.read_bytes()
+        if not same:
+            raise ConflictError(
+                f"{theirs}: it is not of this build, and a file of the dataset belongs there; move it away and run "
+                "the same command again"
+            )
+
+    def delete_exactly(self, info: ObjectInfo) -> bool:
+        """Remove the file by its name: a disk keeps no generations, and callers use `alone`."""
+        stands = self.stat(info.name) is not None
+        self.delete(info.name)
+        return stands
+
+    def take_away(self, prefix: str) -> None:
+        """Rename the folder within the folder above it, then remove it."""
+        path = self._target(check_prefix(prefix))
+        gone = f"{prefix.rstrip('/')}-removed-{uuid.uuid4().hex}"
+        nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with disk_errors(path), nothing_there, self._folders.around(path) as folder:
+            os.rename(path.name, Path(gone).name, src_dir_fd=folder, dst_dir_fd=folder)
+        self.delete_tree(gone)
+
+    def prune(self, folders: Iterable[str]) -> None:
+        """Remove empty folders with rmdir, which removes no folder that has content."""
+        for name in sorted(folders, key=lambda name: name.count("/"), reverse=True):
+            path = self._target(name)
+            with contextlib.suppress(OSError, UsageError), self._folders.around(path) as folder:
+                os.rmdir(path.name, dir_fd=folder)
 
     def _place(self, spool: Path, name: str, crc32c: str) -> bool:
-        """Whether this call put the object in place; False where an equal one was there."""
-        target = self._path(name)
+        """Give the spool file its name; False if an equal object has it already."""
+        target = self._target(name)
         with disk_errors(target):
             for _ in range(PLACE_TRIES):
                 try:
-                    num_bytes = _sync(spool)
-                    _make_folder(target.parent)
-                    placed = _link(spool, target)
-                    if not placed:
-                        _check_same(target, num_bytes, crc32c)
-                    _sync(target.parent)
+                    num_bytes = self._sync(spool)
+                    with self._opened_for(target) as folder, self._folders.around(spool) as aside:
+                        placed = put_exclusively(spool.name, aside, target.name, folder)
+                        if not placed:
+                            _check_same(target, num_bytes, crc32c)
+                        sync_folder(folder)
                     self._spools.discard(spool)
                     return placed
                 except FileNotFoundError:
                     continue
+        self._still_ours()
         raise StorageError(unsettled(str(target)) if spool.exists() else spool_gone(spool))
+
+    def _opened_for(self, target: Path) -> contextlib.AbstractContextManager[int]:
+        """Open the folder that will contain an object, creating it if it is missing."""
+        return self._folders.around(target, make=True, required=self._build)
+
+    def _sync(self, spool: Path) -> int:
+        """Make the written part of a file durable and return its size in bytes."""
+        num_bytes = self._spools.sync(spool)
+        if num_bytes is not None:
+            return num_bytes
+        with self._folders.around(spool) as folder:
+            return sync_file(spool.name, folder)
+
+    def _rename(self, spool: Path, target: Path, folder: int) -> None:
+        with self._folders.around(spool) as aside:
+            os.rename(spool.name, target.name, src_dir_fd=aside, dst_dir_fd=folder)
+        sync_folder(folder)
+
+    def _target(self, name: str) -> Path:
+        """Return the path of a file to write or remove; `Folders` makes sure that no link is on the way."""
+        return self.root / check_name(name)
 
     def _existing(self, name: str) -> Path:
         if self.stat(name) is None:
@@ -238,7 +391,7 @@ class LocalStorage:
         return Path(self._located(name))
 
     def _located(self, name: str) -> str:
-        """Its path as text: a Path costs 20 us, as much as all else of a range read."""
+        """Return the object's path as text: a Path costs 20 us, as much as everything else in a range read."""
         path = f"{self.url}/{check_name(name)}"
         folder = path.rpartition("/")[0]
         if folder not in self._known_folders:
@@ -251,7 +404,7 @@ class LocalStorage:
             resolved = folder.resolve()
             inside = resolved.is_relative_to(self.root) or self._is_below_link(folder, resolved)
         except (OSError, RuntimeError):
-            return  # too long, or a loop of links: whoever opens it is told so by the system
+            return  # too long, or a loop of links: opening it gives the system's error
         if not inside:
             raise UsageError(f"{folder} leads out of {self.root} through a link; pass the folder it points to instead")
         if len(self._known_folders) >= MAX_KNOWN_FOLDERS:
@@ -259,12 +412,12 @@ class LocalStorage:
         self._known_folders.add(str(folder))
 
     def _is_below_link(self, folder: Path, resolved: Path) -> bool:
-        """Whether a folder lies inside what a permitted link directly in the root points to."""
+        """Say whether a folder is inside the target of a permitted link, one directly in the root."""
         parts = folder.relative_to(self.root).parts
         return self._links_in_root and bool(parts) and resolved.is_relative_to((self.root / parts[0]).resolve())
 
     def _entries(self, folder: Path, prefix: str, above: tuple[os.stat_result, ...]) -> _Walk:
-        """A folder's objects, and an iterator like this one for each folder in it, in the order of full names."""
+        """Yield a folder's objects, and for each folder in it an iterator like this one, in the order of full names."""
         with disk_errors(folder):
             try:
                 here = folder.stat()
@@ -283,7 +436,7 @@ class LocalStorage:
 
 
 def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:
-    """Its name and bytes; of a folder its name with a slash and None; nothing for what is no object."""
+    """Yield an entry's name and bytes; for a folder its name with a slash and None; nothing for other entries."""
     try:
         status = entry.stat()
     except FileNotFoundError:
@@ -299,63 +452,37 @@ def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:
 
 
 def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:
-    """Raises ConflictError where the object that stands there has other bytes."""
+    """Raise ConflictError if the existing object has other bytes."""
     theirs = (target.stat().st_size, crc32c_of_file(target))
     if theirs != (num_bytes, crc32c):
         raise ConflictError(conflict(str(target), (num_bytes, crc32c), theirs))
 
 
-def _sync(path: Path) -> int:
-    """Make a file, or the names in a folder, durable; its size in bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _always() -> None:
+    """Do nothing: a storage that is not staged cannot lose the right to write."""
+
+
+def _locked_now(descriptor: int) -> bool:
+    """Say whether this process holds the lock, or the file system has none."""
     try:
-        status = os.fstat(descriptor)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Some network file systems sync no folders.
-            if error.errno != errno.EINVAL or not stat.S_ISDIR(status.st_mode):
-                raise
-        return status.st_size
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Alone among all who lock this folder; where the file system has no locks for folders, not alone."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _make_folder(folder: Path) -> None:
-    missing_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing_folders):
-        path.mkdir(exist_ok=True)
-        _sync(path.parent)
-
-
-def _link(spool: Path, target: Path) -> bool:
-    """Whether the spool file was put in place; False where something stands there already."""
-    try:
-        target.hardlink_to(spool)
-    except FileExistsError:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
+        if error.errno not in NO_LOCKS:
             raise
-        if target.exists():
-            return False
-        spool.rename(target)
     return True
 
 
+@contextlib.contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    """Lock a folder; on a file system without locks for folders nobody is excluded."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(folder, fcntl.LOCK_EX)
+    yield  # closing the folder's descriptor unlocks it
+
+
 def _forgive_others(_function: Callable[..., Any], _path: str, error: Any) -> None:
-    """Another build may remove the same files, or still write some: then those stay."""
+    """Ignore errors of files that another build removes at the same time or still writes; the latter are kept."""
     if error[1].errno not in (errno.ENOENT, errno.ENOTEMPTY):
         raise error[1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dataprep.storage.messages import missing
 
-# A reader of shards has two windows of blocks under way; 64 leaves room under the usual limit of 1,024.
+# A reader of shards has two windows of blocks in flight; 64 leaves room under the usual limit of 1,024.
 MAX_OPEN_FILES = 64
 
 
@@ -20,13 +20,13 @@ MAX_OPEN_FILES = 64
 class _OpenFile:
     descriptor: int
     identity: tuple[int, int]
-    """Device and inode: a file that was replaced is opened again."""
+    """Device and inode, by which a file that was replaced is noticed and opened again."""
     readers: int = 0
     retired: bool = False
 
 
 class OpenFiles:
-    """Descriptors by path; the one longest unused is closed first, and one in use by its last reader."""
+    """Open descriptors by path. The one longest unused is closed first; one in use is closed by its last reader."""
 
     def __init__(self) -> None:
         self._files: dict[str, _OpenFile] = {}
@@ -35,7 +35,7 @@ class OpenFiles:
 
     @contextmanager
     def reading(self, path: str) -> Iterator[tuple[int, int]]:
-        """A descriptor for `os.pread` and the file's size in bytes.
+        """Yield a descriptor for `os.pread` and the file's size in bytes.
 
         Raises:
             FileNotFoundError: There is no such file.

@@ -1,4 +1,4 @@
-"""Local files that are being written, each under an exclusive lock of its writer, so that the dead leave no litter."""
+"""Local files that are being written, each locked by its writer, so that those of dead processes can be removed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import fcntl
 import functools
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -16,64 +17,107 @@ import weakref
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 
-# Enough to recognise a shard; with 32 digits more it stays under 255 bytes in any script.
+from dataprep.storage.folders import Folders
+from dataprep.storage.messages import missing
+
+# Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
+SPOOL_NAME = re.compile(rf".{{1,{NAME_CHARACTERS}}}-[0-9a-f]{{32}}", re.DOTALL)
 TEMPORARY_PREFIX = "dataprep-spool-"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_making = threading.Lock()  # of the process's folder: a second one would give up its locks when it is dropped
+_making = threading.Lock()  # of the process's folder: a second object would release its locks when it is dropped
 
 
 class SpoolFolder:
-    """Makes spool files in one folder, from any number of threads. Files of other writers may lie beside them."""
+    """Creates spool files in one folder, from any number of threads. Other writers may have files in it.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folders: Root of the folder.
+        name: Name of the folder, relative to that root; the folder is created if it is missing.
+        required: A folder above it that is not created: without it nothing can be spooled any more.
+    """
+
+    def __init__(self, folders: Folders, name: str, required: str = "") -> None:
+        self._folders, self._name, self._required = folders, name, required
+        self.folder = folders.root / name
         self._locks: dict[Path, int] = {}
         self._guard = threading.Lock()  # of self._locks: a descriptor closed by one thread may be another's next file
         weakref.finalize(self, _close_all, self._locks)
 
     def create(self, name: str) -> Path:
-        """A new empty file, locked until `discard`, until this object is gone or until the process ends.
+        """Create an empty file, locked until `discard`, until this object is gone or until the process ends.
 
         Args:
-            name: what it will become; only for people who look into the folder.
+            name: Final name of the file; only for people who look into the folder.
 
         Raises:
-            OSError: The file cannot be made.
+            FileNotFoundError: The folder that must exist is gone.
+            OSError: The file cannot be created.
+            UsageError: A link is on the way to the folder.
         """
         self._close_removed()
         while True:
-            path = self.folder / f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
-            self.folder.mkdir(parents=True, exist_ok=True)
+            leaf = f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid.uuid4().hex}"
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+                with self._folders.opened(self._name, make=True, required=self._required) as folder:
+                    descriptor = os.open(leaf, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
             except FileNotFoundError:
-                continue  # a cleaning up took the folder in between
+                if self._required and not (self._folders.root / self._required).is_dir():
+                    raise
+                continue  # another process removed the folder as stale meanwhile
             _lock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
+                path = self.folder / leaf
                 with self._guard:
                     self._locks[path] = descriptor
                 return path
-            os.close(descriptor)  # a cleaning up took the file before it was locked
+            os.close(descriptor)  # another process removed the file as stale before it was locked
+
+    def sync(self, path: Path) -> int | None:
+        """Make a spool file durable and return its size in bytes; None for a file that is not one of this object's.
+
+        The descriptor is older than the file's first byte, so the system reports to it every error of writing the file,
+        whichever descriptor wrote and whichever was told before. A new descriptor would not be told of an error that
+        another one was told of.
+
+        Raises:
+            FileNotFoundError: The file was removed as stale.
+            OSError: Some written bytes did not reach the disk.
+        """
+        with self._guard:
+            descriptor = self._locks.get(path)
+        if descriptor is None:
+            return None
+        os.fsync(descriptor)
+        status = os.fstat(descriptor)
+        if not status.st_nlink:
+            raise missing(str(path))
+        return status.st_size
 
     def discard(self, path: Path) -> None:
-        """Remove a spool file, if it is still there, and give up its lock."""
-        path.unlink(missing_ok=True)
+        """Remove a spool file, if it still exists, and release its lock."""
+        with contextlib.suppress(FileNotFoundError), self._folders.around(path) as folder:
+            os.unlink(path.name, dir_fd=folder)
         with self._guard:
             descriptor = self._locks.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
 
     def remove_stale(self) -> int:
-        """Remove the files whose writers are dead; the number of them.
+        """Remove the files whose writers are dead and return their number; files with other names are kept.
 
-        Where the file system has no locks nothing is removed: who is alive cannot be told.
+        On a file system without locks nothing is removed, because nothing shows which writers are alive.
+
+        Raises:
+            UsageError: A link is on the way to the folder.
         """
         try:
-            paths = [path for path in self.folder.iterdir() if path.is_file() and not path.is_symlink()]
+            with self._folders.opened(self._name) as folder:
+                with os.scandir(folder) as entries:
+                    leaves = [entry.name for entry in entries if _is_spool_file(entry)]
+                return sum(_remove_if_unlocked(leaf, folder) for leaf in leaves)
         except FileNotFoundError:
             return 0
-        return sum(_remove_if_unlocked(path) for path in paths)
 
     def _close_removed(self) -> None:
         with self._guard:
@@ -84,32 +128,37 @@ class SpoolFolder:
 
 
 def process_spools() -> SpoolFolder:
-    """This process's folder in the machine's temporary folder; removed when the process ends in order."""
+    """Return this process's folder in the machine's temporary folder; it is removed when the process ends normally."""
     with _making:
         return _process_spools(os.getpid())
 
 
 def remove_stale_spools() -> int:
-    """Remove what dead processes of this user left in the machine's temporary folder; the number of files."""
+    """Remove files that dead processes of this user left in the machine's temporary folder; return their number."""
     return sum(_remove_stale_folder(folder) for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
 
 
-def _remove_if_unlocked(path: Path) -> bool:
+def _is_spool_file(entry: os.DirEntry[str]) -> bool:
+    return SPOOL_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
+
+
+def _remove_if_unlocked(leaf: str, folder: int) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(leaf, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return False
     try:
         if not _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(leaf, dir_fd=folder)
         return True
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int, operation: int) -> bool:
-    """Whether the lock is held; False where another holds it or the file system has none."""
+    """Take a lock; False if another process holds it or the file system has none."""
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:
@@ -132,7 +181,7 @@ def _process_spools(_pid: int) -> SpoolFolder:  # a forked process makes its own
     folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
     # Unlike atexit, this is run in the processes of a multiprocessing pool as well.
     Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
-    spools = SpoolFolder(folder)
+    spools = SpoolFolder(Folders(folder), "")
     spools.create("in-use")  # so that nobody removes the folder while this process lives
     return spools
 
@@ -145,7 +194,7 @@ def _remove_stale_folder(folder: Path) -> int:
     # Anyone may put a folder, or a link to one, into the temporary folder.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return 0
-    removed = SpoolFolder(folder).remove_stale()
+    removed = SpoolFolder(Folders(folder), "").remove_stale()
     with contextlib.suppress(OSError):  # in use
         folder.rmdir()
     return removed

@@ -1,4 +1,4 @@
-"""A sequential stream over an object that is read in ranges, the next few of them always under way."""
+"""A sequential stream over an object that is read in ranges, with the next few ranges always in flight."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RangeStream(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Forget what is under way."""
+        """Drop the ranges in flight."""
         if not self.closed:
             self._threads.shutdown(wait=False, cancel_futures=True)
         super().close()

@@ -1,4 +1,4 @@
-"""Which URLs may be asked for, and which addresses may be connected to: public ones. Pure.
+"""Decides which URLs may be fetched and which addresses may be connected to: public ones only. Pure.
 
 Address blocks are those of the IANA special-purpose registries (RFC 6890 and its updates) and the published metadata
 services of cloud providers. `ipaddress.is_global` alone is not enough: it calls multicast global, and changes between
@@ -24,11 +24,11 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 MAX_URL_CHARACTERS = 8_192
-"""Servers refuse longer ones: 8 KiB is the usual bound of a request's first line."""
+"""Longest URL, in characters. Servers refuse longer ones: a request's first line may have 8 KiB, as a rule."""
 MAX_HOST_CHARACTERS = 253
 
-# Of the Fetch standard's bad ports those above 1,023: mail, chat, telephony and file servers that would take the
-# request for their own protocol. Below 1,024 only 80 and 443 are the web's.
+# Bad ports of the Fetch standard above 1,023: mail, chat, telephony and file servers, which would take the request for
+# their own protocol. Below 1,024 only 80 and 443 belong to the web.
 _BAD_PORTS = frozenset(
     [1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080]
 )
@@ -72,7 +72,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.(?!-)[a-z0-9_-]{1,63})+\.?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-# What a path or query keeps as it is: RFC 3986's reserved characters, and escapes that are there already.
+# Characters that stay as they are in a path or query: RFC 3986's reserved ones, and existing escapes.
 _KEPT = "%/:?@!$&'()*+,;=~[]"
 
 
@@ -85,10 +85,10 @@ _REFUSED_NETWORKS = _networks(_REFUSED)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """The values of --allow-network.
+    """Parse the values of --allow-network.
 
     Raises:
-        UsageError: No network in CIDR notation, or one inside link-local or metadata addresses.
+        UsageError: A value is no network in CIDR notation, or lies inside link-local or metadata addresses.
     """
     networks = []
     for text in texts:
@@ -105,9 +105,9 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 @lru_cache(maxsize=4096)  # 25 us, and asked for at the look-up and again for each connection
 def refusal(address: str, allow_networks: tuple[Network, ...] = ()) -> str | None:
-    """Why an address may not be connected to, or None if it may: it is public, or in one of `allow_networks`.
+    """Say why an address may not be connected to; None where it is public, or in one of `allow_networks`.
 
-    An IPv4 address inside an IPv6 one (mapped, NAT64) is judged itself; 6to4 and Teredo are refused.
+    Where an IPv6 address holds an IPv4 one (mapped, NAT64), that one is judged; 6to4 and Teredo are refused.
     """
     try:
         parsed = _unwrapped(ipaddress.ip_address(address))
@@ -127,7 +127,7 @@ def refusal(address: str, allow_networks: tuple[Network, ...] = ()) -> str | Non
 
 
 def checked_url(text: str, allow_networks: tuple[Network, ...] = ()) -> URL:
-    """A URL as it is sent, without its fragment; path and query keep their escapes.
+    """Return a URL as it is sent, without its fragment; path and query keep their escapes.
 
     Raises:
         Failed: BAD_URL, or REFUSED_ADDRESS where the host is an address that may not be connected to.
@@ -181,7 +181,7 @@ def _host_and_port(netloc: str) -> tuple[str, int | None]:
 
 
 def _host(parts: SplitResult) -> str:
-    """The host in lower case and ASCII: an address in its one canonical form, or a name with a dot in it."""
+    """Return the host in lower case and ASCII: an address in its canonical form, or a name with a dot in it."""
     host = parts.hostname or ""
     if "[" in parts.netloc:
         return _address(host, bracketed=True)

@@ -1,4 +1,4 @@
-"""What a process has learnt of hosts, so that shard after shard does not ask for it again."""
+"""Keeps what a process has learnt of hosts, so that the next shards do not ask for it again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 FAILURE_KEPT_S = 60.0
-"""Long enough for a dead host's rows of one shard, short enough for a second chance."""
+"""Time for which a failure is remembered: a shard's rows of a dead host share it, and later shards try again."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class _Entry(Generic[V]):
 
 
 class Cache(Generic[V]):
-    """Values or failures by key, bounded in weight and time, each made once however many ask at the same moment.
+    """Values or failures by key, bounded in weight and time; each is made once, even for many callers at the same time.
 
     One event loop may use it at a time, one after the other.
     """
@@ -41,7 +41,7 @@ class Cache(Generic[V]):
         self._making: dict[str, asyncio.Task[V | Failed]] = {}
 
     async def get(self, key: str, make: Callable[[], Awaitable[V]]) -> V:
-        """The value of `key`, made by `make` where it is absent or too old.
+        """Return the value of `key`, made by `make` where it is absent or too old.
 
         Raises:
             Failed: `make` raised it, now or within the last FAILURE_KEPT_S.
@@ -52,14 +52,14 @@ class Cache(Generic[V]):
         else:
             if key not in self._making:
                 self._making[key] = asyncio.create_task(self._make(key, make))
-            # Who waits may be cancelled; the others still want it.
+            # A caller that waits may be cancelled; the others still want the value.
             value = await asyncio.shield(self._making[key])
         if isinstance(value, Failed):
             raise value.again()
         return value
 
     async def stop(self) -> None:
-        """Cancels what is being made."""
+        """Cancel the values that are being made."""
         making = list(self._making.values())
         for task in making:
             task.cancel()
@@ -93,7 +93,7 @@ class Cache(Generic[V]):
 
 
 def _robots_cache() -> Cache[Rules]:
-    # Some 30,000 sites of an ordinary size; RFC 9309, 2.4: not longer than a day.
+    # Room for about 30,000 sites of an ordinary size. RFC 9309, 2.4: rules are kept for a day at most.
     return Cache(128 << 20, 86_400.0, lambda rules: rules.weight_bytes)
 
 
@@ -103,14 +103,14 @@ def _name_cache() -> Cache[list[ResolveResult]]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Addresses of names and rules of hosts.
+    """Addresses of names, and rules of hosts.
 
-    Give the same one to each `fetch_many` of a process, one call at a time, all under the same limits.
+    Share one among all calls of `fetch_many` in a process; these run one after the other, under the same limits.
     """
 
     names: Cache[list[ResolveResult]] = field(default_factory=_name_cache)
     robots: Cache[Rules] = field(default_factory=_robots_cache)
 
     async def stop(self) -> None:
-        """Cancels look-ups under way; what is known stays."""
+        """Cancel look-ups in flight; what is known stays."""
         await asyncio.gather(self.names.stop(), self.robots.stop())

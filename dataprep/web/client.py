@@ -1,11 +1,11 @@
-"""Thousands of URLs at once on one thread: every address checked, every host asked politely, every body bounded.
+"""Fetches thousands of URLs at the same time on one thread: addresses checked, hosts asked politely, bodies bounded.
 
 outcomes = fetch_many((Request(row, url) for row, url in rows), Limits(contact="https://example.org/our-crawler"))
 async with contextlib.aclosing(outcomes):
     async for outcome in outcomes:
         ...
 
-Several tables at once, within the same limits: a `Fetcher`, and its `fetch_many` for each.
+To fetch several tables at the same time within the same limits, use one `Fetcher`, and its `fetch_many` for each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -22,11 +23,12 @@ from urllib.parse import urljoin
 import aiohttp
 from yarl import URL
 
+from dataprep.messages import one_line
 from dataprep.web.addresses import checked_url
 from dataprep.web.body import Body
 from dataprep.web.caches import Known
 from dataprep.web.limits import Limits
-from dataprep.web.memory import Memory
+from dataprep.web.memory import Arriving, Memory
 from dataprep.web.outcomes import Failed, Outcome, Request, Status
 from dataprep.web.politeness import Gate, Gates, retry_after_s
 from dataprep.web.resolver import CheckedResolver, checked_socket
@@ -35,14 +37,18 @@ from dataprep.web.robots import MAX_ROBOTS_BYTES, Rules, opt_out, rules_of
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BUSY = frozenset({429, 503})
 KEPT_ALIVE_S = 5.0
-"""Long enough from robots.txt to its image; idle sockets of ten thousand hosts would pile up beyond."""
+"""Time for which an idle connection is kept: enough between a robots.txt and its image. Longer, the idle sockets of ten
+thousand hosts would pile up."""
 MAX_HEADER_BYTES = 32 * 1024
-# The last three are bugs, and never a reason to lose a shard for one row: the library parses hostile bytes.
+PARSED_HERE_BYTES = 8 * 1024
+"""Size up to which a robots.txt is parsed on the event loop: that takes a few ms at worst, and mostly less than handing
+it to a thread."""
+# The last three are bugs of a library that parses hostile bytes; one row must not cost a shard.
 _ERRORS = (aiohttp.ClientError, OSError, ValueError, AssertionError, LookupError, RuntimeError)
 
 
 async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
-    """Fetches all, in no order: exactly one outcome for each request; see `Fetcher.fetch_many`.
+    """Fetch all requests, in no order, with exactly one outcome each; see `Fetcher.fetch_many`.
 
     Args:
         known: What earlier calls in this process learnt of hosts.
@@ -77,7 +83,7 @@ def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
 
 
 def _allow_sockets(in_flight: int) -> None:
-    """Raises this process's limit of open files to what the sockets need, as far as it may."""
+    """Raise this process's limit of open files to what the sockets need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * in_flight + 256  # idle connections among them
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -87,18 +93,21 @@ def _allow_sockets(in_flight: int) -> None:
 
 
 class Fetcher:
-    """One event loop's: its session, its hosts' gates, its memory. An asynchronous context manager.
+    """The session, the gates of hosts and the memory of one event loop; an asynchronous context manager.
 
     Args:
-        limits: Of all that is fetched at one time.
-        known: What was learnt of hosts before; one fetcher may use it at a time.
+        limits: Bounds of everything that is fetched at the same time.
+        known: What was learnt of hosts before. One fetcher may use it at a time.
     """
 
     def __init__(self, limits: Limits, known: Known | None = None) -> None:
         self._limits, self._known = limits, known or Known()
         self._gates = Gates(limits)
-        self._memory = Memory(limits.memory_bytes)
+        one_bytes = max(limits.body_bytes, MAX_ROBOTS_BYTES)
+        self._memory = Memory(max(limits.memory_bytes, one_bytes), one_bytes)
         self._slots = asyncio.Semaphore(limits.in_flight)
+        # One thread, so that the event loop runs half of the time even if many hosts send a robots.txt of 500 KiB.
+        self._parser = ThreadPoolExecutor(1, "dataprep-robots")
 
     async def __aenter__(self) -> Fetcher:
         _allow_sockets(self._limits.in_flight)
@@ -107,14 +116,15 @@ class Fetcher:
 
     async def __aexit__(self, *_: object) -> None:
         await self._known.stop()
+        self._parser.shutdown(wait=False, cancel_futures=True)
         await self._session.close()
 
     async def fetch_many(self, requests: Iterable[Request]) -> AsyncIterator[Outcome]:
-        """Fetches all, in no order: exactly one outcome for each request.
+        """Fetch all requests, in no order, with exactly one outcome each.
 
-        Requests are drawn as they are begun, at most `limits.in_flight` ahead of what the caller has taken; while the
-        caller takes none, none is begun. The caller does nothing slow on this thread: deadlines run on.
-        Closing it early (`contextlib.aclosing`) cancels what is under way.
+        A request is drawn when it is begun, at most `limits.in_flight` ahead of the outcomes that the caller has taken;
+        while the caller takes none, none is begun. The caller must do nothing slow on this thread, because deadlines
+        run on. Closing the generator early (`contextlib.aclosing`) cancels the requests in flight.
         """
         ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[Outcome | None]] = set()
@@ -151,12 +161,12 @@ class Fetcher:
                 self._give_back(len(taken.body or b"") if taken else 0)
 
     def _give_back(self, num_bytes: int) -> None:
-        """The memory and the slot of a row whose outcome was taken, or never will be."""
+        """Free the memory and the slot of a row whose outcome was taken, or never will be."""
         self._memory.give(num_bytes)
         self._slots.release()
 
     async def _fetch(self, request: Request) -> Outcome:
-        """One row's outcome; its body stays taken from the memory."""
+        """Fetch one row; the memory of its body stays taken."""
         try:
             body, url = await self._follow(request.url, image=True)
         except Failed as failure:
@@ -164,7 +174,7 @@ class Fetcher:
         return Outcome(request.key, Status.SUCCESS, body=body, final_url=str(url), http_code=200)
 
     async def _follow(self, text: str, *, image: bool) -> tuple[bytes, URL]:
-        """The body at the end of the redirects: an image, or else a robots.txt, which needs no leave itself."""
+        """Return the body at the end of the redirects: an image, or a robots.txt, which needs no permission itself."""
         until_s = asyncio.get_running_loop().time() + self._limits.row_s
         seen = set()
         for _ in range(self._limits.redirects + 1):
@@ -184,11 +194,11 @@ class Fetcher:
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
     async def _rules(self, url: URL) -> Rules:
-        """What the host's robots.txt says, asked for once."""
+        """Return the rules in the host's robots.txt, which is fetched once."""
         return await self._known.robots.get(f"{url.scheme}://{url.raw_authority}", partial(self._ask_rules, url))
 
     async def _ask_rules(self, url: URL) -> Rules:
-        """RFC 9309, 2.3.1, for hosts that do not answer with rules."""
+        """Fetch the rules, and apply RFC 9309, 2.3.1, to hosts that do not answer with any."""
         agent = self._limits.agent
         try:
             body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
@@ -198,10 +208,12 @@ class Fetcher:
             if failure.status is Status.HTTP and failure.http_code:
                 return rules_of(agent, failure.http_code)
             raise failure.again("robots.txt: ") from None
-        return rules_of(agent, 200, body)
+        if len(body) <= PARSED_HERE_BYTES:
+            return rules_of(agent, 200, body)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, rules_of, agent, 200, body)
 
     async def _ask(self, url: URL, gate: Gate, until_s: float, *, image: bool) -> bytes | str:
-        """The body, or the Location of a redirect, asked for again while the host is busy."""
+        """Return the body, or the Location of a redirect; a busy host is asked again."""
         for attempt in range(self._limits.retries + 1):
             await gate.enter(until_s)
             try:
@@ -218,7 +230,10 @@ class Fetcher:
         raise Failed(Status.HTTP, f"HTTP {code}, Retry-After {pause_s:.0f} s", code)
 
     async def _get(self, url: URL, gate: Gate, *, image: bool) -> bytes | str | tuple[int, float | None]:
-        """One request: a body, a Location, or the code and Retry-After of a busy host (503 without one is an error)."""
+        """Send one request, and return a body, a Location, or the code and Retry-After of a busy host.
+
+        A 503 without Retry-After is an error.
+        """
         code = None
         try:
             async with asyncio.timeout(self._limits.answer_s) as deadline:
@@ -240,46 +255,44 @@ class Fetcher:
             raise _failure(error, code) from None
 
     async def _body(self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, *, image: bool) -> bytes:
-        """The body, or what is read of a robots.txt; an image's bytes stay taken from memory."""
+        """Return the body, or what is read of a robots.txt; the memory of an image stays taken."""
         headers, agent = response.headers, self._limits.agent
         if image and (said := opt_out(headers.getall("X-Robots-Tag", ()), headers.get("TDM-Reservation"), agent)):
             raise Failed(Status.OPT_OUT, f"the answer's head says {said}", response.status)
         limit_bytes = self._limits.body_bytes if image else MAX_ROBOTS_BYTES
-        length, encoding = response.content_length, headers.get("Content-Encoding", "")
+        length = response.content_length
         if image and length is not None and length > limit_bytes:
             raise Failed(Status.TOO_LARGE, f"{length:,} bytes; at most {limit_bytes:,}", response.status)
-        reserved_bytes = limit_bytes if length is None or encoding else min(length, limit_bytes)
-        await self._take(reserved_bytes, deadline)
-        kept_bytes = 0
-        try:
-            whole = await _read(response, limit_bytes, image=image)
-            kept_bytes = len(whole) if image else 0
-        finally:
-            self._memory.give(reserved_bytes - kept_bytes)
+        with self._memory.arriving() as arriving:
+            whole = await _read(response, Body(limit_bytes, image=image), arriving, deadline)
+            if image:
+                arriving.keep()
         return whole
 
-    async def _take(self, num_bytes: int, deadline: asyncio.Timeout) -> None:
-        """Takes memory; the deadline stands still, for it is the caller who is waited for and not the host."""
-        if self._memory.take_now(num_bytes):
-            return
-        loop = asyncio.get_running_loop()
-        left_s = (deadline.when() or 0.0) - loop.time()
-        deadline.reschedule(None)
-        await self._memory.take(num_bytes)
-        deadline.reschedule(loop.time() + left_s)
 
-
-async def _read(response: aiohttp.ClientResponse, limit_bytes: int, *, image: bool) -> bytes:
-    body = Body(limit_bytes, image=image)
+async def _read(response: aiohttp.ClientResponse, body: Body, arriving: Arriving, deadline: asyncio.Timeout) -> bytes:
     try:
         body.decode_from(response.headers.get("Content-Encoding", ""))
         async for piece in response.content.iter_any():
-            body.feed(piece)
+            for part in body.parts(piece):
+                await _take(arriving, min(len(part), body.room_bytes), deadline)
+                body.feed(part)
         return body.whole()
     except Failed as failure:
-        if not image and failure.status is Status.TOO_LARGE:
+        if not body.image and failure.status is Status.TOO_LARGE:
             return body.start()
         raise Failed(failure.status, failure.reason, response.status) from None
+
+
+async def _take(arriving: Arriving, num_bytes: int, deadline: asyncio.Timeout) -> None:
+    """Take memory. The deadline is suspended meanwhile, because the wait is for the caller and not for the host."""
+    if arriving.take_now(num_bytes):
+        return
+    loop = asyncio.get_running_loop()
+    left_s = (deadline.when() or 0.0) - loop.time()
+    deadline.reschedule(None)
+    await arriving.take(num_bytes)
+    deadline.reschedule(loop.time() + left_s)
 
 
 def _location(response: aiohttp.ClientResponse) -> str:
@@ -297,8 +310,8 @@ def _joined(url: URL, location: str) -> str:
 
 
 def _failure(error: Exception, code: int | None) -> Failed:
-    """What an exception of the client library means, before an answer's head or after it with this code."""
-    text = " ".join(str(error).split())[:200] or type(error).__name__
+    """Translate an exception of the client library, from before an answer's head or, with its code, from after it."""
+    text = one_line(error)
     match error:
         case TimeoutError():
             return Failed(

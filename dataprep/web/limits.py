@@ -1,4 +1,4 @@
-"""The bounds of fetching, in one value: time, bytes, connections, and how gently a host is asked."""
+"""Bounds of fetching in one value: time, bytes, connections, and how gently a host is asked."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ _CONTACT = re.compile(r"(https?://|mailto:)[!-'*-~]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one call of `fetch_many` may take.
+    """Bounds of one call of `fetch_many`.
 
-    A row ends at most `row_s + answer_s` seconds after it was begun, however its host behaves.
+    A row ends at most `row_s + answer_s` seconds after it was begun, whatever its host does.
 
     Raises:
-        UsageError: A limit is not positive, or the contact is none.
+        UsageError: A limit is not positive, or the contact is neither a page nor an address.
     """
 
     contact: str
-    """Where a site's owner finds out who asks and why: an http(s) page, or mailto:; part of the User-Agent."""
+    """Page (http or https) or mailto: address where a site's owner learns who asks and why; part of the User-Agent."""
     agent: str = "dataprep"
-    """The name in the User-Agent, which robots.txt and X-Robots-Tag may address; letters, - and _."""
+    """Name in the User-Agent, to which robots.txt and X-Robots-Tag may refer; of letters, - and _."""
     allow_networks: tuple[Network, ...] = ()
-    """Beyond public addresses; link-local and metadata addresses stay refused."""
+    """Networks that may be asked although they are not public; link-local and metadata addresses stay refused."""
     nameservers: tuple[str, ...] = ()
-    """Addresses, with a port if need be; empty: those of the machine."""
+    """Addresses of name servers, with a port if need be; empty: those of the machine."""
     verify_tls: bool = True
-    """False takes any certificate: more rows succeed, and no digest vouches for them but the table's."""
+    """Whether certificates are checked. Without that more rows succeed, and only the table's digests vouch for them."""
 
     in_flight: int = 1_024
-    """Rows under way at once, those that wait for their host's turn or for the caller included."""
+    """Rows in flight, including those that wait for their host's turn or for the caller."""
     memory_bytes: int = 1 << 30
-    """Of bodies held, arriving ones included."""
+    """Memory for bodies, including those that arrive."""
     body_bytes: int = 20 << 20
-    """Of one body, before and after decompression."""
+    """Largest size of one body, before and after decompression."""
     redirects: int = 5
 
     connect_s: float = 10.0
-    """Until a connection stands, TLS included."""
+    """Longest time until a connection is established, including TLS."""
     read_s: float = 10.0
-    """Until the next bytes of an answer."""
+    """Longest pause between two reads of an answer."""
     answer_s: float = 30.0
-    """From asking to the last byte of one answer."""
+    """Longest time from a request to the last byte of its answer."""
     row_s: float = 120.0
-    """After this no further request of a row is begun: neither a redirect's, nor a retry, nor one that waited."""
+    """Time after which no further request of a row is begun: no redirect, no retry, and none that waited."""
 
     host_connections: int = 8
-    """Requests to one host name at once."""
+    """Requests to one host name at the same time."""
     host_per_s: float = 16.0
-    """Requests begun to one host name in a second; less where its robots.txt has a Crawl-delay."""
+    """Requests to one host name that are begun in a second; fewer where its robots.txt has a Crawl-delay."""
     retries: int = 2
-    """After 429, or 503 with a Retry-After."""
+    """Further requests after 429, or 503 with a Retry-After."""
     retry_after_s: float = 10.0
-    """The longest Retry-After that a row waits for; its host is left alone that long in any case."""
+    """Longest Retry-After that a row waits for; in any case its host is not asked meanwhile."""
     host_failures: int = 16
-    """Requests to a host in a row without any answer, after which its remaining rows are not tried."""
+    """Number of consecutive requests without an answer after which the host's remaining rows are not tried."""
 
     def __post_init__(self) -> None:
         if not _CONTACT.fullmatch(self.contact):
@@ -89,9 +89,9 @@ class Limits:
         return f"{self.agent}/{__version__} (+{self.contact})"
 
     def divided(self, workers: int) -> Limits:
-        """One worker's part, so that `workers` of them together keep a host's limits and the memory.
+        """Return the limits of one worker, so that `workers` of them together keep to a host's limits and the memory.
 
-        A host is asked by up to `workers` connections even where that is more than `host_connections`.
+        A host gets up to `workers` connections, even where that is more than `host_connections`.
         """
         return dataclasses.replace(
             self,

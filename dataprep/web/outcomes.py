@@ -1,4 +1,4 @@
-"""What is asked of the web, and how each request ends; docs/fetching.md says it for users."""
+"""Requests to the web and their outcomes, which docs/fetching.md explains to users."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How a request ended. Values are stored in datasets: they are added to, never renamed."""
+    """End of a request. Values are stored in datasets, so new ones may be added and none renamed."""
 
     SUCCESS = "success"
-    """200, and a whole body that begins as an image does."""
+    """Status 200, and a whole body that begins as an image does."""
     BAD_URL = "bad_url"
     """Never asked: scheme, user, host, port, length or characters are not those of a public web address."""
     REFUSED_ADDRESS = "refused_address"
-    """Never asked: the host is, or one of its name's addresses is, not a public one."""
+    """Never asked: the host, or one of its name's addresses, is not public."""
     DNS = "dns"
-    """The name has no address, or the name server did not say in time."""
+    """The name has no address, or the name server did not answer in time."""
     CONNECT = "connect"
     """No connection: refused, unreachable, reset before an answer."""
     TLS = "tls"
@@ -24,62 +24,62 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     """Connecting, a pause within the answer, or the whole answer took too long."""
     HOST_BUSY = "host_busy"
-    """The row's turn at this host did not come in time: its own limits, or the pause that it asked for."""
+    """The row's turn at this host did not come in time, because of the host's limits or the pause that it asked for."""
     HOST_DOWN = "host_down"
-    """Not asked: the host's last requests got no answer at all."""
+    """Not asked, because the host's last requests got no answer at all."""
     HTTP = "http"
-    """Any answer but 200 and a redirect; the code is in `http_code`."""
+    """Answer other than 200 and a redirect; the code is in `http_code`."""
     PROTOCOL = "protocol"
     """The answer is not HTTP."""
     REDIRECT = "redirect"
-    """A loop, too many, or one that leads nowhere. One that leads where nothing may be fetched has that status."""
+    """Redirects in a loop, too many of them, or one that leads nowhere; one to a refused place has that status."""
     ROBOTS = "robots"
-    """robots.txt forbids it, or the server failed when asked for it."""
+    """robots.txt forbids the URL, or the server failed when asked for robots.txt."""
     OPT_OUT = "opt_out"
-    """The answer's head says noai, noimageai, noindex, noimageindex, none, or reserves text and data mining."""
+    """The answer's header says noai, noimageai, noindex, noimageindex or none, or reserves text and data mining."""
     TOO_LARGE = "too_large"
-    """More bytes than the limit, on the wire or decompressed."""
+    """The body has more bytes than the limit, on the wire or decompressed."""
     INCOMPLETE = "incomplete"
     """The connection ended before the body did."""
     ENCODING = "encoding"
-    """A Content-Encoding that was not asked for, or that does not decompress."""
+    """The Content-Encoding was not asked for, or the body does not decompress."""
     NOT_IMAGE = "not_image"
     """The body is empty, or begins as no image does: HTML behind a name in .jpg."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One row's URL."""
+    """A URL to fetch, and the row that it belongs to."""
 
     key: int
-    """The caller's own: a row's number."""
+    """Number that the caller knows the row by."""
     url: str
-    """As the table has it: hostile."""
+    """URL as the table has it, which is hostile input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The one end of one request."""
+    """Outcome of a request; each has exactly one."""
 
     key: int
     status: Status
     reason: str = ""
-    """One line, for a person; empty on success."""
+    """Explanation for people in one line; empty on success."""
     body: bytes | None = None
-    """The whole image on success, else None."""
+    """Whole image on success, else None."""
     final_url: str | None = None
-    """Where it was found after redirects; None unless successful."""
+    """URL at which the image was found after redirects; None unless successful."""
     http_code: int | None = None
-    """Of the last answer, where there was one that decided."""
+    """Status code of the answer that decided; None where there was no answer."""
 
 
 class Failed(Exception):
-    """How a request fails inside this package; callers of `fetch_many` get an Outcome instead."""
+    """Failure of a request inside this package; callers of `fetch_many` get an Outcome instead."""
 
     def __init__(self, status: Status, reason: str, http_code: int | None = None) -> None:
         super().__init__(status, reason, http_code)
         self.status, self.reason, self.http_code = status, reason, http_code
 
     def again(self, prefix: str = "") -> Failed:
-        """A new one that says the same: one that is raised time and again collects tracebacks."""
+        """Return a copy to raise: an exception that is raised again and again collects tracebacks."""
         return Failed(self.status, prefix + self.reason, self.http_code)

@@ -1,4 +1,4 @@
-"""Taking turns at a host: so many requests at once, so many a second, the pauses it asks for, none once it is down."""
+"""Turns at a host: bounded requests in flight and per second, the pauses that it asks for, none once it is down."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Failed, Status
 
 DOWN_S = 60.0
-"""How long a host that gave no answers is left alone: the rest of its rows in an ordinary shard."""
+"""Time for which a host without answers is not asked: enough for the rest of its rows in an ordinary shard."""
 HOSTS_KEPT = 20_000
-"""More than a shard has, in 15 MB; of older ones only those that a row waits for."""
+"""Number of hosts that are remembered: more than a shard has, in 15 MB. Beyond it only those with waiting rows stay."""
 _LATE = "no turn at its host in time"
 
 
 class Gate:
-    """One host's."""
+    """Gate of one host, through which every request to it passes."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,10 +30,10 @@ class Gate:
         self._down_until_s = 0.0
 
     async def enter(self, until_s: float) -> None:
-        """Takes one of the host's connections, until `leave`, and waits for the moment when its request may begin.
+        """Take one of the host's connections, until `leave`, and wait for the moment when a request may begin.
 
         Args:
-            until_s: The event loop's time from which on it is too late.
+            until_s: Time of the event loop after which it is too late.
 
         Raises:
             Failed: HOST_BUSY or HOST_DOWN.
@@ -53,19 +53,19 @@ class Gate:
             raise
 
     def leave(self) -> None:
-        """Gives the connection back."""
+        """Give the connection back."""
         self._slots.release()
 
     def pause(self, pause_s: float) -> None:
-        """Lets no request begin for so long."""
+        """Let no request begin for some seconds."""
         self._next_s = max(self._next_s, asyncio.get_running_loop().time() + pause_s)
 
     def slow_down(self, interval_s: float) -> None:
-        """Spaces requests by at least this."""
+        """Set the smallest distance between two requests."""
         self._interval_s = max(self._interval_s, interval_s)
 
     def note(self, *, answered: bool) -> None:
-        """How a request fared."""
+        """Record whether a request was answered."""
         self._unanswered = 0 if answered else self._unanswered + 1
         if self._unanswered >= self._limits.host_failures:
             self._down_until_s = asyncio.get_running_loop().time() + DOWN_S
@@ -85,7 +85,7 @@ class Gate:
 
 
 class Gates:
-    """All hosts', by name; a CDN's many names are many hosts."""
+    """Gates of all hosts, by name; the many names of a CDN are many hosts."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -93,7 +93,7 @@ class Gates:
         self._kept: deque[Gate] = deque(maxlen=HOSTS_KEPT)
 
     def of(self, host: str) -> Gate:
-        """The one gate of a host."""
+        """Return the gate of a host."""
         host = host.rstrip(".")
         gate = self._gates.get(host)
         if gate is None:
@@ -103,7 +103,7 @@ class Gates:
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Seconds that a Retry-After header asks for, from its number or its date; None where it says nothing."""
+    """Return the seconds that a Retry-After header asks for, by its number or its date; None where it has neither."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

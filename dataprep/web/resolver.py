@@ -1,4 +1,4 @@
-"""Names to addresses that may be connected to.
+"""Resolves names to addresses that may be connected to.
 
 The connection goes to the addresses that were checked: nothing looks the name up again.
 """
@@ -20,7 +20,7 @@ QUERIES = 2
 
 
 class CheckedResolver(AbstractResolver):
-    """Refuses a name whole where any of its addresses is refused: a mixed answer is an attack, or a mistake."""
+    """Refuses a name if any of its addresses is refused: a mixed answer is an attack, or a mistake."""
 
     def __init__(
         self, allow_networks: tuple[Network, ...], nameservers: tuple[str, ...], cache: Cache[list[ResolveResult]]
@@ -32,7 +32,7 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of a name, each of them checked.
+        """Look up all addresses of a name, and check each of them.
 
         Raises:
             Failed: DNS or REFUSED_ADDRESS.
@@ -45,7 +45,7 @@ class CheckedResolver(AbstractResolver):
 
     async def _look_up(self, host: str, family: socket.AddressFamily) -> list[ResolveResult]:
         try:
-            # With a dot at its end a name is whole: the machine's search domains are left out.
+            # A dot at its end makes a name complete, so that the machine's search domains are not tried.
             results = await self._resolver.resolve(host.rstrip(".") + ".", 0, family)
         except OSError as error:
             raise Failed(Status.DNS, str(error.strerror or error)) from None
@@ -58,7 +58,7 @@ class CheckedResolver(AbstractResolver):
 def checked_socket(
     address_info: tuple[int, int, int, str, tuple[Any, ...]], allow_networks: tuple[Network, ...]
 ) -> socket.socket:
-    """The one place where sockets are made: whatever led here, no refused address is connected to.
+    """Create a socket. Every connection passes here, so that none ever leads to a refused address.
 
     Raises:
         PermissionError: The address may not be connected to.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("cv2")
-
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/laion.py"
 
 

@@ -57,7 +57,7 @@ class Formula:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Of 120 photographs."""
+    """A machine whose datasets are made of 120 photographs."""
     work = tmp_path_factory.mktemp("situations")
     corpus_images(None, work, 120)
     with Machine(work, work / "corpus") as machine:
@@ -182,7 +182,7 @@ def test_a_diagnosis_is_read_and_tried_with_its_own_settings() -> None:
 
 
 @pytest.mark.parametrize("unsteady", [[100, 180, 180, 120], [100, 180, 150, 100]])
-def test_it_is_diagnosed_again_where_the_machine_was_not_steady(unsteady: list[int]) -> None:
+def test_diagnosis_is_repeated_when_the_machine_was_not_steady(unsteady: list[int]) -> None:
     """In order: before, the change twice, after."""
     rates, promised = iter([*unsteady, 100, 160, 170, 104]), iter([180.0, 170.0])
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards
 from pipelines.runners import BEAM_VERSION, PRISM, engines_folder
 from tests.conftest import BUCKET
 from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
+from tests.support.crashes import receipts_of
 from tests.support.dataflow_stub import dataflow_stub
 from tests.support.flink_cluster import FlinkCluster, flink_cluster, job_server_jar
 from tests.support.job_service import JobService, job_service
@@ -31,7 +31,7 @@ DATASETS = {"imagenet": "imagenet", "coco-dup5": "coco"}
 FORMATS = ("webdataset", "tfrecord")
 BUILD_S = 240
 KILLS = int(os.environ.get("KILLS", "1"))
-"""Of each kind; `make cluster-test KILLS=10` is the soak."""
+"""Kills of each kind; `make cluster-test KILLS=10` is the soak."""
 SHARDS = ("--split", "train", "--num-shards", 8)
 LAION_ROWS = 64
 DATAFLOW = (
@@ -188,7 +188,7 @@ def lost(build_line: list[object], output: str, expected: dict[str, str], kill: 
     process = subprocess.Popen(command(*stalled), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         wait_for_receipts(process, output)
-        stood = finished_shards(open_storage(output))
+        stood = receipts_of(output)
         kill()
         _, errors = process.communicate(timeout=BUILD_S)
     finally:
@@ -197,7 +197,7 @@ def lost(build_line: list[object], output: str, expected: dict[str, str], kill: 
         assert "Run the same command again: it goes on where it stopped" in errors, errors[-2000:]
         assert "Traceback" not in errors
         assert not is_finished(output)
-        assert stood <= finished_shards(open_storage(output))
+        assert stood <= receipts_of(output)
         again = dataprep(*build_line, timeout_s=BUILD_S)
         assert again.returncode == 0, again.stderr[-2000:]
     assert digests(output) == expected
@@ -205,18 +205,17 @@ def lost(build_line: list[object], output: str, expected: dict[str, str], kill: 
 
 
 def wait_for_receipts(process: subprocess.Popen[str], output: str) -> None:
-    storage = open_storage(output)
     deadline_s = time.monotonic() + BUILD_S
     while time.monotonic() < deadline_s:
         assert process.poll() is None, process.communicate()[1][-2000:]
-        if finished_shards(storage):
+        if receipts_of(output):
             return
         time.sleep(0.05)
     raise AssertionError("no shard was built")
 
 
 def kill_python_worker() -> None:
-    """Of the engine that runs now: Beam's harness, started by a pool of workers."""
+    """Kill a Python worker of the running engine: Beam's harness, started by a pool of workers."""
     workers = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

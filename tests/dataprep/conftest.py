@@ -6,21 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.faults import Damaged, linked_copy
-from tests.support.finished import DATASETS, build_here
+from tests.support.finished import finished_dataset
 
 
 @pytest.fixture(scope="session")
 def finished(originals, tmp_path_factory) -> Callable[[str], Path]:
     """A whole dataset of DATASETS by its name; only ever read."""
-    root = tmp_path_factory.mktemp("finished")
-
-    def path_of(name: str) -> Path:
-        dataset, fmt, options = DATASETS[name]
-        if not (root / name).exists():
-            build_here(dataset, originals[dataset.removesuffix("-dup5")], root / name, fmt, **options)
-        return root / name
-
-    return path_of
+    return lambda name: finished_dataset(name, originals, tmp_path_factory)
 
 
 @pytest.fixture

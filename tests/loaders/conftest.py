@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BUCKET
-from tests.support.finished import build_here
+from tests.support.finished import build_here, finished_dataset
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 
@@ -14,13 +14,10 @@ FORMATS = ("webdataset", "tfrecord", "imagefolder")
 @pytest.fixture(scope="session")
 def dataset(originals, tmp_path_factory) -> Callable[[str], Path]:
     """ImageNet's originals built in a format, on disk; only ever read. `coco`: COCO's, five passes an epoch."""
-    root = tmp_path_factory.mktemp("datasets")
 
     def path_of(fmt: str) -> Path:
-        name, target = ("coco-dup5", "webdataset") if fmt == "coco" else ("imagenet", fmt)
-        if not (root / fmt).exists():
-            build_here(name, originals[name.removesuffix("-dup5")], root / fmt, target)
-        return root / fmt
+        name = "coco-webdataset" if fmt == "coco" else f"imagenet-{fmt}"
+        return finished_dataset(name, originals, tmp_path_factory)
 
     return path_of
 

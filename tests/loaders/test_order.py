@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.errors import UsageError
-from dataprep.randomness import permutation, philox_words
 from loaders.order import Order, samples_per_block, stored_picks
 
 COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
@@ -65,7 +65,7 @@ def taken(picks, count):
 
 @given(SETTINGS, st.integers(1, 12))
 @settings(max_examples=150, deadline=None)
-def test_the_sequence_is_that_of_the_rules_for_every_world_size(values, num_batches):
+def test_the_sequence_follows_the_rules_for_every_number_of_ranks(values, num_batches):
     order = Order(**values)
     expected = list(enumerate(reference(order, num_batches * order.global_batch)))
     for world_size in range(1, order.global_batch + 1):
@@ -79,7 +79,7 @@ def test_the_sequence_is_that_of_the_rules_for_every_world_size(values, num_batc
 
 @given(SETTINGS, st.integers(0, 60), st.sampled_from([1, 2, 3, 6]), st.data())
 @settings(max_examples=150, deadline=None)
-def test_it_goes_on_at_any_batch_in_another_world(values, batch, world_size, data):
+def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch, world_size, data):
     order = Order(**values)
     assume(order.global_batch % world_size == 0)
     rank = data.draw(st.integers(0, world_size - 1))
@@ -106,7 +106,7 @@ def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(value
 
 @given(SETTINGS, st.sampled_from([1, 2, 3, 6]))
 @settings(max_examples=100, deadline=None)
-def test_where_the_world_divides_the_streams_a_rank_reads_a_piece_once_and_alone(values, world_size):
+def test_a_rank_reads_a_piece_once_and_alone_where_ranks_divide_the_streams(values, world_size):
     order = Order(**{**values, "global_batch": 12, "num_streams": 12})
     readers = {}
     for rank in range(world_size):
@@ -123,7 +123,7 @@ def test_where_the_world_divides_the_streams_a_rank_reads_a_piece_once_and_alone
 
 @given(SETTINGS, st.integers(0, 9), st.sampled_from([1, 2, 3, 4, 6]))
 @settings(max_examples=100, deadline=None)
-def test_whoever_begins_anywhere_knows_when_a_piece_is_done_with(values, batch, world_size):
+def test_counts_of_a_piece_hold_from_any_first_batch(values, batch, world_size):
     order = Order(**{**values, "global_batch": 12})
     first = batch * 12
     end = (first // order.num_samples + 2) * order.num_samples  # of the pass after the one it begins in
@@ -202,13 +202,13 @@ def test_a_resume_deep_in_hundreds_of_millions_of_samples():
         ({"window": -1}, "window must be 1 or more, got -1"),
     ],
 )
-def test_what_is_no_order_is_refused(values, message):
+def test_impossible_orders_are_refused(values, message):
     settings = {"shard_samples": (3,), "seed": 0, "global_batch": 1, "samples_per_block": 1}
     with pytest.raises(UsageError, match=message):
         Order(**{**settings, **values})
 
 
-def test_a_world_that_cannot_share_a_batch_is_refused():
+def test_ranks_that_cannot_share_a_batch_are_refused():
     order = Order(shard_samples=(3,), seed=0, global_batch=6, samples_per_block=1)
     with pytest.raises(UsageError, match="a batch of 6 cannot be shared by 4 ranks"):
         next(order.picks(0, rank=0, world_size=4))

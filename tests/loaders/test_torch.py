@@ -30,21 +30,21 @@ def test_tensors_share_the_loaders_memory(loader):
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
 
 
-def test_it_is_as_long_as_the_epoch(loader):
+def test_length_is_that_of_the_epoch(loader):
     assert len(DataLoader(TorchBatches(loader), batch_size=None)) == len(loader)
     assert len(list(TorchBatches(loader))) == loader.order.steps(0)
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_of_a_dataloader_are_refused(loader, start):
+def test_dataloader_with_workers_is_refused(loader, start):
     batches = DataLoader(TorchBatches(loader), batch_size=None, num_workers=2, multiprocessing_context=start)
     with pytest.raises(UsageError, match="expected num_workers=0: the loader has workers of its own"):
         next(iter(batches))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_normalize_is_torchvisions(dtype, tolerance):
+def test_normalize_equals_torchvisions(dtype, tolerance):
     images_NHWC = torch.arange(2 * 5 * 7 * 3, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(2, 5, 7, 3)
     images_NCHW = normalize(images_NHWC, mean=MEAN, std=STD, dtype=dtype)
     expected = torchvision_normalize(images_NHWC.permute(0, 3, 1, 2).float() / 255, list(MEAN), list(STD))

@@ -26,7 +26,7 @@ def test_under_spmd_every_device_has_its_own_part_of_the_batch(dataset):
         assert step.sums == [step.batch.images.sum()]
 
 
-def test_after_tensorflow_it_is_refused_before_the_process_aborts(monkeypatch):
+def test_torch_xla_after_tensorflow_is_refused_before_the_process_aborts(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch_xla", raising=False)
     monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tensorflow"))
     with pytest.raises(UsageError, match="TensorFlow was imported before torch_xla"):

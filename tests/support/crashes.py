@@ -1,4 +1,4 @@
-"""Kill builds and look at what they leave: the checks of Show 4, used by the tests and, at full count, by the soak."""
+"""Kill builds and look at what they leave: used by the tests and, at full count, by the soak."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dataprep.cpu import children
+from dataprep.build.claim import read_claim
+from dataprep.build.open_build import open_build
+from dataprep.build.receipts import finished_shards
+from dataprep.build.references import shard_plan
 from dataprep.formats import FORMATS
+from dataprep.host.cpu import children
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards, read_plan, read_shard_plan
 from tests.support.builds import command, dataprep, digests, is_finished
-from tests.support.stopping import STOPPED
+from tests.support.stopping import STOPPED, Stopper
 
 
 class Reader:
-    """Looks at a growing dataset all the while, as an impatient user would, and keeps whatever it should not see."""
+    """Looks at a growing dataset all the while, as a reader might, and keeps whatever it should not see."""
 
     def __init__(self, output: Path, expected: dict[str, str]) -> None:
         self._output, self._sizes = output, {}
@@ -73,6 +75,13 @@ def _visible_files(output: Path) -> Iterator[str]:
                 yield str(path.relative_to(output))
 
 
+def receipts_of(url: object) -> set[int]:
+    """Indexes of the shards that the build under way has receipts for."""
+    storage = open_storage(str(url))
+    claim = read_claim(storage)
+    return set() if claim is None else finished_shards(storage, claim.root)
+
+
 def kill_often(
     rng: random.Random, arguments: list[object], output: Path, expected: dict[str, str], *, workers: int, kills: int
 ) -> tuple[int, int]:
@@ -86,8 +95,7 @@ def kill_often(
     command_line = [*arguments, "--workers", workers]
     longest_s, left, finished, most_redone = 4.0, kills, 0, 0
     while left > 0:
-        storage = open_storage(str(output))
-        before = finished_shards(storage)
+        before = receipts_of(output)
         hit, wall_s = _kill_once(rng, command_line, longest_s)
         left -= hit
         assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
@@ -103,7 +111,7 @@ def kill_often(
             if left > 0:
                 _remove(output)
             continue
-        assert before <= finished_shards(storage)
+        assert before <= receipts_of(output)
         in_flight = _shards_in_flight(output)
         assert in_flight <= workers, f"{in_flight} shards without a receipt after a kill of {workers} workers"
         most_redone = max(most_redone, in_flight)
@@ -136,7 +144,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
 
 
 def _workers(pid: int) -> list[int]:
-    """Of a build: the children of its fork server."""
+    """Return the worker processes of a build: the children of its fork server."""
     return [worker for child in children(pid) if _is_server(child) for worker in children(child)]
 
 
@@ -164,16 +172,16 @@ def _wait_gone(pid: int, timeout_s: float = 20) -> None:
 
 def _shards_in_flight(output: Path) -> int:
     """Shards of which anything stands, published or spooled, and no receipt."""
-    storage = open_storage(str(output))
-    plan = read_plan(storage)
-    if plan is None:
+    claim = read_claim(open_storage(str(output)))
+    if claim is None:
         return 0
+    plan, build = claim.plan, open_build(str(output), claim.root)
     standing = "\n".join(str(path) for path in output.rglob("*") if path.is_file())
     shard_format = FORMATS[plan.options.format]
     begun = set()
     for index in range(plan.num_shards):
-        shard = read_shard_plan(str(output), plan.plan_hash, index)
-        if shard_format is None:
+        shard = shard_plan(build, index)
+        if shard_format.one_file_per_image:
             names = [f"/{ref.key}." for ref in shard.refs]  # whole: _1 begins _10, and folders share numbers
         else:
             named = shard_format.shard_file(
@@ -182,32 +190,28 @@ def _shards_in_flight(output: Path) -> int:
             names = [Path(named).name]
         if any(name in standing for name in names):
             begun.add(index)
-    return len(begun - finished_shards(storage))
+    return len(begun - receipts_of(output))
 
 
 def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
     """Stop a fresh build before and after every n-th commit boundary, rerun, compare. Returns the stops made."""
     stops = 0
-    for when in ("before", "after"):
-        boundary = 1
-        while True:
-            run = subprocess.run(
-                [sys.executable, "-m", "tests.support.stopping", str(boundary), when, *map(str, arguments)],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert run.returncode in (0, STOPPED), run.stderr[-2000:]
-            assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
-            if run.returncode == 0:
-                break
-            stops += 1
-            again = dataprep(*arguments, "--workers", 1)
-            assert again.returncode == 0, again.stderr[-2000:]
-            assert digests(output) == expected, f"stopped {when} boundary {boundary}"
+    with Stopper() as stopper:
+        for when in ("before", "after"):
+            boundary = 1
+            while True:
+                run = stopper.run(arguments, boundary=boundary, when=when)
+                assert run.code in (0, STOPPED), run.stderr[-2000:]
+                assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
+                if run.code == 0:
+                    break
+                stops += 1
+                again = stopper.run(arguments)
+                assert again.code == 0, again.stderr[-2000:]
+                assert digests(output) == expected, f"stopped {when} boundary {boundary}"
+                _remove(output)
+                boundary += every
             _remove(output)
-            boundary += every
-        _remove(output)
     return stops
 
 

@@ -1,7 +1,4 @@
-"""Kill builds and retries of a table of URLs, and hold what they leave against what the server knows.
-
-python -m tests.support.crashes_laion N before|after retry-failed …     as tests.support.stopping does for builds
-"""
+"""Kill builds and retries of a table of URLs, and hold what they leave against what the server knows."""
 
 from __future__ import annotations
 
@@ -11,28 +8,22 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dataprep import cli
-from dataprep.commands import retry_failed as retry_command
-from dataprep.cpu import children
-from dataprep.index import open_index
-from dataprep.laion.retry import Engine, retry_shard
-from dataprep.manifest import read_manifest
+from dataprep.dataset.index import open_index
+from dataprep.dataset.manifest import read_manifest
+from dataprep.host.cpu import children
 from dataprep.storage import open_storage
-from dataprep.workspace import finished_shards
 from tests.support.builds import command, dataprep, digests, is_finished
-from tests.support.crashes import _workers, stop_everywhere
+from tests.support.crashes import _workers, receipts_of, stop_everywhere
 from tests.support.img2dataset import MADE_SO, write_img2dataset
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
-from tests.support.stopping import STOPPED, stop_at
+from tests.support.stopping import STOPPED, Stopper
 
 ROWS_PER_SHARD = 10
 LONGEST_S = 2.5
@@ -54,7 +45,7 @@ def kill_fetching(rng: random.Random, web: PictureWeb, table: Path, output: Path
             shutil.rmtree(output)
             asked = {}
             continue
-        for shard in finished_shards(open_storage(str(output))):
+        for shard in receipts_of(output):
             first = shard * ROWS_PER_SHARD
             for row in range(first, first + ROWS_PER_SHARD):
                 asked.setdefault(row, web.asked[row])
@@ -130,24 +121,24 @@ def stop_retries(arguments: list[object], output: Path, expected: dict[str, str]
     the same command goes on to the same end. Returns the stops made."""
     stops, finished = 0, output.with_name("finished")
     shutil.copytree(output, finished)
-    for when in ("before", "after"):
-        boundary = 1
-        while True:
-            words = [sys.executable, "-m", "tests.support.crashes_laion", str(boundary), when, *map(str, arguments)]
-            run = subprocess.run(words, capture_output=True, text=True, check=False)
-            assert run.returncode in (0, STOPPED), run.stderr[-2000:]
-            assert reader_faults(output) == [], f"stopped {when} boundary {boundary}"
-            if run.returncode == 0:
-                break
-            stops += 1
-            again = dataprep(*arguments)
-            assert again.returncode == 0, again.stderr[-2000:]
-            assert digests(output) == expected, f"stopped {when} boundary {boundary}"
+    with Stopper() as stopper:
+        for when in ("before", "after"):
+            boundary = 1
+            while True:
+                run = stopper.run(arguments, boundary=boundary, when=when)
+                assert run.code in (0, STOPPED), run.stderr[-2000:]
+                assert reader_faults(output) == [], f"stopped {when} boundary {boundary}"
+                if run.code == 0:
+                    break
+                stops += 1
+                again = stopper.run(arguments)
+                assert again.code == 0, again.stderr[-2000:]
+                assert digests(output) == expected, f"stopped {when} boundary {boundary}"
+                shutil.rmtree(output)
+                shutil.copytree(finished, output)
+                boundary += every
             shutil.rmtree(output)
             shutil.copytree(finished, output)
-            boundary += every
-        shutil.rmtree(output)
-        shutil.copytree(finished, output)
     return stops
 
 
@@ -239,15 +230,3 @@ def _run_and_kill(rng: random.Random, arguments: list[str]) -> bool:
         while Path(f"/proc/{pid}").exists():
             time.sleep(0.01)
     return hit
-
-
-@contextmanager
-def _inline_engine(*_: object) -> Iterator[Engine]:
-    yield lambda job, indexes: (retry_shard(job, index) for index in indexes)
-
-
-if __name__ == "__main__":
-    retry_command._local_engine = _inline_engine
-    stop_at(int(sys.argv[1]), sys.argv[2])
-    sys.argv = ["dataprep", *sys.argv[3:]]
-    cli.main()

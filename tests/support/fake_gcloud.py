@@ -61,7 +61,7 @@ IMAGES = {
 }
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 ATTEMPTS = 10
-"""Of the real ssh and scp, five seconds apart."""
+"""Attempts that the real ssh and scp make, five seconds apart."""
 _UNREACHABLE = "[/usr/bin/ssh] exited with return code [255]."
 
 
@@ -74,14 +74,14 @@ class FakeCloud:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
     def add_tpu(self, name: str, *, workers: int = 1, state: str = "READY", **more: Any) -> None:
-        """Of the TPU API."""
+        """Add a node of the TPU API."""
         ends = [{"ipAddress": f"10.0.0.{number + 2}"} for number in range(workers)]
         self._put(name, "tpu", {"name": name, "state": state, "health": "HEALTHY", "networkEndpoints": ends, **more})
         for number in range(workers):
             self._make_worker(name, str(number))
 
     def add_machines(self, name: str, machines: list[str], *, status: str = "RUNNING") -> None:
-        """Of Compute Engine, with the label that `create` gives them."""
+        """Add machines of Compute Engine, with the label that `create` gives them."""
         kind = "zones/z/machineTypes/tpu7x-standard-4t"
         listed = [{"name": machine, "status": status, "machineType": kind} for machine in machines]
         self._put(name, "machines", listed)
@@ -97,7 +97,7 @@ class FakeCloud:
         self._put(email, "account", {"roles": roles, "unknown_for": unknown_for})
 
     def names(self, kind: str) -> set[str]:
-        """Of what there is: `tpu`, `machines` or `request`."""
+        """Return the names of all that exists of a kind: `tpu`, `machines` or `request`."""
         return {path.stem for path in (self.folder / "nodes").glob(f"*.{kind}")}
 
     def home(self, worker: int | str = 0, tpu: str = "my-tpu") -> Path:
@@ -170,7 +170,7 @@ class FakeCloud:
 
 @contextmanager
 def fake_gcloud(folder: Path, monkeypatch: Any) -> Iterator[FakeCloud]:
-    """It stands first on the PATH; what it started is ended in the end."""
+    """Put a fake gcloud first on the PATH; at the end, end what it started."""
     cloud = FakeCloud(folder)
     root = Path(__file__).resolve().parents[2]
     start = f"import sys; from tests.support.fake_gcloud import main; sys.exit(main('{folder}', *sys.argv[1:]))"
@@ -357,8 +357,8 @@ def _ssh(cloud: FakeCloud, positional: list[str], flags: dict[str, str]) -> int:
         how = cloud.take_drop(worker if "--worker" in flags else tpu, command)
         if how != "before":
             ran = subprocess.Popen(
-                ["sh", "-c", command], cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, start_new_session=True,
+                ["sh", "-c", command], cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
             )  # fmt: skip
             if how == "during":
                 time.sleep(0.15)
@@ -402,7 +402,7 @@ def _copy(source: Path, target: Path, recurse: bool) -> None:
     if source.is_dir():
         shutil.copytree(source, target)
     else:
-        shutil.copyfile(source, target)
+        shutil.copy(source, target)  # scp keeps the mode
 
 
 def _create_account(cloud: FakeCloud, positional: list[str], flags: dict[str, str]) -> int:

@@ -22,10 +22,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.checksums import HashingWriter
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.records import Sample
 from dataprep.formats import FORMATS
-from dataprep.manifest import MANIFEST
-from dataprep.records import Sample
+from dataprep.storage.checksums import HashingWriter
 
 UNCHECKABLE = frozenset(
     {"codecs", "plan_hash", "sources", "origin", "licence", "revision", "seed", "shard_bytes", "num_shards", "on_bad"}
@@ -66,7 +66,7 @@ class Damaged:
 
     @property
     def is_folder(self) -> bool:
-        return FORMATS[self.document["format"]] is None
+        return FORMATS[self.document["format"]].one_file_per_image
 
     def write(self, name: str, data: bytes) -> None:
         """Replace a file, or make one, without touching what it was linked to."""
@@ -83,14 +83,12 @@ class Damaged:
     def read_shard(self, name: str) -> list[Sample]:
         """The samples of a shard that is a file."""
         shard_format = FORMATS[self.document["format"]]
-        assert shard_format is not None
         with (self.root / name).open("rb") as stream:
             return [stored.sample for stored in shard_format.read_shard(stream, classes=self.classes)]
 
     def write_shard(self, name: str, samples: list[Sample]) -> None:
         """Replace a shard by one that the format's own writer makes of these samples."""
         shard_format = FORMATS[self.document["format"]]
-        assert shard_format is not None
         path = self.root / name
         path.unlink()
         with path.open("wb") as stream:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from loaders.bench_table import OURS, BenchRow, BenchSection, BenchTable, LeftOut, StageShare
-from loaders.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
+from loaders.bench.table import OURS, BenchRow, BenchSection, BenchTable, LeftOut, StageShare
+from loaders.diagnosis.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
 
 BATCH_SIZE = 256
 OBSERVED_IMAGES_PER_S = 790.0
@@ -69,9 +69,7 @@ def bench_table() -> BenchTable:
         copied_bytes_per_image=112_617.0,
         rows=rows,
         left_out=(
-            LeftOut(
-                loader="mosaic", reason="mosaicml-streaming is not installed; run `make bench-setup`, which adds it"
-            ),
+            LeftOut(loader="mosaic", reason="mosaicml-streaming is not installed; run `make setup`, which adds it"),
         ),
     )
     settings = {"batch_size": 128, "image_size": 224, "workers": 2, "rounds": 5, "seconds": 10.0, "batches": None}

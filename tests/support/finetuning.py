@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from train.finetune_flags import recipe_flags
-from train.finetune_mae import open_training
+from train.finetune_mae import open_training, recipe_flags
 
 SMALL = {
     "model": "vit_micro_patch8",

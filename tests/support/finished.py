@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from dataprep.build import build_shard
+from dataprep.build.driver import run_build
+from dataprep.build.images import ImagePolicy
+from dataprep.build.job import build_shard
+from dataprep.build.plan import BuildOptions
+from dataprep.build.request import BuildRequest
 from dataprep.commands.progress import BuildProgress, VerifyProgress
-from dataprep.driver import BuildRequest, run_build
-from dataprep.images import ImagePolicy
-from dataprep.plan import BuildOptions
-from dataprep.verify import Report, verify
+from dataprep.verify.run import Report, verify
 from tests.support.faults import Damaged
+from tests.support.shared import made_once, shared_folder
 
 DATASETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "imagenet-webdataset": ("imagenet", "webdataset", {}),
@@ -22,10 +27,11 @@ DATASETS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "coco-tfrecord": ("coco-dup5", "tfrecord", {}),
     "coco-five-times": ("coco-dup5", "webdataset", {"repeat": "physical"}),
     "coco-links": ("coco-dup5", "imagefolder", {"repeat": "physical"}),
+    "coco-webdataset": ("coco-dup5", "webdataset", {}),
     "unchecked": ("imagenet", "webdataset", {"check": "none"}),
 }
 """Dataset, format and options by name; `unchecked` holds images that cannot be decoded."""
-CHECKED = tuple(name for name in DATASETS if name != "unchecked")
+CHECKED = tuple(name for name in DATASETS if name not in ("coco-webdataset", "unchecked"))
 SHARDED = tuple(name for name in CHECKED if DATASETS[name][1] != "imagefolder")
 
 
@@ -47,6 +53,15 @@ def build_here(dataset: str, source: object, output: object, fmt: str, check: An
     )
     run_build(request, lambda job, indexes: (build_shard(job, index) for index in indexes), BuildProgress(quiet=True))
     return str(output)
+
+
+def finished_dataset(name: str, originals: Mapping[str, Path], factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset of DATASETS, built once in a run of the tests; only ever read."""
+    dataset, fmt, options = DATASETS[name]
+    source = originals[dataset.removesuffix("-dup5")]
+    return made_once(
+        shared_folder(factory) / "finished" / name, lambda folder: build_here(dataset, source, folder, fmt, **options)
+    )
 
 
 def verify_here(url: object, *, deep: bool = False, workers: int = 0, replicas: bool = False) -> Report:

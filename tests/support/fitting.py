@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.learning import known
 from tests.support.textures import FIT_IMAGES, write_textures
 from train import train_resnet
-from train.resnet_flags import STEPS, Flags
+from train.train_resnet import STEPS, Flags
 
 FIT = {
     "model": "resnet18",

@@ -27,7 +27,7 @@ JOB_SERVER = f"beam-runners-flink-{FLINK_VERSION.rpartition('.')[0]}-job-server"
 START_S = 90
 TASK_MANAGERS = 2
 SLOTS = 2
-"""Of each TaskManager: the job has half of all, so that those of one that is left suffice."""
+"""Slots of each TaskManager: a job takes half of all slots, so that one TaskManager that is left suffices."""
 # Java 17 hides from libraries what Flink's serialisation looks into.
 OPENS = tuple(
     f"--add-opens=java.base/{name}=ALL-UNNAMED"
@@ -64,7 +64,7 @@ class FlinkCluster:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of `--runner FlinkRunner`."""
+        """Options that `--runner FlinkRunner` takes."""
         return (f"--flink_master={self.master}", f"--parallelism={SLOTS}")
 
     def overview(self) -> dict[str, int]:

@@ -1,9 +1,8 @@
-"""Feeds mutated JPEGs to the extension; exits with 0 if it lived, took at most 20 s an image and little memory.
+"""Feeds sequences of mutated JPEGs to the extension, and compares each image with the same one decoded alone.
 
-Command:   python tests/support/fuzz_jpeg.py --images 3000
-Sanitised: gcc -shared -fPIC -O1 -g -fsanitize=address,undefined -I$INCLUDE loaders/_jpeg.c -ljpeg -o $FOLDER/_jpeg.so
-           LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \\
-           ASAN_OPTIONS=detect_leaks=0 python tests/support/fuzz_jpeg.py --images 30000 --module $FOLDER/_jpeg.so
+Exits with 0 if it lived, took at most 20 s an image and little memory, and no image changed another.
+Command:   PYTHONPATH=. python tests/support/fuzz_jpeg.py --images 3000
+Sanitised: `run_sanitised` of tests/support/sanitised_jpeg.py.
 """
 
 from __future__ import annotations
@@ -17,7 +16,19 @@ import time
 import numpy as np
 from PIL import Image
 
+from tests.support.jpeg_parts import (
+    ADOBE,
+    HUFFMAN_TABLES,
+    QUANTISATION_TABLES,
+    RESTART_INTERVAL,
+    with_empty_huffman_tables,
+    with_huffman_tables,
+    without,
+)
+
 SIZE = 32
+MOST_TOGETHER = 6
+"""Images of one sequence."""
 MOST_S = 20
 """One image of 100 Mpixel in many scans takes some seconds."""
 MOST_BYTES = 2 << 30
@@ -29,28 +40,29 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--images", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--module", help="an extension to load in place of loaders._jpeg")
+    parser.add_argument("--module", help="an extension to load in place of loaders.decode._jpeg")
     options = parser.parse_args()
     module = _load(options.module)
     rng = np.random.default_rng(options.seed)
     originals = _originals(rng)
-    decoded, slowest_s = 0, 0.0
-    for _ in range(options.images):
-        data = _mutated(rng, originals)
-        started_s = time.monotonic()
-        decoded += _decode(module, rng, data)
-        slowest_s = max(slowest_s, time.monotonic() - started_s)
+    decoded = done = 0
+    slowest_s = 0.0
+    while done < options.images:
+        images = [_mutated(rng, originals) for _ in range(min(rng.integers(1, MOST_TOGETHER), options.images - done))]
+        decoded_here, seconds = _decode(module, rng, images)
+        done, decoded, slowest_s = done + len(images), decoded + decoded_here, max(slowest_s, seconds)
         if slowest_s > MOST_S:
             raise SystemExit(f"one image took {slowest_s:.1f} s, at most {MOST_S}")
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if peak_bytes > MOST_BYTES and not options.module:
         raise SystemExit(f"it took {peak_bytes >> 20} MiB, at most {MOST_BYTES >> 20}")
-    print(f"{options.images} images, {decoded} decoded; slowest {slowest_s:.2f} s; peak {peak_bytes >> 20} MiB")
+    measured = f"slowest {slowest_s:.2f} s; peak {peak_bytes >> 20} MiB"
+    print(f"{options.images} images, {decoded} decoded, all as alone; {measured}")
 
 
 def _load(path: str | None):
     if path is None:
-        from loaders import _jpeg
+        from loaders.decode import _jpeg
 
         return _jpeg
     spec = importlib.util.spec_from_file_location("_jpeg", path)
@@ -77,7 +89,22 @@ def _originals(rng: np.random.Generator) -> list[bytes]:
         data = io.BytesIO()
         image.convert("L").save(data, "JPEG", progressive=bool(height % 2))
         originals.append(data.getvalue())
-    return originals
+    return [*originals, *(_altered(rng, data) for data in originals for _ in range(3))]
+
+
+def _altered(rng: np.random.Generator, data: bytes) -> bytes:
+    """The file without segments of one kind, or with Huffman tables that have no codes, few, or any."""
+    kind = rng.integers(6)
+    if kind < 4:
+        return without(data, (HUFFMAN_TABLES, QUANTISATION_TABLES, RESTART_INTERVAL, ADOBE)[kind])
+    if kind == 4:
+        return with_empty_huffman_tables(data)
+    tables = []
+    for number in (0x00, 0x01, 0x10, 0x11):
+        counts = rng.integers(0, 2, 16, dtype=np.uint8)  # one code a length at most: always a prefix code
+        symbols = rng.integers(0, 12 if number < 0x10 else 256, int(counts.sum()), dtype=np.uint8)
+        tables.append((number, counts.tobytes(), symbols.tobytes()))
+    return with_huffman_tables(data, *tables)
 
 
 def _mutated(rng: np.random.Generator, originals: list[bytes]) -> bytes:
@@ -102,7 +129,31 @@ def _mutated(rng: np.random.Generator, originals: list[bytes]) -> bytes:
     return bytes(data)
 
 
-def _decode(module, rng: np.random.Generator, data: bytes) -> bool:
+def _decode(module, rng: np.random.Generator, images: list[bytes]) -> tuple[int, float]:
+    """Decode the images one after the other and each alone; how many could be, and the longest time of one alone."""
+    views = np.array([_view(module, rng, data) for data in images], np.int32)
+    rows = np.arange(len(images), dtype=np.int32)
+    together, alone = np.full((2, len(images), SIZE, SIZE, 3), 7, np.uint8)
+    number = int(rng.integers(3))
+    reasons = module.decode_many(images, views, rows, together, number)
+    slowest_s = 0.0
+    for row, data in enumerate(images):
+        started_s = time.monotonic()
+        (reason,) = module.decode_many([data], views[row : row + 1].copy(), rows[:1], alone[row : row + 1], number)
+        slowest_s = max(slowest_s, time.monotonic() - started_s)
+        if reason is not None and alone[row].any():
+            raise SystemExit("a row that was not decoded is not 0")
+        if (reason, alone[row].tobytes()) != (reasons[row], together[row].tobytes()):
+            before = ", ".join(each.hex() for each in images[: row + 1])
+            raise SystemExit(
+                f"image {row} of a sequence differs from the same alone: {reasons[row]}, {reason}: {before}"
+            )
+    return reasons.count(None), slowest_s
+
+
+def _view(module, rng: np.random.Generator, data: bytes) -> list[int]:
+    if rng.integers(50) == 0:
+        return rng.integers(-(2**31), 2**31, 9).tolist()
     try:
         height, width = module.image_size(data)
     except ValueError:
@@ -111,14 +162,7 @@ def _decode(module, rng: np.random.Generator, data: bytes) -> bool:
     top, left = int(rng.integers(0, height - box_height + 1)), int(rng.integers(0, width - box_width + 1))
     resized = [int(side) for side in rng.integers(SIZE, 2 * SIZE, 2)]
     window = [int(rng.integers(0, side - SIZE + 1)) for side in resized]
-    views = np.array([[top, left, box_height, box_width, *resized, *window, rng.integers(2)]], np.int32)
-    if rng.integers(50) == 0:
-        views = rng.integers(-(2**31), 2**31, (1, 9)).astype(np.int32)
-    out = np.zeros((1, SIZE, SIZE, 3), np.uint8)
-    (reason,) = module.decode_many([data], views, np.zeros(1, np.int32), out, int(rng.integers(3)))
-    if reason is not None and out.any():
-        raise SystemExit("a row that was not decoded is not 0")
-    return reason is None
+    return [top, left, box_height, box_width, *resized, *window, int(rng.integers(2))]
 
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ class Buckets:
         self.denied: dict[str, list[str]] = {}
         """Permissions that nobody has on a bucket."""
         self.classes: dict[str, str] = {}
-        """Of single objects, by `bucket/name`; others have their bucket's."""
+        """Storage classes of single objects, by `bucket/name`; others have their bucket's."""
         self.operations: Counter[str] = Counter()
         """Requests that succeeded: `A`, `B` or `free`."""
         self.bytes_served = 0
-        """Of objects."""
+        """Bytes of objects that were sent."""
 
     def count(self, request: Request, status: int, body_bytes: int = 0) -> None:
         """Bill a request as Cloud Storage does: not if it failed."""

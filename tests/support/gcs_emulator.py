@@ -76,7 +76,7 @@ class GCSEmulator:
 
     @property
     def pid(self) -> int:
-        """Of the emulator's process."""
+        """Identifier of the emulator's process."""
         assert self._process is not None
         return self._process.pid
 
@@ -107,7 +107,7 @@ class GCSEmulator:
             self._request("POST", CONTROL_PATH, {"deny": {name: list(deny)}})
 
     def set_storage_class(self, name: str, storage_class: str) -> None:
-        """Of one object, named `bucket/name`, of a bucket that was created with a location."""
+        """Set the storage class of one object, `bucket/name`, in a bucket that was created with a location."""
         self._request("POST", CONTROL_PATH, {"storage_class": {name: storage_class}})
 
     def set_faults(self, rate: float, *, seed: int = 0, kinds: Sequence[str] = FAULTS) -> None:

@@ -50,10 +50,10 @@ RESET_AFTER = "reset_after"
 RESET_BODY = "reset_body"
 """The connection breaks half-way through the response."""
 HALF_CHUNK = "half_chunk"
-"""Of a chunk of a resumable upload only half is kept, and the answer says so. Other requests are served."""
+"""Half of a chunk of a resumable upload is kept, and the answer says so; other requests are served."""
 FAULTS = ("429", "503", RESET_BEFORE, RESET_AFTER, RESET_BODY, HALF_CHUNK)
 TURN_S = 0.002
-"""Of a limited bandwidth, for one piece of a response."""
+"""Time for one piece of a response when the bandwidth is limited."""
 OVERSLEPT_S = 0.02
 """By so much a sleep may be late and the next one makes up for it."""
 
@@ -68,7 +68,7 @@ class Faults:
 
     rate: float = 0.0
     kinds: tuple[str, ...] = FAULTS
-    """Of FAULTS, or any HTTP status."""
+    """Names in FAULTS, or any HTTP status."""
     seed: int = 0
     rng: random.Random = field(init=False)
 
@@ -91,7 +91,7 @@ class Session:
     num_bytes: int = 0
     checksum: google_crc32c.Checksum = field(default_factory=google_crc32c.Checksum)
     answer: Answer | None = None
-    """Of the finished upload: a client that lost it asks again."""
+    """Answer to the finished upload, which a client that lost it asks for again."""
 
     def add(self, data: bytes) -> None:
         """What was received is what will be stored."""
@@ -113,7 +113,7 @@ class Client:
 
 
 class Bandwidth:
-    """Of all responses together: whoever sends does so in small pieces, in turn, as connections share a link."""
+    """Bandwidth of all responses together: they are sent in small pieces, in turn, as connections share a link."""
 
     def __init__(self, bytes_per_s: float = math.inf) -> None:
         self._bytes_per_s = bytes_per_s
@@ -159,7 +159,7 @@ class Proxy:
         self.rewrites: dict[str, int] = {}
         """Bytes that the calls so far have copied, by their tokens."""
         self.rewrite_bytes = math.inf
-        """That one call copies."""
+        """Most bytes that one rewrite call copies."""
         self.locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.requests = 0
         self.in_flight = 0

@@ -1,4 +1,4 @@
-"""Build one case of hostile originals with the command line, and say what is wrong with what became of it (Show 9)."""
+"""Build one case of hostile originals with the command line, and say what is wrong with what became of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dataprep.manifest import read_events
+from dataprep.dataset.events import read_events
 from dataprep.storage import open_storage
 from tests.support.builds import command
 from tests.support.hostile_case import Case

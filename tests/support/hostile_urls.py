@@ -51,7 +51,7 @@ REFUSED = {
 }
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.32.0.1", "192.0.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 ADDRESSES = [address for address in REFUSED if (":" in address or address.count(".") == 3) and "%" not in address]
-"""Those of them that a name server can answer."""
+"""Refused addresses that a name server can answer with."""
 
 BAD = {
     "": "scheme",

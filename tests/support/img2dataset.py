@@ -1,7 +1,7 @@
 """What img2dataset 1.47 writes, without it: files with its names, columns, members and features, and its own words.
 
 Rows lie in the order in which their answers came, which is not the table's; an absent number is an empty text in a
-TFRecord and null in JSON. `run_img2dataset` runs the tool itself, where `make bench-setup` installed it.
+TFRecord and null in JSON. `run_img2dataset` runs the tool itself, where `make setup` installed it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataprep.laion.encode import EncodeOptions, encode_image
-from dataprep.laion.filters import RowFilter
+from dataprep.fetched.encode import EncodeOptions, encode_image
+from dataprep.fetched.filters import RowFilter
 from tests.support.picture_web import PictureWeb
 
 PYTHON = Path(__file__).parents[2] / ".bench-venv/img2dataset/bin/python"
 SHARD_ROWS = 10
 MADE = EncodeOptions(image_size=32, resize_mode="border", resize_only_if_bigger=False, skip_reencode=False)
-"""Of the images here: img2dataset's defaults at a smaller size."""
+"""How the images here are made: img2dataset's defaults at a smaller size."""
 MADE_SO = ("--image-size", MADE.image_size, "--resize-mode", MADE.resize_mode)
 """As retry-failed must be told."""
 _ENDS = ["key", "status", "error_message", "width", "height", "original_width", "original_height", "exif"]
@@ -54,7 +54,7 @@ def write_img2dataset(
     """Ask for the first `count` pictures, and write what comes.
 
     Args:
-        numbers: Of the shards; 0, 1, … by default.
+        numbers: Numbers of the shards; 0, 1, … by default.
         columns: Further ones, a value for every row by its position.
         captions: Whether `caption_col` was given.
         digest: `compute_hash`.

@@ -29,7 +29,7 @@ class JobService:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of `--runner PortableRunner`."""
+        """Options that `--runner PortableRunner` takes."""
         return (
             f"--job_endpoint={self.job_endpoint}",
             "--environment_type=EXTERNAL",

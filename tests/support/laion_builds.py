@@ -61,7 +61,7 @@ def end_of(row: dict[str, Any]) -> End:
 
 
 def ends_of(case: Case) -> frozenset[End]:
-    """Those of which a row of `mixture` must have one."""
+    """Return the outcomes of which a row of `mixture` must have one."""
     url = urlsplit(case.url)
     sort = (url.hostname or "").partition("-")[0]
     kind = sort if sort in _HTTP_CODES else url.path.split("/")[1]

@@ -18,7 +18,7 @@ ALLOWED_GROWTH_BYTES = 12_000_000
 _WITH_PEAK = """
 import os, sys
 from dataprep.cli import main
-from dataprep.measure import peak_bytes
+from dataprep.host.measure import peak_bytes
 try:
     main()
 finally:

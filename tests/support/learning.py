@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
+from loaders.config import LoaderConfig
 from loaders.torch import normalize
 from tests.support.finished import build_here
 from tests.support.textures import FIT_IMAGES, LEAST_FIT, SIDE, TEXTURES, write_textures
 from train import finetune_mae, pretrain_mae, train_vit
-from train.checkpoint import CheckpointFolder
-from train.data import IMAGENET_MEAN, IMAGENET_STD, open_data
-from train.finetune_flags import recipe_flags
-from train.loop import Training
-from train.mae_flags import Flags as PretrainFlags
-from train.masks import MaskConfig, draw_masks
-from train.models import mae_config
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, open_data
+from train.batches.masks import MaskConfig, draw_masks
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.finetune_mae import recipe_flags
+from train.loops.loop import Training
 from train.models.mae import MaskedAutoencoder
-from train.reconstruction import reconstruction_png
-from train.vit_flags import Flags as ViTFlags
+from train.models.reconstruction import reconstruction_png
+from train.models.registry import mae_config
+from train.pretrain_mae import Flags as PretrainFlags
+from train.train_vit import Flags as ViTFlags
 
 MODEL = "mae_vit_micro_patch8"
 """2 blocks, 64 wide; of these images 64 patches."""
@@ -65,7 +66,7 @@ VIT = {
 PICTURE = Path("build/soak/reconstruction.png")
 """Held-out crops of photographs: original, what was seen, what was painted, both together."""
 MOST_ERROR = 0.5
-"""Of the mean patch's, over held-out photographs."""
+"""Largest error allowed, relative to painting the mean patch, over held-out photographs."""
 STANDARD_ERRORS = 3.0
 
 
@@ -154,7 +155,7 @@ def reconstructed(data: str, checkpoint: str, picture: Path) -> tuple[float, flo
     target_NPV = model.targets(images)
     error_NP = (target_NPV - target_NPV.mean(dim=(0, 1))).square().mean(dim=-1)
     constant = (error_NP * output.hidden_NP).sum() / output.hidden_NP.sum()
-    shown = [each[:: max(1, len(images) // 10)] for each in (images_NHWC, images, visible, place)]
+    shown = [each[:: max(1, len(images) // 10)] for each in (images_NHWC, visible, place)]
     png, _, _ = reconstruction_png(model, *shown, mean=IMAGENET_MEAN, std=IMAGENET_STD)
     picture.write_bytes(png)
     return float(output.loss), float(constant)
@@ -162,7 +163,7 @@ def reconstructed(data: str, checkpoint: str, picture: Path) -> tuple[float, flo
 
 def held_out(data: str) -> Iterator[np.ndarray]:
     """Batches of the validation images, (N, SIDE, SIDE, 3), uint8."""
-    loader = open_data(data).validation_loader(batch_size=50, image_size=SIDE, threads=1)
+    loader = open_data(data).validation_loader(LoaderConfig(batch_size=50, image_size=SIDE, threads=1))
     assert loader is not None
     with loader:
         for batch in loader:
@@ -177,17 +178,19 @@ def known(training: Training, data: str) -> str:
         data: What it was trained on.
     """
     config = training.loader.config
-    training.task.validation = open_data(data).training_loader(
-        batch_size=50,
-        image_size=config.image_size,
-        resize=config.image_size,
-        interpolation=config.interpolation,
-        shuffle=False,
-        augment=False,
-        threads=1,
+    training.backend.task.validation = open_data(data).training_loader(
+        LoaderConfig(
+            batch_size=50,
+            image_size=config.image_size,
+            resize=config.image_size,
+            interpolation=config.interpolation,
+            shuffle=False,
+            augment=False,
+            threads=1,
+        )
     )
-    with training.task.validation:
-        found = training.task.evaluate()
+    with training.backend.task.validation:
+        found = training.backend.task.evaluate()
     text = f"{found['accuracy']:.1%} of {found['images']} images"
     assert found["images"] == FIT_IMAGES, text
     assert found["accuracy"] > LEAST_FIT, text
@@ -195,7 +198,7 @@ def known(training: Training, data: str) -> str:
 
 
 def standard_error(accuracy: float, other: float, images: int) -> float:
-    """Of the difference between two accuracies over so many images each."""
+    """Return the standard error of the difference between two accuracies, each over `images` images."""
     return math.sqrt(sum(each * (1 - each) for each in (accuracy, other)) / images)
 
 

@@ -20,7 +20,7 @@ SETTLED = 5
 
 
 def resident_bytes() -> int:
-    """Of this process and its workers."""
+    """Return the resident memory of this process and its workers."""
     process = psutil.Process()
     return process.memory_info().rss + sum(child.memory_info().rss for child in process.children())
 

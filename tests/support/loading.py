@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def digest(batch: Batch) -> str:
-    """Of everything in a batch but its state."""
+    """Return the digest of everything in a batch but its state."""
     found = hashlib.sha256(batch.images.tobytes())
     for part in (batch.labels.tolist(), batch.keys, batch.mask.tolist(), batch.fields):
         found.update(json.dumps(part, sort_keys=True).encode())

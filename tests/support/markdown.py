@@ -36,7 +36,7 @@ class Block:
     """What stands after the fence, e.g. `console`."""
     text: str
     line: int
-    """Of its first line in the document."""
+    """Number of the first line in the document."""
 
 
 @dataclass(frozen=True, slots=True)

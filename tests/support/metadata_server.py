@@ -53,9 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: MetadataServer
 
     def do_GET(self) -> None:
-        time.sleep(self.server.delay_s)
         path = self.path.removeprefix(ROOT)
         self.server.asked.append(path)
+        time.sleep(self.server.delay_s)
         known = path in self.server.values
         status = 403 if self.headers.get("Metadata-Flavor") != "Google" else 200 if known else 404
         body = self.server.values[path].encode() if status == 200 else b"no"

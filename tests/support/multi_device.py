@@ -58,7 +58,7 @@ def placed(url: object, reports: list[list[dict[str, Any]]]) -> Iterator[Placed]
 
 
 def row_digests(images_NHWC: Any) -> list[str]:
-    """Of each image."""
+    """Return the digest of each image."""
     return [hashlib.sha256(np.ascontiguousarray(image_HWC).tobytes()).hexdigest() for image_HWC in images_NHWC]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from dataprep.web.addresses import parse_networks
 from dataprep.web.limits import Limits
-from tests.dataprep.laion.laion_images import encoded, photo
+from tests.dataprep.fetched.pictures import encoded, photo
 
 VARIANTS = 40
 
@@ -90,7 +90,7 @@ def picture_web() -> Iterator[PictureWeb]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nobody reads it."""
+            """Write no log: no test reads one."""
 
         def handle(self) -> None:
             try:
@@ -129,6 +129,6 @@ WEB = (
 
 
 def laion_arguments(table: object, output: object, fmt: str, *more: object) -> list[object]:
-    """Of a build of such a table, ten rows a shard."""
+    """Return the arguments of a build of a table of pictures, ten rows a shard."""
     build = ["build", "laion", "--source", table, "--output", output, "--format", fmt, "--rows-per-shard", 10]
     return [*build, *WEB, "--json", *more]

@@ -28,7 +28,7 @@ class Entry:
     header_offset: int | None = None
     disk: int = 0
     extra: bytes = b""
-    """Of the directory."""
+    """Extra field of the entry in the directory."""
     local_name: bytes | None = None
     local_extra: bytes = b""
     local_method: int | None = None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats.base import ShardFormat
-from dataprep.records import NO_LABEL, Placement, Sample
 
 CLASSES = ("n01440764", 'a "quoted" name', "Grünfink \u2028 🐦", "back\\slash")
 

@@ -1,4 +1,4 @@
-"""Transforms that take time: under a lock, as Python code under the interpreter's does, or beside each other."""
+"""Transforms that take time, or all of it: under a lock, as Python code is, or beside each other."""
 
 import threading
 import time
@@ -17,3 +17,8 @@ def side_by_side(image_HWC, rng):
     """Ten milliseconds, in as many threads as there are."""
     time.sleep(0.01)
     return image_HWC
+
+
+def without_end(image_HWC, rng):
+    """Never returns."""
+    threading.Event().wait()

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from train.data import open_data
+from train.batches.data import open_data
 
 SIDE = 64
-"""Of the textures, pixels."""
+"""Side of the textures, pixels."""
 FIT_IMAGES = 500
 LEAST_FIT = 0.95
 """Share of the images that a network knows after it was trained on them."""

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
+
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -23,6 +25,13 @@ ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
 }
 """One thread of torch's and one of XLA's: with more of them the losses may differ (docs/training.md)."""
+TORCH_ENTRIES = (
+    "tests.support.training_fsdp",
+    "train.finetune_mae",
+    "train.pretrain_mae",
+    "train.train_resnet",
+    "train.train_vit",
+)
 SMALL = {
     "model": "mae_vit_micro_patch8",
     "input_size": 32,
@@ -37,12 +46,15 @@ SMALL = {
 LONG = {**SMALL, "epochs": 30, "max_steps": 200, "ckpt_interval_steps": 10}
 
 
-def start(*arguments: str, **environment: str) -> subprocess.Popen:
-    """Start a Python module in a process of its own."""
+def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen | warm.Process:
+    """Start a Python module in a process of its own, forked from one that has imported torch where it needs that."""
+    variables = {**os.environ, **ENVIRONMENT, **environment}
+    if (module in TORCH_ENTRIES or module.startswith("tests.train.")) and variables["PJRT_DEVICE"] == "CPU":
+        return warm.start(module, *arguments, environment=variables, folder=REPOSITORY)
     return subprocess.Popen(
-        [sys.executable, "-m", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=REPOSITORY,
-        env={**os.environ, **ENVIRONMENT, **environment},
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,7 +67,7 @@ def flags_of(**values: Any) -> list[str]:
 
 
 def losses(folder: object) -> dict[int, float]:
-    """Of every step in a run's log, of which each must be there once."""
+    """Return the loss of every step in a run's log, each of which must be there once."""
     lines = [json.loads(line) for line in log_lines(folder) if '"loss"' in line]  # others are of evaluations
     found = {line["step"]: line["loss"] for line in lines}
     assert len(found) == len(lines), "a step was logged twice"
@@ -70,7 +82,7 @@ def log_lines(folder: object) -> list[str]:
 
 def trace_of(folder: Path) -> dict[str, Any]:
     """All that a short run left behind: two runs that differ in anything have other traces."""
-    from train.checkpoint import load_file
+    from train.checkpoints.files import load_file
 
     lines = [line for line in map(json.loads, log_lines(folder)) if "loss" in line]
     checkpoints = sorted(folder.glob("checkpoint-*.pth"))

@@ -18,7 +18,7 @@ import pytest
 from tests.support.training import flags_of, losses, start
 
 if TYPE_CHECKING:
-    from train.vit_flags import Flags
+    from train.train_vit import Flags
 
 SMALL = {
     "image_size": 16,
@@ -35,7 +35,7 @@ SMALL = {
 """Flags of a run that a processor does in seconds."""
 LONG = {**SMALL, "num_epochs": 30, "max_steps": 200, "ckpt_interval_steps": 10}
 TOLERANCE = 1e-5
-"""Of losses on other numbers of devices, whose sums are taken in another order."""
+"""Relative tolerance of losses on other numbers of devices, whose sums are taken in another order."""
 
 
 def held(data: str, folder: Path) -> dict[str, Any]:
@@ -46,24 +46,24 @@ def held(data: str, folder: Path) -> dict[str, Any]:
     import torch
     import torch_xla.distributed.spmd as xs
 
-    from train.fsdp import plan_of
+    from train.loops.fsdp import plan_of
     from train.models.vit import VisionTransformer
-    from train.optimizer import moments_of
+    from train.optim.optimizer import moments_of
     from train.train_vit import open_training
 
     flags = flags_here(data_path=data, output_dir=str(folder), max_steps=5, ckpt_interval_steps=2)
     training = open_training(flags)
     training.run()
-    training.runtime.wait()
-    torch.save({name: each.cpu() for name, each in training.model.state_dict().items()}, folder / "whole.pth")
+    training.backend.runtime.wait()
+    torch.save({name: each.cpu() for name, each in training.backend.model.state_dict().items()}, folder / "whole.pth")
     found: dict[str, Counter[str]] = {"weights": Counter(), "moments": Counter()}
-    tensors = {"weights": training.model.parameters(), "moments": moments_of(training.optimizer)}
+    tensors = {"weights": training.backend.model.parameters(), "moments": moments_of(training.backend.optimizer)}
     for kind, each in ((kind, each) for kind, group in tensors.items() for each in group):
         for shard in xs.wrap_if_sharded(each.detach()).local_shards:
             found[kind][shard.shard_device] += shard.data.nbytes
     copies = open_training(flags_here(data_path=data, output_dir=str(folder / "copies"), run_without_fsdp=True))
-    kinds = {type(xs.wrap_if_sharded(each.detach())) for each in copies.model.parameters()}
-    plan = plan_of(VisionTransformer(flags.model_config()), training.runtime.num_devices)
+    kinds = {type(xs.wrap_if_sharded(each.detach())) for each in copies.backend.model.parameters()}
+    plan = plan_of(VisionTransformer(flags.model_config()), training.backend.runtime.num_devices)
     return {
         **found,
         "planned": plan.bytes_per_device,
@@ -101,8 +101,8 @@ def exact(data: str, folder: Path, steps: int = 6) -> None:
 
 
 def flags_here(**flags: Any) -> Flags:
-    """Of a small run on XLA in this process."""
-    from train.vit_flags import Flags
+    """Return the flags of a small run on XLA in this process."""
+    from train.train_vit import Flags
 
     names = {"num_epochs": "epochs", "log_step_interval": "log_interval_steps"}
     return Flags(**{names.get(name, name): value for name, value in SMALL.items()}, **flags, device="xla")

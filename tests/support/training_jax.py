@@ -51,7 +51,7 @@ def arguments(folder: object, **keys: Any) -> list[str]:
 
 
 def environment(cache: object, devices: int = 1) -> dict[str, str]:
-    """Of a process: virtual devices on one thread each, and a folder that keeps what was compiled."""
+    """Return a process's environment: virtual devices on one thread each, and a folder that keeps compiled programs."""
     return {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices} "

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,11 +19,10 @@ import jax.numpy as jnp
 
 from dataprep.errors import DataprepError
 from tests.support.training_jax import SMALL, arguments, series
-from train.jax_config import config_of
-from train.jax_diagnosis import diagnose_training
-from train.jax_resnet import create_resnet
-from train.jax_steps import Batch, all_devices
-from train.train_resnet_jax import command, diagnose, open_steps, open_training, run
+from train.flags.options import given_flags
+from train.loops.jax_steps import Batch, all_devices
+from train.models.jax_resnet import create_resnet
+from train.train_resnet_jax import Config, command, config_of, open_steps, open_training, run
 
 GRAPH = {"model": "ResNet18", "image_size": 64, "half_precision": True, "momentum": 0.5, "weight_decay": 0.0}
 """Keys that change what is compiled, and other values of them."""
@@ -66,17 +64,17 @@ def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
     """Train, and say what came of it."""
     training = open_training(config_of("default", {**SMALL, "dataset.root": data, **keys}), str(folder))
     saved, ahead = [], []
-    tell, update = training.logs.tell, training.steps.update
+    tell, update = training.logs.tell, training.backend.steps.update
 
     def watched(state: Any, batch: Any, lr: float) -> Any:
-        ahead.append(training.loader.state_dict()["position"] // training.config.batch_size - len(ahead) - 1)
+        ahead.append(training.loader.state_dict()["position"] // training.loader.config.batch_size - len(ahead) - 1)
         return update(state, batch, lr)
 
     training.logs.tell = lambda text: (
         (saved.append(training.step), tell(text)) if text.startswith("saved") else tell(text)
     )
-    training.steps.update = watched
-    training.resume()
+    training.backend.steps.update = watched
+    training.resume("automatic")
     return {
         "code": training.run(),
         "step": training.step,
@@ -93,7 +91,8 @@ def error_of(*flags: str) -> str:
     """What a command line ends with."""
     context = command.make_context("train_resnet_jax", list(flags))
     try:
-        run(config_of(context.params["path"], context.obj), context.params["workdir"], debug=context.params["debug"])
+        config = config_of(context.params["path"], given_flags(context, Config))
+        run(config, context.params["workdir"], debug=context.params["debug"])
     except DataprepError as error:
         return str(error)
     return ""
@@ -103,7 +102,7 @@ def is_debugged(*flags: str) -> bool:
     """Whether nothing is compiled where a run would be: to do all of it so takes half a minute."""
 
     class Probe:
-        def resume(self) -> None:
+        def resume(self, where: str) -> None:
             pass
 
         def run(self) -> int:
@@ -142,9 +141,10 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
 
 def diagnosis(data: str, folder: Path) -> dict[str, Any]:
     """What `--diagnose` leaves behind."""
-    said, shorter = io.StringIO(), partial(diagnose_training, seconds=0.3)
-    with mock.patch("train.jax_diagnosis.diagnose_training", shorter), contextlib.redirect_stdout(said):
-        code = diagnose(config_of("default", {**SMALL, "dataset.root": data}), str(folder))
+    said = io.StringIO()
+    with mock.patch("train.telemetry.diagnosis.RUN_S", 0.3), contextlib.redirect_stdout(said):
+        training = open_training(config_of("default", {**SMALL, "dataset.root": data}), str(folder))
+        code = training.diagnose("_ResNet1")
     return {
         "code": code,
         "said": " ".join(said.getvalue().split()),

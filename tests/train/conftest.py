@@ -8,11 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
 from tests.support.training import SMALL
-from train.mae_flags import Flags
-from train.pretrain_mae import open_training
+from train.pretrain_mae import Flags, open_training
 
 
 @pytest.fixture(scope="module", autouse=True)

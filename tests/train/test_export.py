@@ -1,6 +1,5 @@
 """Exported weights: timm takes them and computes the same; key biases come and go; nothing is half there."""
 
-import argparse
 import json
 
 import pytest
@@ -11,11 +10,11 @@ from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 
 from dataprep.errors import ConflictError, FormatError, UsageError
-from train.checkpoint import CheckpointFolder
-from train.encoder_weights import read_weights, resized_positions
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.encoder_weights import read_weights
+from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import command, export
-from train.models import create_model
-from train.models.finetune import open_classifier
+from train.models.registry import create_model
 
 MICRO = {"patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2}
 
@@ -53,7 +52,7 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
         assert (theirs.forward_features(images) - model.encode(images, every)).abs().max() < 2e-5
 
 
-def test_timms_own_loading_of_a_named_model(tmp_path):
+def test_timm_loads_an_export_into_its_named_model(tmp_path):
     with torch.device("meta"):
         ours = create_model("mae_vit_base_patch16", image_size=224)
     torch.save(
@@ -64,7 +63,7 @@ def test_timms_own_loading_of_a_named_model(tmp_path):
     timm.create_model("vit_base_patch16_224", num_classes=0, checkpoint_path=str(tmp_path / "b.safetensors"))
 
 
-def test_the_same_export_again_is_no_change_and_another_is_refused(mae, tmp_path):
+def test_repeating_an_export_changes_nothing_and_another_one_is_refused(mae, tmp_path):
     _, checkpoint = mae
     for suffix in ("safetensors", "pth"):
         output = tmp_path / f"encoder.{suffix}"
@@ -89,9 +88,9 @@ def test_a_key_bias_comes_and_goes_without_changing_what_is_computed(mae, tmp_pa
     assert not added["blocks.0.attn.qkv.bias"][64:128].any()
 
     images = torch.randn(3, 3, 32, 32)
-    found = []
+    found, config = [], ClassifierConfig(image_size=32, num_classes=5, pool="token")
     for source in (checkpoint, tmp_path / "without.safetensors", tmp_path / "with.pth"):
-        model = open_classifier(None, read_weights(str(source)), image_size=32, num_classes=5, pool="token").eval()
+        model = open_classifier(None, read_weights(str(source)), config).eval()
         torch.manual_seed(1)
         torch.nn.init.normal_(model.head.weight)
         with torch.no_grad():
@@ -103,7 +102,9 @@ def test_a_key_bias_comes_and_goes_without_changing_what_is_computed(mae, tmp_pa
 def test_a_probe_becomes_one_linear_head_of_timms_model(mae, tmp_path):
     _, checkpoint = mae
     weights = read_weights(checkpoint)
-    model = open_classifier(None, weights, image_size=32, num_classes=5, pool="token", linear_probe=True)
+    model = open_classifier(
+        None, weights, ClassifierConfig(image_size=32, num_classes=5, pool="token", linear_probe=True)
+    )
     with torch.no_grad():
         model.head[0].running_mean.normal_()
         model.head[0].running_var.uniform_(0.5, 2)
@@ -119,7 +120,9 @@ def test_a_probe_becomes_one_linear_head_of_timms_model(mae, tmp_path):
 
 
 def test_a_fine_tuned_model_is_timms(mae, tmp_path):
-    model = noisy(open_classifier(None, read_weights(mae[1]), image_size=32, num_classes=5, pool="average"))
+    model = noisy(
+        open_classifier(None, read_weights(mae[1]), ClassifierConfig(image_size=32, num_classes=5, pool="average"))
+    )
     torch.save({"model": model.state_dict()}, tmp_path / "tuned.pth")
     export(str(tmp_path / "tuned.pth"), str(tmp_path / "tuned.safetensors"))
     theirs = VisionTransformer(img_size=32, num_classes=5, global_pool="avg", **MICRO).eval()
@@ -129,24 +132,7 @@ def test_a_fine_tuned_model_is_timms(mae, tmp_path):
         assert (theirs(images) - model(images)).abs().max() < 1e-4
 
 
-def test_positions_follow_the_size_of_the_image(mae):
-    weights = read_weights(mae[1])
-    model = open_classifier(None, weights, image_size=64, num_classes=5, pool="average")
-    assert model.pos_embed.shape == (1, 65, 64)
-    assert torch.equal(model.pos_embed[:, 0], weights.positions[:, 0])
-    square = weights.positions[:, 1:].reshape(1, 4, 4, 64).permute(0, 3, 1, 2)
-    expected = torch.nn.functional.interpolate(square, size=(8, 8), mode="bicubic", align_corners=False)
-    assert torch.equal(model.pos_embed[0, 1:].T.reshape(1, 64, 8, 8), expected)
-    assert resized_positions(weights.positions, 4) is weights.positions
-
-
-def test_a_checkpoint_of_maes_own_code_is_read(mae, tmp_path):
-    state = {"model": mae[0].state_dict(), "epoch": 3, "args": argparse.Namespace(model="mae", lr=None)}
-    torch.save(state, tmp_path / "theirs.pth")
-    assert read_weights(str(tmp_path / "theirs.pth")).encoder.name == "vit_micro_patch8"
-
-
-def test_through_a_bucket(mae, bucket_url, tmp_path):
+def test_an_export_goes_to_and_from_a_bucket(mae, bucket_url, tmp_path):
     _, checkpoint = mae
     export(checkpoint, f"{bucket_url}/encoder.safetensors")
     export(f"{bucket_url}/encoder.safetensors", str(tmp_path / "again.safetensors"))
@@ -154,7 +140,7 @@ def test_through_a_bucket(mae, bucket_url, tmp_path):
     assert all(torch.equal(each, first[name]) for name, each in load_file(tmp_path / "again.safetensors").items())
 
 
-def test_the_command_says_what_it_wrote(mae, tmp_path, capsys):
+def test_the_command_prints_what_it_wrote(mae, tmp_path, capsys):
     output = tmp_path / "encoder.safetensors"
     assert command.main([mae[1], str(output), "--json"], standalone_mode=False) == 0
     found = json.loads(capsys.readouterr().out)
@@ -166,7 +152,7 @@ def test_the_command_says_what_it_wrote(mae, tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"{output}: vit_micro_patch8 at 32 pixels, {found['tensors']} tensors")
 
 
-def test_what_is_no_encoder_is_refused(mae, tmp_path):
+def test_files_without_an_encoder_are_refused(mae, tmp_path):
     with pytest.raises(UsageError, match=r"ends with \.safetensors or \.pth"):
         export(mae[1], str(tmp_path / "encoder.onnx"))
     with pytest.raises(UsageError, match="not found"):
@@ -181,5 +167,7 @@ def test_what_is_no_encoder_is_refused(mae, tmp_path):
     with pytest.raises(FormatError, match="damaged, or no safetensors"):
         export(str(tmp_path / "damaged.safetensors"), str(tmp_path / "a.pth"))
     with pytest.raises(UsageError, match="--model vit_base_patch16, but"):
-        open_classifier("vit_base_patch16", read_weights(mae[1]), image_size=32, num_classes=5, pool="token")
+        open_classifier(
+            "vit_base_patch16", read_weights(mae[1]), ClassifierConfig(image_size=32, num_classes=5, pool="token")
+        )
     assert not (tmp_path / "a.pth").exists()

@@ -11,9 +11,8 @@ import torch
 from dataprep.errors import UsageError
 from tests.support.finetuning import PROBE, SMALL, finetune
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
-from train.finetune_flags import REFUSED, recipe_flags
-from train.finetune_mae import command, open_training
-from train.models import create_model
+from train.finetune_mae import REFUSED, command, open_training, recipe_flags
+from train.models.registry import create_model
 
 STEPS = 22
 
@@ -45,14 +44,14 @@ def evaluations(folder: object) -> list[dict]:
     return [line for line in map(json.loads, log_lines(folder)) if "val_accuracy" in line]
 
 
-def test_two_runs_are_the_same_and_another_seed_is_not(dataset, expected, tmp_path):
+def test_two_runs_have_the_same_losses_and_another_seed_has_others(dataset, expected, tmp_path):
     assert finetune(dataset, output_dir=str(tmp_path / "same"), **SMALL) == 0
     assert losses(tmp_path / "same") == expected
     finetune(dataset, output_dir=str(tmp_path / "other"), **SMALL, seed=1, max_steps=2)
     assert losses(tmp_path / "other")[1] != expected[1]
 
 
-def test_stopped_in_the_middle_of_an_epoch_and_resumed(dataset, expected, tmp_path):
+def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(dataset, expected, tmp_path):
     for stop in (3, 11, 0):  # steps 7 and 15 end epochs
         assert finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=stop, resume="automatic") == 0
     assert losses(tmp_path) == expected
@@ -64,7 +63,7 @@ def test_stopped_in_the_middle_of_an_epoch_and_resumed(dataset, expected, tmp_pa
         assert line["val_best_accuracy"] == best
 
 
-def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)
 
@@ -79,27 +78,28 @@ def test_workers_and_parts_change_nothing(dataset, tmp_path):
     assert losses(tmp_path / "parts") == pytest.approx(expected, rel=1e-4)
 
 
-def test_all_of_a_pretrained_model_learns_and_the_nearest_to_the_pixels_least(dataset, pretrained, tmp_path):
+def test_all_layers_of_a_pretrained_model_learn_and_those_nearest_to_the_pixels_least(dataset, pretrained, tmp_path):
     flags = {**SMALL, "finetune": pretrained, "layer_decay": 0.5, "blr": 1e-2, "weight_decay": 0.0}
     training = open_training(recipe_flags(data_path=dataset, device="cpu", output_dir=str(tmp_path), **flags))
-    before = {name: each.clone() for name, each in training.model.state_dict().items()}
+    before = {name: each.clone() for name, each in training.backend.model.state_dict().items()}
     assert training.run() == 0
-    after = training.model.state_dict()
+    after = training.backend.model.state_dict()
     changes = [
         float((after[name] - before[name]).abs().max())
         for name in ("patch_embed.proj.weight", "blocks.0.mlp.fc1.weight", "blocks.1.mlp.fc1.weight", "head.weight")
     ]
     assert 0 < changes[0] < changes[1] < changes[2] < changes[3]
-    scales = {group["lr_scale"] for group in training.optimizer.param_groups}
+    scales = {group["lr_scale"] for group in training.backend.optimizer.param_groups}
     assert scales == {1.0, 0.5, 0.25, 0.125}
 
 
 def test_a_probe_trains_its_head_alone_and_is_exact(dataset, pretrained, tmp_path):
     flags = {**PROBE, "finetune": pretrained}
     training = open_training(recipe_flags(data_path=dataset, device="cpu", output_dir=str(tmp_path / "a"), **flags))
-    before = {name: each.clone() for name, each in training.model.state_dict().items()}
+    before = {name: each.clone() for name, each in training.backend.model.state_dict().items()}
     assert training.run() == 0
-    changed = {name for name, each in training.model.state_dict().items() if not torch.equal(each, before[name])}
+    after = training.backend.model.state_dict()
+    changed = {name for name, each in after.items() if not torch.equal(each, before[name])}
     assert changed == {f"head.{name}" for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked")} | {
         "head.1.weight", "head.1.bias",
     }  # fmt: skip
@@ -121,7 +121,7 @@ def test_evaluation_alone_says_what_the_log_says(dataset, pretrained, tmp_path, 
         last = evaluations(tmp_path)[-1]
         assert (found["accuracy"], found["images"]) == (last["val_accuracy"], last["val_images"])
         assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
-    with pytest.raises(UsageError, match=r"of another model .*head"):
+    with pytest.raises(UsageError, match=r"of another model: fc_norm\.bias is in this model alone"):
         command.main([*shared, "--eval", "--resume", newest(tmp_path)], standalone_mode=False)
     with pytest.raises(UsageError, match="no checkpoint to evaluate"):
         command.main(
@@ -163,7 +163,7 @@ def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_are_refused_with_the_reason(name):
+def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: (there is no launcher|images are augmented once)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 

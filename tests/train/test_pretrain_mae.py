@@ -4,23 +4,16 @@ import json
 import random
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import train.loop_diagnosis
+import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
-from train.data import open_data
-from train.diagnosis import diagnose_run
-from train.loop_diagnosis import diagnose_training
-from train.mae_flags import Flags
-from train.pretrain_mae import MAETask, command, open_training
-from train.profiling import parse_steps
-from train.run_flags import REFUSED
-from train.runtime import open_runtime
+from train.flags.shared import REFUSED
+from train.pretrain_mae import Flags, MAETask, command, open_training
 
 STEPS = 22
 
@@ -36,25 +29,25 @@ def expected(dataset, tmp_path_factory):
     return found
 
 
-def test_two_runs_are_the_same_and_another_seed_is_not(pretrain, expected, tmp_path):
+def test_two_runs_have_the_same_losses_and_another_seed_has_others(pretrain, expected, tmp_path):
     assert pretrain(output_dir=str(tmp_path / "same")) == 0
     assert losses(tmp_path / "same") == expected
     pretrain(output_dir=str(tmp_path / "other"), seed=1, max_steps=2)
     assert losses(tmp_path / "other")[1] != expected[1]
 
 
-def test_stopped_in_the_middle_of_an_epoch_and_resumed(pretrain, expected, tmp_path):
+def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(pretrain, expected, tmp_path):
     for stop in (3, 11, 0):  # steps 7 and 15 end epochs
         assert pretrain(output_dir=str(tmp_path), max_steps=stop, resume="automatic") == 0
     assert losses(tmp_path) == expected
 
 
-def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.pretrain_mae", tmp_path, expected, random.Random(), **flags)
 
 
-def test_a_checkpoint_on_sigterm(dataset, pretrain, expected, tmp_path):
+def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain, expected, tmp_path):
     flags = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
     with start("train.pretrain_mae", *flags) as process:
         for _ in range(3):
@@ -69,7 +62,7 @@ def test_a_checkpoint_on_sigterm(dataset, pretrain, expected, tmp_path):
     assert losses(tmp_path) == expected
 
 
-def test_a_damaged_checkpoint_is_skipped_and_said(pretrain, expected, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_skipped_and_named(pretrain, expected, tmp_path, capsys):
     pretrain(output_dir=str(tmp_path), max_steps=5, ckpt_interval_steps=2)
     newest, *_ = sorted(tmp_path.glob("checkpoint-*.pth"), reverse=True)
     newest.write_bytes(newest.read_bytes()[:-1000])
@@ -124,7 +117,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
     assert not list(tmp_path.glob("checkpoint-000000004-*"))
 
 
-def test_it_learns(pretrain, expected, tmp_path):
+def test_losses_fall(pretrain, expected, tmp_path):
     pretrain(output_dir=str(tmp_path), epochs=20, blr=0.1)
     found = list(losses(tmp_path).values())
     assert np.mean(found[-10:]) < 0.7 * np.mean(found[:3])
@@ -144,12 +137,12 @@ def test_it_learns(pretrain, expected, tmp_path):
         ({"start_epoch": 1, "resume": "automatic"}, "--start_epoch and --resume"),
         ({"profile_steps": "5:5"}, "--profile_steps 5:5: expected A:B"),
         ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
-        ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 or more"),
+        ({"keep_checkpoints": 0}, "--keep_checkpoints must be 1 to 2,147,483,647, got 0"),
         ({"warmup_epochs": 40}, "warmup_epochs 40 of 3 epochs"),
         ({"device": "cuda"}, "no CUDA device here"),
     ],
 )
-def test_what_does_not_go_together_is_refused(pretrain, tmp_path, flags, message):
+def test_contradicting_flags_are_refused(pretrain, tmp_path, flags, message):
     with pytest.raises(UsageError, match=message):
         pretrain(**{"output_dir": str(tmp_path), **flags})
 
@@ -158,15 +151,6 @@ def test_what_does_not_go_together_is_refused(pretrain, tmp_path, flags, message
 def test_flags_of_launchers_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: there is no launcher"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
-
-
-def test_batch_sizes():
-    runtime = open_runtime("cpu")
-    both = {"data_path": "x", "accum_iter": 2}
-    assert Flags(**both).effective_batch(runtime) == 128
-    assert Flags(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
-    assert Flags(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
-    assert parse_steps("20:25") == (20, 25)
 
 
 def test_on_xla_two_runs_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):
@@ -200,7 +184,7 @@ def on_xla(dataset: str, folder: Path) -> None:
 
 
 def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(train.loop_diagnosis, "diagnose_training", partial(diagnose_training, seconds=0.3))
+    monkeypatch.setattr(train.telemetry.diagnosis, "RUN_S", 0.3)
     arguments = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, **SMALL)
 
     assert command.main([*arguments, "--diagnose"], standalone_mode=False) == 0
@@ -210,12 +194,6 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
     assert " ".join(capsys.readouterr().out.split()).startswith(found["verdict"])
     assert found["device"] == "mae_vit_micro_patch8 on cpu"
     assert not list(tmp_path.glob("checkpoint-*"))
-
-
-def test_one_of_several_hosts_is_not_diagnosed(dataset):
-    loader = open_data(dataset).training_loader(batch_size=8, image_size=32, world_size=2)
-    with pytest.raises(UsageError, match="--diagnose on 2 hosts: expected one; start it on one host"):
-        diagnose_run(loader, None, transfer_ahead=0, folder=None)
 
 
 if __name__ == "__main__":

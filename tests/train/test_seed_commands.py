@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
 from tests.support.markdown import ROOT, blocks, commands
 from tests.support.training import start
 from train import pretrain_mae, train_resnet
 
 DOCUMENT = "docs/training.md"
-ENTRIES = {"train.pretrain_mae": pretrain_mae.command, "train.train_resnet": train_resnet.command}
+ENTRIES = {"dataprep-pretrain-mae": pretrain_mae.command, "dataprep-train-resnet": train_resnet.command}
 SIZES = {
-    "train.pretrain_mae": "--model mae_vit_micro_patch8 --input_size 32 --effective_batch_size 8 --epochs 1 "
+    "dataprep-pretrain-mae": "--model mae_vit_micro_patch8 --input_size 32 --effective_batch_size 8 --epochs 1 "
     "--warmup_epochs 0 --num_workers 2",
-    "train.train_resnet": "--model tiny_cnn --image_size 32 --batch_size 8 --test_set_batch_size 8 --num_epochs 1 "
+    "dataprep-train-resnet": "--model tiny_cnn --image_size 32 --batch_size 8 --test_set_batch_size 8 --num_epochs 1 "
     "--log_steps 1 --num_workers 2",
 }
 """Said after what the document says, so that these count."""
@@ -38,10 +38,10 @@ def seed_command(entry: str, data: str) -> list[str]:
         for block in blocks(DOCUMENT)
         if block.info == "sh"
         for command in commands(block)
-        if command.text.startswith(f"python -m {entry} ") and "$" in command.text
+        if command.text.startswith(f"{entry} ") and "$" in command.text
     ]
     values = {**VARIABLES, "DATA_DIR": data, "IMAGE_DIR": data}
-    return shlex.split(string.Template(found).substitute(values))[3:] + shlex.split(SIZES[entry])
+    return shlex.split(string.Template(found).substitute(values))[1:] + shlex.split(SIZES[entry])
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def kinds(dataset, tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_seeds_command_line_runs_on(kinds, tmp_path, entry):
+def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path, entry):
     given = json.dumps({kind: seed_command(entry, data) for kind, data in kinds.items()})
     cache = str(tmp_path / "cache")
     with start("tests.train.test_seed_commands", entry, str(tmp_path), given, XDG_CACHE_HOME=cache) as process:
@@ -67,7 +67,7 @@ def test_the_seeds_command_line_runs_on(kinds, tmp_path, entry):
         lines = [json.loads(line) for line in (tmp_path / kind / "out/log.txt").read_text().splitlines()]
         assert lines[-1]["epoch"] == pytest.approx(1, abs=0.3), kind
         assert list((tmp_path / kind).glob("*/checkpoint-*.pth")), kind
-        if entry == "train.train_resnet":
+        if entry == "dataprep-train-resnet":
             assert {"val_accuracy"} <= lines[-1].keys(), kind
 
 
@@ -75,8 +75,8 @@ def test_the_demo_trains_as_the_readme_shows():
     (array,) = re.findall(r"^mae=\((.*?)\)$", (ROOT / "scripts/demo.sh").read_text(), re.MULTILINE | re.DOTALL)
     words = shlex.split(array.replace('"$demo/', '"demo/'))
     shown = [command.text for block in blocks("README.md") if block.info == "sh" for command in commands(block)]
-    assert [shlex.split(each) for each in shown if "train.pretrain_mae" in each] == [words]
-    assert pretrain_mae.command.make_context("pretrain_mae", words[3:]).params["device"] == "xla"
+    assert [shlex.split(each) for each in shown if each.startswith("dataprep-pretrain-mae ")] == [words]
+    assert pretrain_mae.command.make_context("pretrain_mae", words[1:]).params["device"] == "xla"
 
 
 def run(entry: str, folder: Path, arguments_of: dict[str, list[str]]) -> None:

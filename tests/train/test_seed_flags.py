@@ -11,9 +11,10 @@ import click
 import pytest
 
 from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
-from train.finetune_flags import recipe_flags
-from train.jax_config import REFUSED as REFUSED_KEYS
-from train.jax_config import Config
+from train.finetune_mae import recipe_flags
+from train.flags.options import flag_values
+from train.train_resnet_jax import REFUSED as REFUSED_KEYS
+from train.train_resnet_jax import Config
 
 REFUSED = object()
 OURS: dict[str, str] = {
@@ -154,7 +155,7 @@ def options(command: click.Command) -> dict[str, click.Option]:
 
 
 @pytest.mark.parametrize(("seed", "name"), [(seed, name) for seed, (_, flags) in SEEDS.items() for name in flags])
-def test_a_flag_is_there_with_the_seeds_default_or_refused(seed, name):
+def test_each_flag_of_the_original_programs_has_its_default_or_is_refused(seed, name):
     module, flags = SEEDS[seed]
     option = options(module.command)[f"--{name}"]
     refused = flags[name] is REFUSED
@@ -165,15 +166,15 @@ def test_a_flag_is_there_with_the_seeds_default_or_refused(seed, name):
 
 
 @pytest.mark.parametrize("name", RESNET_JAX)
-def test_a_key_is_there_with_the_seeds_default_or_refused(name):
+def test_each_key_of_resnet_jax_has_its_default_or_is_refused(name):
     option = options(train_resnet_jax.command)[f"--config.{name}"]
     refused = RESNET_JAX[name] is REFUSED
     assert option.hidden == refused == (name in REFUSED_KEYS)
     if not refused and name not in OURS:
-        assert Config().values()[name] == RESNET_JAX[name]
+        assert flag_values(Config())[name] == RESNET_JAX[name]
 
 
-def test_workdir_config_and_debug():
+def test_the_resnet_in_jax_has_workdir_config_and_debug():
     assert {"--workdir", "--config", "--debug"} <= options(train_resnet_jax.command).keys()
 
 

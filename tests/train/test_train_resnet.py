@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from dataprep.errors import DataprepError, UsageError
+from loaders.config import LoaderConfig
 from tests.support.training import flags_of, killed_and_resumed, losses, start, trace_of
 from train import train_resnet
-from train.checkpoint import load_file
-from train.data import open_data
-from train.resnet_flags import REFUSED, STEPS, Flags
-from train.train_resnet import command, open_training
+from train.batches.data import open_data
+from train.checkpoints.files import load_file
+from train.train_resnet import REFUSED, STEPS, Flags, command, open_training
 
 SMALL = {
     "model": "shufflenet_v2_x0_5",
@@ -139,29 +139,29 @@ def plain():
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_it_changes_something(train, plain, tmp_path, name):
+def test_each_flag_changes_losses_weights_or_files(train, plain, tmp_path, name):
     against = json.dumps(AGAINST.get(name, {}))
     if against not in plain:
         plain[against] = traces(train, tmp_path / "plain", **json.loads(against))
     assert traces(train, tmp_path / "changed", **CHANGES[name]) != plain[against]
 
 
-def test_every_flag_is_shown_here_or_elsewhere():
+def test_every_flag_has_a_test():
     assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | ELSEWHERE
 
 
-def test_what_reaches_both_loaders(dataset):
+def test_threads_and_region_policy_reach_both_loaders(dataset):
     flags = Flags(
         data_path=dataset, device="cpu", num_workers=3, region_policy="warn", test_set_batch_size=2, **TINY, epochs=1
     )
     training = open_training(flags)
-    for loader in (training.loader, training.task.validation):
+    for loader in (training.loader, training.backend.task.validation):
         assert (loader.config.num_threads, loader.config.region_policy) == (3, "warn")
     assert training.loader.config.batch_size == 8
-    assert training.task.validation.config.batch_size == 2
+    assert training.backend.task.validation.config.batch_size == 2
 
 
-def test_the_seeds_names_and_defaults():
+def test_flags_of_gcspytorchimagenet_have_its_names_and_defaults():
     given = "--datadir DIR --logdir LOGS --num_epochs 3 --log_steps 200 --wd 0.1 --test_set_batch_size 32".split()
     parsed = command.make_context("train_resnet", given).params
     assert {
@@ -188,7 +188,7 @@ def test_the_schedule_is_the_published_one():
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_are_refused_with_the_reason(name):
+def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: .{{20,}}"):
         command.main([f"--{name}=1"], standalone_mode=False)
 
@@ -200,25 +200,25 @@ def test_flags_without_a_meaning_are_refused_with_the_reason(name):
         ({"model": "resnet19"}, "did you mean resnet1"),
         ({"model": "resnet18", "lr_scheduler_divisor": 2}, "the learning rate is constant; add --lr_scheduler_type"),
         ({"num_classes": 1}, "the data have 3"),
-        ({"batch_size": 0}, "--batch_size must be 1 or more"),
-        ({"target_accuracy": 101}, "expected percent"),
+        ({"batch_size": 0}, "--batch_size must be 1 to 2,147,483,647, got 0"),
+        ({"target_accuracy": 101}, "--target_accuracy must be 0 to 100, got 101"),
         ({"metrics_debug": True}, "XLA counts, and this runs on cpu"),
         ({"fake_data": True, "diagnose": True}, "leave it out"),
     ],
 )
-def test_what_does_not_go_together_is_refused(train, flags, message):
+def test_contradicting_flags_are_refused(train, flags, message):
     with pytest.raises(UsageError, match=message):
         train(**flags)
 
 
 def test_evaluation_after_every_epoch_counts_every_image_once(whole, dataset):
     found = [line for line in lines_of(whole) if "val_accuracy" in line]
-    validation = open_data(dataset).validation_loader(batch_size=1)
+    validation = open_data(dataset).validation_loader(LoaderConfig(batch_size=1))
     assert [line["step"] for line in found] == [7, 15]
     assert {line["val_images"] for line in found} == {validation.order.num_samples}
 
 
-def test_two_runs_are_the_same_and_a_stopped_one_too(train, whole, tmp_path):
+def test_two_runs_and_a_resumed_one_have_the_same_losses_and_statistics(train, whole, tmp_path):
     """Statistics come back with the weights; steps 7 and 15 end epochs."""
     for stop in (3, 9, 0):
         assert train(output_dir=str(tmp_path), max_steps=stop, resume="automatic") == 0
@@ -226,7 +226,7 @@ def test_two_runs_are_the_same_and_a_stopped_one_too(train, whole, tmp_path):
     assert_same_weights(tmp_path, whole)
 
 
-def test_killed_at_a_random_step_and_resumed(dataset, whole, tmp_path):
+def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, whole, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.train_resnet", tmp_path, losses(whole), random.Random(), **flags)
     assert_same_weights(tmp_path, whole)

@@ -11,7 +11,7 @@ import struct
 
 import pytest
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError
 from tests.support.finished import build_here
 from tests.support.training import start
@@ -26,8 +26,8 @@ from tests.support.training_jax import (
     series,
     train,
 )
-from train.jax_config import Config
-from train.train_resnet_jax import command
+from train.flags.options import flag_values
+from train.train_resnet_jax import Config, command
 
 ENDS = (7, 15, 22)
 """Steps after which the three epochs end."""
@@ -103,12 +103,12 @@ def test_models_have_the_published_numbers_of_parameters(found):
     assert found["counts"].items() >= published.items()
 
 
-def test_killed_at_a_random_step_and_resumed(dataset, compiled, expected, tmp_path):
+def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path, dataset__root=dataset, checkpoint_per_step=2, **SMALL)[1:]
     killed_and_resumed(tmp_path, expected, random.Random(), flags, **environment(compiled))
 
 
-def test_a_checkpoint_on_sigterm(dataset, compiled, expected, tmp_path):
+def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path, dataset__root=dataset, **SMALL)
     with launch(*flags, **environment(compiled)) as process:
         for _ in range(3):
@@ -128,7 +128,7 @@ def test_a_checkpoint_on_sigterm(dataset, compiled, expected, tmp_path):
     assert numbers(tmp_path) == expected
 
 
-def test_stopped_in_the_middle_of_an_epoch_and_resumed(found, runs, expected):
+def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(found, runs, expected):
     assert [runs[name]["step"] for name in ("part", "rest", "over")] == [10, 22, 22]
     assert numbers(found["folder"] / "part") == expected
     assert runs["over"]["saved"] == []
@@ -176,13 +176,13 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset
     assert f"checkpoint-{len(series(tmp_path, 'loss')):09d}-" in saved.name
 
 
-def test_any_data_of_others_and_the_command_line_of_resnet_jax(found, expected):
+def test_data_of_other_tools_train_by_the_command_line_of_resnet_jax(found, expected):
     assert found["errors"]["images"] == found["errors"]["tfds"] == ""
     assert list(found["losses"]["images"]) == list(found["losses"]["tfds"]) == ["1", "2"]
     assert (found["folder"] / "index" / "dataset.json").exists()
 
 
-def test_nothing_is_compiled_to_debug(found):
+def test_debug_compiles_nothing(found):
     assert found["debug"] == [True, True, False]
 
 
@@ -196,7 +196,7 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(found):
         command.main(["--workdir=x", "--debug", "--diagnose"], standalone_mode=False)
 
 
-def test_it_imports_no_torch(found):
+def test_the_entry_imports_no_torch(found):
     assert not found["torch"]
 
 
@@ -216,7 +216,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
         ("batch", "make no batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),
     ],
 )
-def test_what_does_not_go_together_is_refused(found, name, message):
+def test_contradicting_flags_are_refused(found, name, message):
     assert message in found["errors"][name]
 
 
@@ -246,7 +246,7 @@ GRAPH_KEYS = ("model", "image_size", "half_precision", "momentum", "weight_decay
 
 
 @pytest.mark.parametrize("key", GRAPH_KEYS)
-def test_keys_of_the_graph(found, key):
+def test_each_key_of_the_graph_changes_what_is_compiled(found, key):
     assert found["graphs"][key] != found["graphs"][""]
 
 
@@ -273,12 +273,12 @@ FILE_KEYS = {
 
 
 @pytest.mark.parametrize("key", FILE_KEYS)
-def test_keys_of_what_a_run_does(runs, key):
+def test_each_key_changes_what_a_run_does_or_writes(runs, key):
     assert FILE_KEYS[key](runs)
 
 
 def test_every_key_has_a_test():
-    from tests.train.test_jax_config import LOADER, SCHEDULE
+    from tests.train.test_train_resnet_jax_flags import LOADER, SCHEDULE
 
     of_data = {"dataset.root", "dataset.name", "dataset.use_tfds", "dataset.index_dir"}
-    assert {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *of_data} == Config().values().keys()
+    assert {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *of_data} == flag_values(Config()).keys()

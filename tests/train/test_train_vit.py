@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 
-from dataprep.demo_data import write_demo
+from dataprep.demo.make import write_demo
 from dataprep.errors import FormatError
 from tests.support.finished import build_here
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
-from train.encoder_weights import read_weights
+from train.checkpoints.encoder_weights import read_weights
+from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import export
-from train.models.finetune import open_classifier
 from train.train_vit import command
 
 STEPS = 15
@@ -40,7 +40,7 @@ def expected(dataset, tmp_path_factory) -> dict[int, float]:
     return found
 
 
-def test_two_runs_are_the_same_and_a_stopped_one_goes_on_with_the_same_dropout(dataset, expected, tmp_path):
+def test_two_runs_have_the_same_losses_and_a_resumed_one_the_same_dropout(dataset, expected, tmp_path):
     assert train(tmp_path / "same", data_path=dataset) == expected
     whole = train(tmp_path / "whole", data_path=dataset, **DROPOUT)
     assert whole != expected
@@ -49,7 +49,7 @@ def test_two_runs_are_the_same_and_a_stopped_one_goes_on_with_the_same_dropout(d
     assert found == whole
 
 
-def test_killed_at_a_random_step_and_resumed(dataset, expected, tmp_path):
+def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.train_vit", tmp_path, expected, random.Random(), **flags)
 
@@ -73,7 +73,7 @@ def kinds(dataset, tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "tfds", "shards"])
-def test_the_seeds_command_line(kinds, tmp_path, monkeypatch, kind):
+def test_the_command_line_of_vit_10b_fsdp_example_runs_on_every_kind_of_data(kinds, tmp_path, monkeypatch, kind):
     """Sizes, steps and folders alone are smaller."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("PJRT_DEVICE")
@@ -97,7 +97,7 @@ def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
     return held_by(4, dataset, folder), folder
 
 
-def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_goes_on(
+def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_resumes(
     dataset, expected, four_devices, tmp_path
 ):
     """Saved on four devices, by steps; gone on with on two, and on one that knows nothing of FSDP."""
@@ -118,13 +118,13 @@ def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_goe
     assert back == pytest.approx({step: expected[step] for step in range(6, 9)}, abs=TOLERANCE)
 
 
-def test_under_fsdp_a_stopped_run_goes_on_bit_for_bit_with_the_same_dropout(dataset, tmp_path):
+def test_under_fsdp_a_stopped_run_resumes_bit_for_bit_with_the_same_dropout(dataset, tmp_path):
     with start("tests.support.training_fsdp", "exact", dataset, str(tmp_path), CPU_NUM_DEVICES="2") as process:
         _, errors = process.communicate(timeout=500)
     assert process.returncode == 0, errors[-3000:]
 
 
-def test_each_of_four_devices_holds_a_quarter_as_planned(four_devices):
+def test_each_of_four_devices_holds_a_quarter_of_the_weights_as_planned(four_devices):
     found, _ = four_devices
     devices = {f"CPU:{number}" for number in range(4)}
     planned, whole = found["planned"], found["whole"]
@@ -151,8 +151,9 @@ def test_parts_are_exported_as_the_whole_model_that_timm_takes(four_devices, tmp
         global_pool="avg", class_token=False, fc_norm=False,
     )  # fmt: skip
     theirs.load_state_dict(found)
+    config = ClassifierConfig(image_size=16, num_classes=3, pool="average")
     with pytest.raises(FormatError, match="1 blocks of width 32 are no encoder that is known"):
-        open_classifier(None, read_weights(str(checkpoint)), image_size=16, num_classes=3, pool="average")
+        open_classifier(None, read_weights(str(checkpoint)), config)
 
 
 def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from tests.support.training import losses, trace_of
-from train.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES
-from train.train_vit import command, open_training
-from train.vit_flags import REFUSED, Flags
+from train.train_vit import REFUSED, Flags, command, open_training
 
 SMALL: dict[str, Any] = {
     "image_size": 16,
@@ -84,7 +82,7 @@ def plain():
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_it_changes_something(dataset, plain, tmp_path, name):
+def test_each_flag_changes_losses_weights_or_files(dataset, plain, tmp_path, name):
     against = json.dumps(AGAINST.get(name, {}))
     if against not in plain:
         plain[against] = traces(dataset, tmp_path / "plain", **json.loads(against))
@@ -96,24 +94,24 @@ def test_the_same_flags_change_nothing(dataset, tmp_path):
     assert traces(dataset, tmp_path / "a", **flags) == traces(dataset, tmp_path / "b", **flags)
 
 
-def test_every_flag_is_shown_here_or_elsewhere():
+def test_every_flag_has_a_test():
     assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | HERE | ELSEWHERE
 
 
-def test_blocks_are_computed_twice_unless_they_are_kept(dataset, tmp_path):
+def test_blocks_are_computed_twice_unless_no_grad_ckpt_keeps_them(dataset, tmp_path):
     calls = {}
     for kept in (False, True):
         training = open_training(
             Flags(data_path=dataset, device="cpu", **SMALL, no_grad_ckpt=kept, output_dir=str(tmp_path / str(kept)))
         )
         counted = calls.setdefault(kept, [])
-        training.model.blocks[0].attn.register_forward_hook(lambda *_, counted=counted: counted.append(1))
+        training.backend.model.blocks[0].attn.register_forward_hook(lambda *_, counted=counted: counted.append(1))
         training.run()
     assert [len(calls[kept]) for kept in (False, True)] == [2 * SMALL["max_steps"], SMALL["max_steps"]]
     assert losses(tmp_path / "False") == losses(tmp_path / "True")
 
 
-def test_epochs_between_checkpoints_and_evaluations(dataset, tmp_path):
+def test_checkpoints_and_evaluations_come_after_every_so_many_epochs(dataset, tmp_path):
     flags = {"epochs": 5, "max_steps": 0, "ckpt_interval": 2, "test_epoch_interval": 3, "keep_checkpoints": 9}
     train(dataset, output_dir=str(tmp_path), **flags)
     steps = sorted(int(path.name[11:20]) for path in tmp_path.glob("checkpoint-*.pth"))
@@ -122,7 +120,7 @@ def test_epochs_between_checkpoints_and_evaluations(dataset, tmp_path):
     assert [line["step"] for line in lines if "loss" not in line] == [22, 37]  # after 3 and 5 epochs
 
 
-def test_an_epoch_is_resumed(dataset, tmp_path, capsys):
+def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, capsys):
     flags = {"epochs": 2, "max_steps": 0, "ckpt_interval": 1, "log_interval_steps": 1, "device": "cpu"}
     train(dataset, output_dir=str(tmp_path), **flags)
     capsys.readouterr()
@@ -137,7 +135,7 @@ def test_an_epoch_is_resumed(dataset, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_meaning_is_refused_with_the_reason(name):
+def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"^--{name}: .{{20,}}"):
         command.main([f"--{name}"], standalone_mode=False)
 
@@ -145,37 +143,21 @@ def test_what_has_no_meaning_is_refused_with_the_reason(name):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"num_blocks": 0}, "--num_blocks must be 1 or more, got 0"),
+        ({"num_blocks": 0}, "--num_blocks must be 1 to 2,147,483,647, got 0"),
         ({"warmup_steps": 10000}, r"--warmup_steps 10,000 of 15 steps in all; .* e\.g\. 1$"),
         ({"resume_epoch": 1, "resume": "automatic"}, "--resume_epoch and --resume; give one of them"),
         ({"json": True}, "--json is for --plan"),
         ({"fake_data": True, "diagnose": True}, "--fake_data has none"),
-        ({"att_dropout": 1.0}, "att_dropout must be at least 0 and below 1, got 1.0"),
+        ({"att_dropout": 1.0}, "--att_dropout must be at least 0 and below 1, got 1.0"),
         ({"num_classes": 2}, "--num_classes 2, the data have"),
         ({"batch_size": 7, "accum_iter": 2}, "--batch_size 7 cannot be shared by 1 devices x 2 parts"),
     ],
 )
-def test_what_does_not_fit_is_refused(dataset, flags, message):
+def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags, message):
     with pytest.raises(UsageError, match=message):
         train(dataset, **flags)
 
 
-def test_fake_images_are_as_many_as_imagenet_has_and_read_nothing(tmp_path, monkeypatch):
-    flags = {**SMALL, "fake_data": True, "data_path": str(tmp_path / "none"), "device": "cpu", "batch_size": 1024}
-    training = open_training(Flags(**flags, output_dir=""))
-    loader, validation = training.loader, training.task.validation
-    assert (loader.order.num_samples, validation.order.num_samples) == (TRAINING_IMAGES, VALIDATION_IMAGES)
-    assert loader.order.first_batch(1) == 1_281_167 // 1024
-    *_, last = iter(validation)
-    assert (int(last.mask.sum()), int((last.labels == -1).sum())) == (50_000 % 1024, 1024 - 50_000 % 1024)
-    batches = iter(loader)
-    state = [next(batches) for _ in range(3)][-1].state
-    again = open_training(Flags(**flags, output_dir="")).loader
-    again.load_state_dict(state)
-    assert next(iter(again)).keys[0] == next(batches).keys[0] == "fake-3072"
-    assert not (tmp_path / "none").exists()
-
-
-def test_decoding_threads(dataset):
+def test_num_workers_sets_the_decoding_threads(dataset):
     flags = Flags(data_path=dataset, device="cpu", output_dir="", **{**SMALL, "num_workers": 3})
     assert open_training(flags).loader.config.num_threads == 3

@@ -27,13 +27,13 @@ class TinyCNN(nn.Module):
         )
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
-        """Logits, (N, classes)."""
+        """Return logits, (N, classes)."""
         logits: torch.Tensor = self.layers(images_NCHW)
         return logits
 
 
 def classifier_names() -> list[str]:
-    """Of torchvision's classification models."""
+    """List the names of torchvision's classification models that have one loss."""
     from torchvision import models
 
     names: list[str] = models.list_models(module=models)
@@ -41,7 +41,7 @@ def classifier_names() -> list[str]:
 
 
 def torchvision_classifier(name: str, image_size: int, num_classes: int) -> nn.Module:
-    """One of them, with random weights."""
+    """Make one of torchvision's classification models, with random weights."""
     from torchvision import models
 
     sized = {"image_size": image_size} if name.startswith("vit_") else {}

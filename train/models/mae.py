@@ -29,11 +29,12 @@ from train.models.vit import (
 )
 
 TARGET_EPSILON = 1e-6
+"""Added to the variance of a patch's pixels before they are divided by their deviation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MAEConfig:
-    """A masked autoencoder.
+    """Sizes of a masked autoencoder.
 
     Raises:
         UsageError: The grids do not fit into each other.
@@ -46,9 +47,9 @@ class MAEConfig:
     decoder: BlockConfig
     decoder_depth: int
     norm_pix_loss: bool = False
-    """Targets are standardised patch by patch."""
+    """Whether targets are standardised patch by patch."""
     decoder_downsampling: int = 1
-    """Side, in patches, of what is one token to the decoder."""
+    """Side, in patches, of one token of the decoder."""
     pred_downsampling: int = 1
     """Side, in patches, of what one prediction paints."""
     grid: int = field(init=False)
@@ -70,17 +71,17 @@ class MAEConfig:
 
 
 class MAEOutput(NamedTuple):
-    """What a step of training needs."""
+    """Output of a masked autoencoder: what a training step or a picture needs."""
 
     loss: torch.Tensor
-    """Scalar: mean squared error over hidden patches."""
+    """Mean squared error over hidden patches, a scalar."""
     prediction_NPV: torch.Tensor
     hidden_NP: torch.Tensor
-    """0 where a patch was visible, 1 where not, a share where a prediction spans both."""
+    """0 where a patch was visible, 1 where it was hidden, a share where a prediction spans both."""
 
 
 class MaskedAutoencoder(nn.Module):
-    """Encoder, decoder and loss."""
+    """A masked autoencoder: encoder, decoder and loss."""
 
     pos_embed: torch.Tensor
     decoder_pos_embed: torch.Tensor
@@ -111,11 +112,11 @@ class MaskedAutoencoder(nn.Module):
 
     @property
     def prediction_pixels(self) -> int:
-        """Side of what one prediction paints."""
+        """Side of what one prediction paints, pixels."""
         return self.config.patch_size * self.config.pred_downsampling
 
     def forward(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor, place_NL: torch.Tensor) -> MAEOutput:
-        """Loss and reconstruction of normalised images.
+        """Return loss and reconstruction of normalised images.
 
         Args:
             images_NCHW: Mean 0, deviation 1.
@@ -130,7 +131,7 @@ class MaskedAutoencoder(nn.Module):
         return MAEOutput((error_NP * hidden_NP).sum() / hidden_NP.sum(), prediction_NPV, hidden_NP)
 
     def encode(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor) -> torch.Tensor:
-        """Class token and visible patches, (N, 1 + K, D)."""
+        """Encode the class token and visible patches: (N, 1 + K, D)."""
         tokens_NLD = self.patch_embed(images_NCHW) + self.pos_embed[:, 1:]
         tokens_NKD = _taken(tokens_NLD, visible_NK)
         class_token = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens_NKD), -1, -1)
@@ -141,7 +142,7 @@ class MaskedAutoencoder(nn.Module):
         return encoded_NKD
 
     def decode(self, encoded_NKD: torch.Tensor, place_NL: torch.Tensor) -> torch.Tensor:
-        """All patches, (N, P, V)."""
+        """Predict all patches: (N, P, V)."""
         x_NKE = self.decoder_embed(encoded_NKD)
         class_token, visible_NKE = x_NKE[:, :1], x_NKE[:, 1:]
         num_hidden = place_NL.shape[1] - visible_NKE.shape[1]
@@ -156,7 +157,7 @@ class MaskedAutoencoder(nn.Module):
         return prediction_NPV
 
     def targets(self, images_NCHW: torch.Tensor) -> torch.Tensor:
-        """What is to be predicted, (N, P, V)."""
+        """Return what is to be predicted, (N, P, V)."""
         target_NPV = patches_of(images_NCHW, self.prediction_pixels)
         if self.config.norm_pix_loss:
             variance, mean = torch.var_mean(target_NPV, dim=-1, keepdim=True)
@@ -169,21 +170,21 @@ class MaskedAutoencoder(nn.Module):
 
 
 def patches_of(images_NCHW: torch.Tensor, patch_pixels: int) -> torch.Tensor:
-    """Patches row by row, of each its pixels row by row, of each its colours: (N, patches, patch_pixels^2 * 3)."""
+    """Cut images into patches row by row; a patch holds its pixels row by row: (N, patches, patch_pixels^2 * 3)."""
     grid = images_NCHW.shape[2] // patch_pixels
     pieces = images_NCHW.reshape(-1, 3, grid, patch_pixels, grid, patch_pixels)  # N C h p w q
     return pieces.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
 
 
 def image_of(patches_NPV: torch.Tensor) -> torch.Tensor:
-    """Undoes `patches_of` for square images: images_NCHW."""
+    """Put patches of square images together again, as `patches_of` cut them: images_NCHW."""
     grid, pixels = round(patches_NPV.shape[1] ** 0.5), round((patches_NPV.shape[2] / 3) ** 0.5)
     pieces = patches_NPV.reshape(-1, grid, grid, pixels, pixels, 3)  # N h w p q C
     return pieces.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 def sincos_positions(dim: int, grid: int) -> torch.Tensor:
-    """Fixed positions of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
+    """Return fixed positions of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
 
     Columns in the first half, rows in the second; each half has sines, then cosines, of frequencies from 1 down to
     1/10,000: Vaswani et al., "Attention is all you need", 2017, in two dimensions.
@@ -199,12 +200,12 @@ def sincos_positions(dim: int, grid: int) -> torch.Tensor:
 
 
 def _taken(tokens_NLD: torch.Tensor, indices_NK: torch.Tensor) -> torch.Tensor:
-    """Of each row's tokens those at its indices."""
+    """Take from each row's tokens those at its indices."""
     return tokens_NLD.gather(1, indices_NK.unsqueeze(-1).expand(-1, -1, tokens_NLD.shape[-1]))
 
 
 def _on_grid(convolution: nn.Module | None, tokens_NLE: torch.Tensor) -> torch.Tensor:
-    """Tokens through a convolution over their grid."""
+    """Pass tokens through a convolution over their grid."""
     if convolution is None:
         return tokens_NLE
     grid = round(tokens_NLE.shape[1] ** 0.5)

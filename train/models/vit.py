@@ -22,7 +22,7 @@ POOLS = ("token", "average", "average_of_normed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockConfig:
-    """One transformer block.
+    """Sizes of a transformer block.
 
     Raises:
         UsageError: The heads do not divide the width.
@@ -35,9 +35,9 @@ class BlockConfig:
     """False: queries and values alone have a bias, as in BEiT. A key's bias shifts all scores of a query alike, which
     the softmax undoes, so that it changes nothing but what is stored."""
     dropout: float = 0.0
-    """Of what attention's projection and each layer of the MLP give."""
+    """Dropout of the outputs of attention's projection and of each layer of the MLP."""
     att_dropout: float = 0.0
-    """Of attention's weights."""
+    """Dropout of attention's weights."""
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads:
@@ -48,7 +48,7 @@ class BlockConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViTConfig:
-    """A classifier.
+    """Sizes of a vision transformer that classifies.
 
     Raises:
         UsageError: The patches do not cover the image.
@@ -60,13 +60,14 @@ class ViTConfig:
     block: BlockConfig
     num_classes: int = 1000
     pool: str = "token"
-    """`token`: the class token, normalised before; `average`: all patches, normalised after; `average_of_normed`: all
-    patches, normalised before, as large ViTs have it (Zhai et al., "Scaling vision transformers", CVPR 2022)."""
+    """What is classified. `token`: the class token, normalised before; `average`: the mean of all patches, normalised
+    after; `average_of_normed`: the mean of all patches, normalised before, as large ViTs have it (Zhai et al., "Scaling
+    vision transformers", CVPR 2022)."""
     class_token: bool = True
     drop_path: float = 0.0
     """Probability that a sample passes by a branch of the last block; of earlier blocks proportionally less."""
     pos_dropout: float = 0.0
-    """Of the tokens that enter the first block."""
+    """Dropout of the tokens that enter the first block."""
 
     def __post_init__(self) -> None:
         check_patches(self.image_size, self.patch_size)
@@ -77,7 +78,7 @@ class ViTConfig:
 
 
 class VisionTransformer(nn.Module):
-    """Images to logits."""
+    """A network from images to logits."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -100,7 +101,7 @@ class VisionTransformer(nn.Module):
         self.apply(init_linear)
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
-        """Logits, (N, classes)."""
+        """Return logits, (N, classes)."""
         x_NLD = self.patch_embed(images_NCHW)
         if self.cls_token is not None:
             x_NLD = torch.cat([self.cls_token.expand(len(x_NLD), -1, -1), x_NLD], dim=1)
@@ -122,7 +123,7 @@ class PatchEmbed(nn.Module):
         nn.init.xavier_uniform_(self.proj.weight.view(dim, -1))  # as the linear map that it is
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
-        """Tokens, (N, L, D)."""
+        """Return tokens, (N, L, D)."""
         tokens_NLD: torch.Tensor = self.proj(images_NCHW).flatten(2).transpose(1, 2)
         return tokens_NLD
 
@@ -139,13 +140,13 @@ class Block(nn.Module):
         self.mlp = MLP(config.dim, int(config.dim * config.mlp_ratio), config.dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Return tokens of the same shape."""
         x_NLD = x_NLD + self._passed(self.attn(self.norm1(x_NLD)))
         mixed_NLD: torch.Tensor = x_NLD + self._passed(self.mlp(self.norm2(x_NLD)))
         return mixed_NLD
 
     def _passed(self, branch_NLD: torch.Tensor) -> torch.Tensor:
-        """Stochastic depth: of some samples nothing, of the others so much more; Huang et al., ECCV 2016."""
+        """Drop the branch of some samples and scale up the others': stochastic depth, Huang et al., ECCV 2016."""
         if not (self.training and self.drop_path):
             return branch_NLD
         keep = 1 - self.drop_path
@@ -153,7 +154,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Of every token to all tokens, in several heads."""
+    """Attention of every token to all tokens, in several heads."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -166,7 +167,7 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Return tokens of the same shape."""
         bias: torch.Tensor | None = self.qkv.bias
         if self.q_bias is not None and self.v_bias is not None:
             bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
@@ -188,13 +189,13 @@ class MLP(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Return tokens of the same shape."""
         out_NLD: torch.Tensor = self.drop(self.fc2(self.drop(F.gelu(self.fc1(x_NLD)))))
         return out_NLD
 
 
 def init_linear(module: nn.Module) -> None:
-    """Xavier's weights and no bias, as the published JAX models; for `nn.Module.apply`."""
+    """Set Xavier's weights and no bias, as the published JAX models do; for `nn.Module.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -202,7 +203,7 @@ def init_linear(module: nn.Module) -> None:
 
 
 def check_patches(image_size: int, patch_size: int) -> None:
-    """Raise UsageError where patches do not cover the image."""
+    """Refuse patches that do not cover the image with a UsageError."""
     if patch_size < 1 or image_size < patch_size or image_size % patch_size:
         raise UsageError(
             f"images of {image_size} pixels cannot be cut into patches of {patch_size}; choose a multiple of it"
@@ -210,6 +211,6 @@ def check_patches(image_size: int, patch_size: int) -> None:
 
 
 def check_dropout(name: str, share: float) -> None:
-    """Raise UsageError where it is no share of the values."""
+    """Refuse a dropout that is no share of the values with a UsageError."""
     if not 0 <= share < 1:
         raise UsageError(f"{name} must be at least 0 and below 1, got {share}")

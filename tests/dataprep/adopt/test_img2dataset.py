@@ -9,24 +9,23 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adopt import AdoptRequest, adopt, open_linked
-from dataprep.adopt.example import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, features_of
-from dataprep.adopt.img2dataset import reason_of
-from dataprep.adopt.tfds import DATASET_INFO, FEATURES, grown
+from dataprep.adopt import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
+from dataprep.dataset.index import open_index
+from dataprep.dataset.links import open_linked
+from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
-from dataprep.index import open_index
-from dataprep.laion.collect import STATUSES
-from dataprep.manifest import MANIFEST, read_manifest
+from dataprep.formats.example import features_of
+from dataprep.formats.img2dataset import STATUSES
+from dataprep.formats.img2dataset_tfds import grown
+from dataprep.formats.tfds import DATASET_INFO, FEATURES
+from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
-from tests.support.img2dataset import MADE, MADE_SO, PYTHON, run_img2dataset, write_img2dataset
+from tests.support.img2dataset import MADE, MADE_SO, run_img2dataset, write_img2dataset
 from tests.support.interop import read_features_with_tfds
 from tests.support.picture_web import WEB, picture_web
-
-pytest.importorskip("cv2")
-pytest.importorskip("aiohttp")
 
 ROWS = 34
 FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
@@ -225,38 +224,6 @@ def test_on_the_command_line(web, tmp_path):
     assert "34: failed to download 7, success 27" in run.stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("HTTP Error 404: Not Found", "http 404"),
-        ("HTTP Error 408: Request timed out", "http 408"),
-        ("HTTP Error 302: The HTTP server returned a redirect error that would lead to an infinite loop.", "redirect"),
-        ("<urlopen error [Errno -2] Name or service not known>", "dns"),
-        ("<urlopen error [Errno -3] Temporary failure in name resolution>", "dns"),
-        ("<urlopen error timed out>", "timeout"),
-        ("The read operation timed out", "timeout"),
-        ("timed out", "timeout"),
-        ("<urlopen error _ssl.c:1112: The handshake operation timed out>", "timeout"),
-        ("<urlopen error [Errno 111] Connection refused>", "connect"),
-        ("[Errno 104] Connection reset by peer", "connect"),
-        ("Remote end closed connection without response", "connect"),
-        ("<urlopen error [Errno 113] No route to host>", "connect"),
-        ("IncompleteRead(61024 bytes read, 1000 more expected)", "incomplete"),
-        ("<urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: a.b (_ssl.c:1129)>", "tls"),
-        ("Use of image disallowed by X-Robots-Tag directive", "opt out"),
-        ("<urlopen error unknown url type: httpss>", "bad url"),
-        ("'ascii' codec can't encode character '\\xe9' in position 9", "bad url"),
-        ("Image decoding error", "undecodable"),
-        ("image too small", "image too small"),
-        ("hash mismatch", "hash mismatch"),
-        ("OpenCV(4.5.5) /io/opencv/modules/imgproc/src/resize.cpp:4052: error: (-215)", "other"),
-    ],
-)
-def test_reasons_in_our_words(text, reason):
-    assert reason_of(text) == reason
-    assert reason_of(reason) == reason
-
-
 def test_a_description_grows_the_same_however_often(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     manifest, _ = adopt_here(folder)
@@ -275,9 +242,8 @@ def test_a_description_grows_the_same_however_often(web, tmp_path):
 # The tool itself
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="img2dataset is not installed; make bench-setup installs it")
 def test_the_tools_own_output(web, tmp_path):
-    """It is what `write_img2dataset` makes: the same records and rows, but for their order. TFDS reads it, and what
+    """The tool writes what `write_img2dataset` makes, but for the order of records and rows. TFDS reads it, and what
     retry-failed adds to it."""
     real = run_img2dataset(web, tmp_path / "real", "tfrecord", ROWS)
     made = write_img2dataset(web, tmp_path / "made", "tfrecord", ROWS)

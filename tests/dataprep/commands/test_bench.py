@@ -15,7 +15,7 @@ TORCH_WORKERS = 2
 SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
 
 
-def test_table_and_page(finished, tmp_path):
+def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
     """Two datasets, each with a section that fits into 80 columns."""
     urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
     run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, "--html", tmp_path / "bench.html")
@@ -34,7 +34,7 @@ def test_table_and_page(finished, tmp_path):
     assert (tmp_path / "bench.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_json(finished):
+def test_bench_prints_one_json_document(finished):
     url = finished("imagenet-imagefolder")
     run = dataprep("bench", url, "--loader", "dataprep", *SMALL, "--batch-size", 4, "--split", "val", "--json")
     assert run.returncode == 0, run.stderr
@@ -69,7 +69,7 @@ def test_json(finished):
         ([], 2, r"Missing argument 'URL"),
     ],
 )
-def test_mistakes(tmp_path, monkeypatch, words, exit_code, message):
+def test_wrong_arguments_of_bench_are_refused_in_one_line(tmp_path, monkeypatch, words, exit_code, message):
     monkeypatch.chdir(tmp_path)
     run = dataprep("bench", *words)
     assert run.returncode == exit_code

@@ -14,17 +14,15 @@ from click.testing import CliRunner
 from dataprep.cli import group
 from dataprep.commands.inspect import command as inspect_command
 from dataprep.commands.progress import VerifyProgress
+from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
-from dataprep.inspect import inspect_dataset
-from dataprep.manifest import read_manifest
+from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
-from dataprep.verify import verify
+from dataprep.verify.run import verify
 from loaders import open_loader
 from tests.support.builds import dataprep, digests
 from tests.support.picture_web import WEB, laion_arguments, picture_web
 
-pytest.importorskip("cv2")
-pytest.importorskip("aiohttp")
 ROWS = 34
 
 
@@ -73,7 +71,7 @@ def test_every_row_has_one_status(built):
     assert json.loads((output / "dataset.json").read_text())["schema_version"] == "1.1"
 
 
-def test_it_is_whole_by_every_byte(built):
+def test_verify_finds_no_fault_in_any_byte(built):
     _, output, _ = built
     report = verify_here(output)
     assert (report.findings, report.samples) == ((), ROWS - 3)
@@ -125,8 +123,9 @@ def test_a_bucket_holds_the_same_for_as_many_requests_as_a_dry_run_says(built, t
     assert digests(f"{bucket_url}/out") == digests(output)
     found = {kind: after[kind] - before.get(kind, 0) for kind in ("A", "B")}
     assert [each["role"] for each in planned] == ["output", "source"]
-    assert found["A"] == pytest.approx(sum(each["traffic"]["inserts"] for each in planned), rel=0.1)
-    assert found["B"] == pytest.approx(sum(each["traffic"]["gets"] for each in planned), rel=0.1)
+    said = {kind: sum(each["traffic"][name] for each in planned) for kind, name in (("A", "inserts"), ("B", "gets"))}
+    assert found["A"] == said["A"]
+    assert found["B"] == pytest.approx(said["B"], abs=2)  # a worker that gets no shard does not look
 
 
 @pytest.mark.parametrize(
@@ -235,7 +234,6 @@ def test_help_lists_the_datasets():
 
 @pytest.mark.parametrize("built", ["tfrecord"], indirect=True)
 def test_fn_api_runner_gives_the_same_bytes(built, table, tmp_path):
-    pytest.importorskip("apache_beam")
     fmt, output, _ = built
     run = dataprep(*laion_arguments(table, Path(tmp_path / "out"), fmt, "--runner", "FnApiRunner", "--workers", 2))
     assert run.returncode == 0, run.stderr[-2000:]

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from dataprep.cloud.placement import guard
+from dataprep.cloud.region import CO_LOCATED, FREE, PAID, UNKNOWN
 from dataprep.commands import build as build_module
 from dataprep.commands.check_region import command
+from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UsageError
-from dataprep.placement import guard
-from dataprep.region import CO_LOCATED, FREE, PAID, UNKNOWN
-from dataprep.replicas import REPLICAS
 from dataprep.storage import open_storage
-from dataprep.storage.gcs_location import bucket_location
 from loaders import open_loader
 from tests.support.builds import dataprep
 from tests.support.finished import build_here
@@ -110,7 +109,7 @@ def test_without_a_reader_nothing_can_be_told():
     assert "not known: no metadata server; give --zone or --tpu" in result.stdout
 
 
-def test_of_several_the_worst_decides():
+def test_the_worst_of_several_verdicts_decides_the_exit_code():
     assert check("gs://region-us", "gs://region-eu", "--zone", "us-central1-a").exit_code == 1
     assert check("gs://region-us", "gs://hidden", "--zone", "us-central1-a").exit_code == 3
 
@@ -220,15 +219,6 @@ def test_people_read_the_price_and_what_to_do(dataset):
     assert "copy it beside the reader" in run.stdout
     assert f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet" in run.stdout
     assert run.stderr == ""
-
-
-def test_a_bucket_tells_its_class_and_place(buckets):
-    found = bucket_location("cold")
-    assert (found.location, found.location_type, found.storage_class) == ("EUROPE-WEST4", "region", "NEARLINE")
-    assert bucket_location("dual-own").data_locations == ("US-CENTRAL1", "US-WEST1")
-    assert bucket_location("zonal-us").location_type == "zone"
-    assert bucket_location("auto").autoclass is True
-    assert bucket_location("layout-only").storage_class is None
 
 
 # The guard

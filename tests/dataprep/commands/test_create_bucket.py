@@ -8,7 +8,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from dataprep import bucket_accounts
+from dataprep.cloud import accounts as bucket_accounts
 from dataprep.commands.create_bucket import command
 from dataprep.errors import AccessError, DataprepError, UsageError, VerificationError
 from dataprep.storage import gcs_client
@@ -64,29 +64,29 @@ def test_a_bucket_is_made_where_it_is_read(name):
         ),
     ],
 )
-def test_objects_go_when_they_are_so_old(name, options, rule):
+def test_objects_are_deleted_or_moved_at_the_given_age(name, options, rule):
     create(name, "--beside", "europe-west4", *options, "--soft-delete-days", 0)
     assert described(name)["lifecycle"]["rule"][1] == rule
     assert int(described(name)["softDeletePolicy"]["retentionDurationSeconds"]) == 0
 
 
-def test_a_tpu_says_where(name, cloud):
+def test_a_bucket_is_created_in_the_region_of_a_tpu(name, cloud):
     cloud.add_tpu("my-tpu", zone="us-east5-b")
     create(f"gs://{name}", "--tpu", "my-tpu")
     assert described(name)["location"] == "US-EAST5"
 
 
-def test_a_bucket_that_stands_as_asked_is_a_success(name, gcs):
+def test_an_existing_bucket_as_asked_is_a_success(name, gcs):
     arguments = [f"gs://{name}", "--beside", "us-central1", "--label", "a=b", "--lifecycle-days", 3]
     create(*arguments)
     before = gcs.stats()["operations"]["A"]
     again = create(*arguments)
-    assert "stands already as asked" in again.stdout
+    assert "exists already as asked" in again.stdout
     assert gcs.stats()["operations"]["A"] == before
     assert json.loads(create(*arguments, "--json").stdout)["bucket"]["created"] is False
 
 
-def test_what_differs_is_said_and_not_changed(name):
+def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(name):
     create(f"gs://{name}", "--beside", "us-central1", "--label", "a=b")
     before = described(name)
     with pytest.raises(VerificationError) as caught:
@@ -116,7 +116,7 @@ def test_a_bucket_in_another_place_is_refused(name, gcs, place, said):
         create(f"gs://{name}", "--beside", "us-central1-a")
 
 
-def test_somebody_elses_bucket_is_not_ours(name, gcs):
+def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
     with pytest.raises(AccessError, match="may be somebody else's: choose another name"):
         create(f"gs://{name}", "--beside", "us-central1-a")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.builds import command, dataprep
 
 
-def test_what_is_written_without_a_server(tmp_path):
+def test_a_table_is_written_without_a_server(tmp_path):
     folder = tmp_path / "demo"
     first = dataprep("demo-data", "laion", folder, "--images", 24, "--base-url", "https://images.example.org/demo/")
     assert first.returncode == 0, first.stderr
@@ -32,7 +32,7 @@ def test_what_is_written_without_a_server(tmp_path):
     assert pq.read_table(folder / "laion.parquet").column("URL")[0].as_py().startswith("http://127.0.0.1:8000/images/")
 
 
-def test_it_is_served_until_ctrl_c(tmp_path):
+def test_demo_web_is_served_until_ctrl_c(tmp_path):
     words = command("demo-data", "laion", tmp_path / "demo", "--images", 20, "--serve", "--port", 0, "--json")
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         said = json.loads(server.stdout.readline())
@@ -59,7 +59,7 @@ def test_it_is_served_until_ctrl_c(tmp_path):
         (("laion", "--port", "0"), "--port 0 needs --serve"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, arguments, text):
+def test_options_that_exclude_each_other_are_refused(tmp_path, arguments, text):
     name, *options = arguments
     run = dataprep("demo-data", name, tmp_path / "demo", *options)
     assert (run.returncode, run.stdout) == (2, "")

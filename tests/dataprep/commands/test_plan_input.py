@@ -8,7 +8,7 @@ import pytest
 
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
-from loaders.peers import PEERS
+from loaders.bench.peers import PEERS
 
 MAE = ("--accelerator", "v3-256", "--model", "mae_vit_large_patch16_dec512d16h8b")
 MAE_STEP = ("--step-ms", "1000", "--global-batch", "4096")
@@ -27,7 +27,7 @@ def plan_input(capsys, monkeypatch):
     return run
 
 
-def test_fed(plan_input):
+def test_hosts_that_feed_the_accelerator_exit_with_0(plan_input):
     code, out = plan_input(*MAE, *MAE_STEP)
     assert code == 0
     assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s a host are asked;")
@@ -37,7 +37,7 @@ def test_fed(plan_input):
     assert "/tmp" not in out
 
 
-def test_input_bound(plan_input):
+def test_hosts_that_are_too_slow_exit_with_1(plan_input):
     code, out = plan_input(
         "--accelerator", "v3-128", "--model", "resnet50", "--images-per-s", 44800,
         "--loader", "torchvision", "--workers", 4, "--bytes-per-image", 113000,
@@ -50,7 +50,7 @@ def test_input_bound(plan_input):
     assert order == sorted(order)
 
 
-def test_cannot_tell(plan_input):
+def test_an_unknown_figure_exits_with_3(plan_input):
     code, out = plan_input(*RESNET, "--images-per-s", 60000)
     assert code == 3
     assert out.startswith("Cannot tell whether v4-32 is fed: 13.9 Gbit/s are needed a host,")
@@ -60,13 +60,13 @@ def test_cannot_tell(plan_input):
 
 @pytest.mark.parametrize("asked", [4096, 400_000, 40_000_000])
 @pytest.mark.parametrize("accelerator", ["v3-256", "v5litepod-1", "ct6e-standard-8t", "tpu7x-16x16x16"])
-def test_it_is_readable_at_80_columns(plan_input, accelerator, asked):
+def test_answer_is_readable_at_80_columns(plan_input, accelerator, asked):
     _, out = plan_input("--accelerator", accelerator, "--model", MAE[3], "--images-per-s", asked, "--workers", 4)
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out.replace("/dev/shm/…", "")
 
 
-def test_json_says_the_same(plan_input):
+def test_json_has_the_figures_of_the_text(plan_input):
     code, out = plan_input(*MAE, *MAE_STEP, "--json")
     document = json.loads(out)
     assert code == 0
@@ -84,7 +84,7 @@ def test_json_says_the_same(plan_input):
     )
 
 
-def test_what_the_user_says_counts(plan_input):
+def test_figures_of_the_user_replace_those_of_the_tables(plan_input):
     _, out = plan_input(
         *RESNET, "--images-per-s", 8000, "--cpu-ms-per-image", 3, "--bytes-per-image", 50000, "--vcpus", 100,
         "--vcpu-speed", 1, "--usable-share", 0.5, "--host-gbps", 2, "--bucket-gbps", 3, "--json",
@@ -95,7 +95,7 @@ def test_what_the_user_says_counts(plan_input):
     assert resources["bucket"] == (pytest.approx(3.2), 3.0)  # of 4 hosts
 
 
-def test_figures_of_a_file(plan_input, tmp_path):
+def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
     path = tmp_path / "bench.json"
     row = {"loader": "dataprep", "cpu_ms_per_image": 2.0}
     section = {"bytes_per_image": 100_000.0, "rows": [row, {"loader": "grain", "cpu_ms_per_image": 4.0}]}
@@ -154,6 +154,6 @@ def test_unknown_models_go_with_a_size_and_coco_with_its_bytes(plan_input):
     assert "1,208,450 images of coco-dup5" in out
 
 
-def test_it_knows_the_loaders_of_the_benchmark():
+def test_plan_knows_the_loaders_of_the_benchmark():
     loader = next(option for option in command.params if option.name == "loader")
     assert set(loader.type.choices) == {"dataprep", *PEERS}

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from dataprep import replicas as replicas_module
+from dataprep.cloud import placement
+from dataprep.cloud.placement import url_to_read
 from dataprep.commands.check_region import command as check_region
 from dataprep.commands.replicate import command as replicate_command
+from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UndecidedError, UsageError
-from dataprep.replicas import REPLICAS, url_to_read
 from dataprep.storage import open_storage
 from loaders import open_loader
 from loaders.dataset import open_dataset
@@ -55,7 +56,7 @@ def american_vm(monkeypatch) -> Iterator[MetadataServer]:
     with metadata_server({"instance/zone": "projects/1/zones/us-central1-a"}) as server:
         monkeypatch.delenv("NO_GCE_CHECK", raising=False)
         monkeypatch.setenv("GCE_METADATA_HOST", server.address)
-        replicas_module._say.cache_clear()
+        placement._say.cache_clear()
         yield server
 
 
@@ -95,7 +96,7 @@ def test_a_copy_says_what_it_did_and_again_that_nothing_was_missing(source, targ
     assert again.stdout == f"{target} is a whole copy: 11 objects, nothing was missing\n"
 
 
-def test_several_places_at_once(source, target):
+def test_a_dataset_is_copied_to_several_places_at_once(source, target):
     found = replicate(source, "--to", target, "--to", "gs://to-nam4/x")
     assert [each["url"] for each in found["replicas"]] == [source, "gs://to-nam4/x", target]
     assert [each["objects"] for each in found["copies"]] == [11, 11]
@@ -120,7 +121,7 @@ def test_too_dear_is_refused_before_anything_is_written(source, target, tmp_path
         (["gs://from-eu/imagenet", "--to", "s3://x/y"], 2, "s3:// is not known"),
     ],
 )
-def test_wrong_arguments(source, arguments, code, said):
+def test_wrong_arguments_of_replicate_are_refused_in_one_line(source, arguments, code, said):
     with pytest.raises(DataprepError, match=said) as caught:
         invoke(*arguments)
     assert caught.value.exit_code == code

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dataprep.cloud.tpu.fleet import worker_program
 from dataprep.commands.tpu import command
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
-from dataprep.tpu.fleet import worker_program
 from tests.support.fake_gcloud import FakeCloud, fake_gcloud
 
 ZONE = ("--zone", "us-central2-b")
@@ -116,6 +116,58 @@ def test_run_starts_on_every_worker_follows_and_collects(pod):
     assert {path.read_text() for path in logs} == {"TPU two words\n"}
 
 
+SECRET = "s3cret-of-the-user"
+
+
+@pytest.mark.parametrize("given", [f"TOKEN={SECRET}", "TOKEN"])
+def test_values_of_variables_are_in_no_argument_no_output_and_no_file_that_others_read(pod, monkeypatch, given):
+    monkeypatch.setenv("TOKEN", SECRET)
+    shown = tpu("run", "--dry-run", "--run", "r", "--env", given, "--", "true")
+    result = tpu("run", "--run", "r", *QUICK, "--env", given, "--", *counting("sleep 1"))
+    status = tpu("status", "--json")
+    assert result.exit_code == 0, result.output
+    for said in (shown, result, status):
+        assert SECRET not in said.output
+        assert SECRET not in said.stderr
+    assert SECRET not in json.dumps(pod.calls())
+    holding = [path for path in pod.folder.rglob("*") if path.is_file() and SECRET in path.read_text(errors="replace")]
+    assert [path.name for path in holding] == ["command.json"] * 2
+    for path in holding:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert any(folder.stat().st_mode & 0o777 == 0o700 for folder in path.parents[:3])
+    assert not [path for path in Path().rglob("*") if path.is_file() and SECRET in path.read_text()]
+
+
+def test_the_command_gets_the_values(pod, monkeypatch):
+    monkeypatch.setenv("TOKEN", SECRET)
+    result = tpu("run", "--run", "r", *QUICK, "--env", "TOKEN", "--env", "A=b=c", "--", "sh", "-c", 'echo "$TOKEN $A"')
+    assert result.stdout == f"{SECRET} b=c\n"
+
+
+@pytest.mark.parametrize("how", ["before", "during", "after"])
+def test_the_values_arrive_over_connections_that_drop(pod, how):
+    pod.drop(" start ", how=how, worker=1)
+    result = tpu("run", "--run", "r", *QUICK, "--env", f"KEY={SECRET}", "--", *counting('echo "$KEY"'))
+    assert result.exit_code == 0, result.output
+    assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
+    assert Path("logs/my-tpu/r/worker-01.log").read_text() == f"{SECRET}\n"
+
+
+@pytest.mark.parametrize("text", [f"MY-KEY={SECRET}", SECRET, f"={SECRET}", f"{SECRET}=", "NOT_SET_ANYWHERE"])
+def test_a_variable_that_is_none_is_refused_and_not_repeated(pod, text):
+    with pytest.raises(UsageError, match=r"^--env: a (value|KEY) .* give ") as refused:
+        tpu("run", "--run", "r", "--env", text, "--", "true")
+    assert text not in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_run_with_other_variables_is_another_run_and_none_of_them_is_shown(pod):
+    tpu("run", "--run", "r", *QUICK, "--env", "KEY=other", "--", "true")
+    with pytest.raises(UsageError, match="run r had other variables; choose another --run, or") as refused:
+        tpu("run", "--run", "r", *QUICK, "--env", f"KEY={SECRET}", "--", "true")
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.parametrize("how", ["during", "after"])
 def test_a_dropped_connection_starts_nothing_twice(pod, how):
     for worker in range(2):
@@ -166,13 +218,13 @@ def test_when_one_worker_fails_the_others_are_ended(pod):
     assert not any(alive(int(pid)) for worker in range(2) for pid in starts(pod, worker))
 
 
-def test_a_program_that_is_not_there(pod):
+def test_a_run_of_a_missing_program_says_so(pod):
     result = tpu("run", "--run", "r", *QUICK, "--", "no-such-program")
     assert result.exit_code == 1
     assert "worker 1: could not start: [Errno 2] No such file or directory: 'no-such-program'" in result.stderr
 
 
-def test_a_worker_that_is_silent_for_too_long(pod):
+def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod):
     tpu("run", "--run", "r", "--detach", "--", "sleep", "60")
     pod.drop(" state ", how="before", worker=1, times=1000)
     with pytest.raises(UndecidedError, match="worker 1 has not answered for 1 s; the run goes on: follow it again"):
@@ -261,14 +313,14 @@ def test_status_shows_states_runs_and_holders(pod, holder):
 
 
 @pytest.mark.parametrize("state", ["CREATING", "PREEMPTED"])
-def test_status_of_a_tpu_that_is_not_ready(cloud, state):
+def test_status_shows_a_tpu_that_is_not_ready(cloud, state):
     cloud.add_tpu("my-tpu", state=state)
     assert f"my-tpu in us-central2-b: {state}" in tpu("status").stdout
     with pytest.raises(UsageError, match=f"my-tpu is {state}, expected READY"):
         tpu("exec", "--", "true")
 
 
-def test_status_of_a_queued_request_and_of_nothing(cloud):
+def test_status_shows_a_queued_request_and_refuses_a_missing_tpu(cloud):
     with pytest.raises(UsageError, match="no such TPU in us-central2-b"):
         tpu("status")
     cloud.add_request("my-tpu", "WAITING_FOR_RESOURCES")
@@ -361,7 +413,7 @@ def test_setup_waits_for_the_start_up_script_and_tells_where_it_failed(pod, code
         tpu("setup", "--code", str(code))
 
 
-def test_exec_shows_every_worker(pod):
+def test_exec_prints_the_output_of_every_worker(pod):
     result = tpu("exec", "--", 'echo "a  b" | tr a-z A-Z')
     assert (result.exit_code, result.stdout) == (0, "[0] A  B\n[1] A  B\n")
     result = tpu("exec", "--worker", "1", "--", "printf", "%s\n", "it's; $HOME", "--x")
@@ -376,7 +428,7 @@ def test_exec_shows_every_worker(pod):
         tpu("exec", "--worker", "2", "--", "true")
 
 
-def test_copy_a_folder_to_all_workers(pod, code):
+def test_copy_takes_a_folder_to_all_workers(pod, code):
     tpu("copy", str(code), "given")
     tpu("copy", str(code / "train/hello.py"), "hello.py")
     for worker in range(2):
@@ -404,7 +456,7 @@ def test_profile_makes_one_run_of_all_workers(pod):
         tpu("profile", "gs://bucket/logs", "traces")
 
 
-def test_the_machines_of_compute_engine(cloud):
+def test_commands_reach_the_machines_of_compute_engine(cloud):
     cloud.add_machines("my-tpu", ["my-tpu-0a", "my-tpu-0b"])
     assert tpu("exec", "--", "echo x").stdout == "[0] x\n[1] x\n"
     assert tpu("run", "--run", "r", *QUICK, "--", "echo", "ran").stdout == "ran\n"
@@ -478,7 +530,7 @@ def test_errors_of_gcloud_become_one_line(cloud, said, kind, advice):
     assert "\n" not in str(raised.value)
 
 
-def test_without_gcloud(cloud, monkeypatch):
+def test_a_missing_gcloud_is_named_in_one_line(cloud, monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(UsageError, match="gcloud is not on the PATH; install the Google Cloud CLI"):
         tpu("status")
@@ -536,6 +588,9 @@ def test_the_commands_of_a_dry_run_are_those_of_the_run(pod):
     shown = tpu("run", "--dry-run", "--run", "r", "--env", "A=b c", "--", "echo", "it's").stdout
     tpu("run", "--run", "r", *QUICK, "--env", "A=b c", "--", "echo", "it's")
     (start,) = (shlex.split(line) for line in shown.splitlines() if " start " in line)
+    *start, sign, sent = start
     assert start in pod.calls(" start ")
+    assert sign == "<<<"
+    assert json.loads(sent) == {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1", "A": "…hidden"}
     for line in shown.splitlines():
         assert line.startswith("#") or "scp" in line or any(shlex.split(line)[1:5] == call[1:5] for call in pod.calls())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dataset.records import Sample
 from dataprep.errors import FormatError
 from dataprep.formats.checked import (
     MAX_IMAGE_BYTES,
@@ -19,7 +20,6 @@ from dataprep.formats.checked import (
     is_key,
     sample_fault,
 )
-from dataprep.records import Sample
 from tests.support.samples import examples, keys, samples
 
 LABELLED = Sample("a/b", b"jpeg", 3, "n01440764", 375, 500, 1)

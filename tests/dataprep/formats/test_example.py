@@ -1,33 +1,31 @@
-"""tf.train.Example messages written by hand, read by the reader of other people's records."""
+"""tf.train.Example messages: what is written is what the reader of other people's records finds."""
 
 from __future__ import annotations
 
-import struct
-
-import google_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.adopt.example import BYTES, INTEGERS, byte_ranges, features_of, integers
 from dataprep.formats.example import (
-    FRAME_HEAD_BYTES,
-    LEN_1,
-    LEN_3,
-    frame_head,
+    BYTES,
+    INTEGERS,
+    byte_ranges,
+    bytes_feature,
+    example_before,
+    features_of,
+    float_feature,
+    floats,
+    integer_feature,
+    integers,
     map_entry,
-    map_entry_before,
-    masked,
-    message,
-    varint,
 )
+from dataprep.formats.wire import LEN_1, message
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 
 
 @given(NAMES, st.binary(max_size=300), st.integers(0, 2**64 - 1))
 def test_features_are_read_back(name, data, number):
-    entries = map_entry(name.encode(), message(LEN_1, message(LEN_1, data)))
-    entries += map_entry(b"\0number", message(LEN_3, message(LEN_1, varint(number))))
+    entries = map_entry(name.encode(), bytes_feature(data)) + map_entry(b"\0number", integer_feature(number))
     example = message(LEN_1, entries)
 
     def read(offset, num_bytes):
@@ -39,20 +37,21 @@ def test_features_are_read_back(name, data, number):
     assert [value % 2**64 for value in integers(read, found["\0number"])] == [number]
 
 
-@given(NAMES, st.integers(0, 70_000))
-def test_what_stands_before_a_value_is_all_of_the_entry_but_the_value(name, num_bytes):
+@given(st.floats(allow_nan=False))
+def test_float_out_of_range_becomes_the_largest_float32(value):
+    example = message(LEN_1, map_entry(b"similarity", float_feature(value)))
+
+    def read(offset, num_bytes):
+        return example[offset : offset + num_bytes]
+
+    (found,) = floats(read, features_of(read, 0, len(example))["similarity"])
+    assert abs(found) < 3.5e38
+    assert abs(value) > 3.4e38 or abs(found - value) <= abs(value) * 1e-7 + 1e-45
+
+
+@given(NAMES, st.integers(0, 70_000), st.binary(max_size=40), st.binary(max_size=40))
+def test_example_up_to_a_value_and_the_rest_make_the_whole_example(name, num_bytes, before, after):
     data = bytes(num_bytes)
-    assert map_entry_before(name.encode(), num_bytes) + data == map_entry(
-        name.encode(), message(LEN_1, message(LEN_1, data))
-    )
-
-
-def test_a_frames_head_has_the_length_and_its_masked_checksum():
-    head = frame_head(0x0102)
-    assert head[:8] == b"\x02\x01" + bytes(6)
-    crc = google_crc32c.value(head[:8])
-    (stored,) = struct.unpack("<I", head[8:])
-    unmasked = (stored - 0xA282EAD8) % 2**32
-    assert ((unmasked << 15 | unmasked >> 17) & 0xFFFFFFFF) == crc
-    assert head[8:] == masked(crc)
-    assert len(head) == FRAME_HEAD_BYTES
+    entries = before + map_entry(name.encode(), bytes_feature(data)) + after
+    start = example_before(before, name.encode(), num_bytes, len(after))
+    assert start + data + after == message(LEN_1, entries)

@@ -5,28 +5,26 @@ import sys
 
 import pytest
 
+from dataprep.dataset.manifest import FORMAT_NAMES
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS, format_named
+from dataprep.formats.imagefolder import ImageFolderFormat
 from dataprep.formats.tfrecord import TFRecordFormat
 
 
 def test_a_format_knows_its_name():
     assert list(FORMATS) == ["imagefolder", "tfrecord", "webdataset"]
-    assert {name: shard_format and shard_format.name for name, shard_format in FORMATS.items()} == {
-        "imagefolder": None,
-        "tfrecord": "tfrecord",
-        "webdataset": "webdataset",
-    }
+    assert all(shard_format.name == name for name, shard_format in FORMATS.items())
 
 
 def test_a_format_by_its_name():
     assert isinstance(format_named("tfrecord"), TFRecordFormat)
-    assert format_named("imagefolder") is None
+    assert isinstance(format_named("imagefolder"), ImageFolderFormat)
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("TFRecords", '; did you mean "tfrecord"?'), ("wds", ""), ("image-folder", '; did you mean "imagefolder"?')],
+    [("TFRecords", "; did you mean tfrecord?"), ("wds", ""), ("image-folder", "; did you mean imagefolder?")],
 )
 def test_an_unknown_format_is_answered_with_the_nearest(name, hint):
     with pytest.raises(UsageError) as caught:
@@ -42,3 +40,7 @@ def test_no_library_of_a_format_is_imported():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "[]\n"
+
+
+def test_manifests_may_name_the_formats_that_there_are():
+    assert tuple(FORMATS) == FORMAT_NAMES

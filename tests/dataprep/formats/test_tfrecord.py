@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.tfrecord import TFRecordFormat
-from dataprep.records import NO_LABEL, Placement, Sample
 from tests.support.interop import describe_with_tfds, encode_with_tensorflow, parse_with_tensorflow
 from tests.support.samples import CLASSES, accepted, examples, mutations, read_samples, shards, write_shard
 

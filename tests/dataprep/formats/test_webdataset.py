@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.webdataset import WebDatasetFormat
-from dataprep.records import NO_LABEL, Placement, Sample
 from tests.support.interop import read_with_hf_datasets, read_with_webdataset
 from tests.support.samples import CLASSES, accepted, examples, keys, mutations, read_samples, shards, write_shard
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from dataprep.dataset.records import Enumeration, SampleRef
 from dataprep.errors import SourceError, UsageError
-from dataprep.records import Enumeration, SampleRef
 from dataprep.sources import DATASETS, ArchiveFacts, SplitFacts, dataset_named
 from dataprep.sources.base import MAX_IMAGE_BYTES, Member, RefCollector
 from dataprep.storage import open_storage

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from dataprep.dataset.records import NO_LABEL, SourceFile
 from dataprep.errors import SourceError, UsageError
-from dataprep.records import NO_LABEL, SourceFile
 from dataprep.sources import dataset_named
 from dataprep.sources.coco import PARTS
 from dataprep.storage import open_storage

@@ -23,7 +23,7 @@ def root(tmp_path_factory):
     return open_storage(str(folder))
 
 
-def test_it_has_the_images_asked_for_and_1000_classes(root):
+def test_fake_imagenet_has_the_images_asked_for_and_1000_classes(root):
     dataset = FAKE.with_images(2_500)
     train = dataset.enumerate(root, "train", allow_partial=False).refs
     val = dataset.enumerate(root, "val", allow_partial=False).refs
@@ -35,7 +35,7 @@ def test_it_has_the_images_asked_for_and_1000_classes(root):
     assert dataset.classes(root, allow_partial=False) == published_classes()
 
 
-def test_its_size_is_that_of_imagenet_when_asked():
+def test_fake_imagenet_has_the_size_of_imagenet_when_asked():
     facts = FAKE.with_images(1_281_167).facts
     assert (facts["train"].samples, facts["val"].samples) == (1_281_167, 50_000)
 

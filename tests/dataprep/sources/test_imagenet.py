@@ -5,11 +5,12 @@ import random
 
 import pytest
 
+from dataprep.build.driver import prepare
+from dataprep.build.plan import BuildOptions
+from dataprep.build.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
-from dataprep.driver import BuildRequest, prepare
+from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError
-from dataprep.plan import BuildOptions
-from dataprep.records import SourceFile
 from dataprep.sources import dataset_named
 from dataprep.sources.archives import ArchiveReader
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
@@ -121,11 +122,11 @@ def test_originals_are_read_once_for_classes_and_images(tmp_path, monkeypatch):
     request = BuildRequest(
         options=options, source_url=str(tmp_path), output_url=str(tmp_path / "out"), max_reject_ratio=0
     )
-    plan, _ = prepare(request, BuildProgress(quiet=True), keep=True)
+    plan = prepare(request, BuildProgress(quiet=True), keep=True).plan
     assert plan.classes == CLASSES
     assert sorted(opened) == sorted([TRAIN_TAR, VAL_TAR])
     opened.clear()
-    again, _ = prepare(request, BuildProgress(quiet=True), keep=True)
+    again = prepare(request, BuildProgress(quiet=True), keep=True).plan
     assert again.plan_hash == plan.plan_hash
     assert opened == []
 
@@ -244,4 +245,3 @@ def test_facts():
     assert IMAGENET.default_splits == IMAGENET.splits == ("train", "val")
     assert [IMAGENET.split_facts(split).samples for split in IMAGENET.splits] == [1_281_167, 50_000]
     assert IMAGENET.repeats("train") == 1
-    assert IMAGENET.image_suffix == ".JPEG"

@@ -99,7 +99,7 @@ def test_shards_are_row_ranges_of_one_file_each(tmp_path):
 
 
 def test_keys_are_img2datasets(tmp_path):
-    """Its key is the number shard x 10^digits + row, with as many digits as shard (5) and row need."""
+    """A key is the number shard x 10^digits + row, with as many digits as shard (5) and row need."""
     _write(tmp_path / "a.parquet", 3)
     storage = open_storage(str(tmp_path))
     for rows_per_shard, expected in ((10_000, "000120007"), (1, "00012"), (1001, "000120007"), (1000, "00012007")):

@@ -5,29 +5,19 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
-import google.auth
-import google.auth.credentials
-import google.auth.exceptions
 import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
-from dataprep.storage import gcs_client, gcs_ranges
+from dataprep.storage import gcs_client
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BODY
+from tests.support.storages import LARGE_BYTES, all_calls, publish
 
 FAULT_RATE = 0.1
-LARGE_BYTES = (17 << 20) + 3
 GO_ON = "run the same command again: it goes on where it stopped"
 
 
@@ -36,18 +26,6 @@ def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
     monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
     monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
-
-
-def publish(storage: GCSStorage, name: str, data: bytes, crc32c: str = "") -> None:
-    spool = storage.spool_path(name)
-    spool.write_bytes(data)
-    storage.publish(spool, name, crc32c or crc32c_of_bytes(data))
-
-
-def run_python(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own."""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60)
 
 
 # Faults
@@ -120,15 +98,6 @@ def test_faults_hide_no_conflict(gcs: GCSEmulator, storage: GCSStorage) -> None:
     assert storage.read("x") == b"theirs"
 
 
-def test_a_response_cut_in_the_middle_is_never_passed_on(gcs: GCSEmulator, storage: GCSStorage) -> None:
-    data = os.urandom(300_000)
-    storage.create("x", data)
-    gcs.set_faults(0.5, seed=5, kinds=[RESET_BODY])
-    for _ in range(20):
-        assert storage.read_range("x", 100_000, 110_000) == data[100_000:210_000]
-        assert storage.read("x") == data
-
-
 @pytest.mark.parametrize("kind", ["429", "503", "reset_before", RESET_BODY])
 def test_after_the_deadline_the_failure_is_told(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -162,86 +131,7 @@ def test_bytes_that_differ_from_their_checksum_are_refused(storage: GCSStorage, 
     assert storage.stat("x") is None
 
 
-def all_calls(storage: GCSStorage) -> list[Callable[[], Any]]:
-    """Every call that makes a request, on the object x that exists."""
-    return [
-        lambda: storage.stat("x"),
-        lambda: list(storage.list()),
-        lambda: storage.read("x"),
-        lambda: storage.read_range("x", 0, 1),
-        lambda: storage.open("x"),
-        lambda: storage.create("y", b"1"),
-        lambda: publish(storage, "y", b"1"),
-        lambda: publish(storage, "y", bytes(LARGE_BYTES)),
-        lambda: storage.delete("x"),
-        lambda: storage.delete_tree("folder"),
-    ]
-
-
 # Permissions
-
-
-@pytest.mark.parametrize(
-    ("call", "permission"),
-    [
-        (lambda storage: storage.stat("x"), "storage.objects.get"),
-        (lambda storage: storage.read("x"), "storage.objects.get"),
-        (lambda storage: storage.read_range("x", 0, 1), "storage.objects.get"),
-        (lambda storage: list(storage.list()), "storage.objects.list"),
-        (lambda storage: storage.create("x", b""), "storage.objects.create"),
-        (lambda storage: storage.delete("x"), "storage.objects.delete"),
-    ],
-)
-def test_a_missing_permission_is_named(
-    gcs: GCSEmulator, storage: GCSStorage, call: Callable[[GCSStorage], Any], permission: str
-) -> None:
-    gcs.set_faults(1, kinds=["403"])
-    wanted = rf"{storage.url}/?x?: permission {permission} is missing; grant it to the account in use, for example with"
-    with pytest.raises(AccessError, match=wanted):
-        call(storage)
-
-
-def test_invalid_credentials_say_how_to_get_others(gcs: GCSEmulator, storage: GCSStorage) -> None:
-    gcs.set_faults(1, kinds=["401"])
-    for call in all_calls(storage):
-        with pytest.raises(AccessError, match='no valid credentials; run "gcloud auth application-default login"'):
-            call()
-
-
-def test_a_missing_bucket_is_named(gcs: GCSEmulator) -> None:
-    storage = GCSStorage("gs://no-such-bucket/data")
-    for call in all_calls(storage)[:-2]:
-        with pytest.raises(AccessError, match="the bucket gs://no-such-bucket does not exist; create it, or check"):
-            call()
-
-
-def test_without_credentials_the_next_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    storage = GCSStorage("gs://some-bucket/data")
-    for call in all_calls(storage):
-        with pytest.raises(AccessError, match=r'gs://some-bucket/data.* no valid credentials; run "gcloud auth'):
-            call()
-
-
-class RefusedCredentials(google.auth.credentials.Credentials):
-    """Of an account whose key was withdrawn."""
-
-    def refresh(self, request: Any) -> None:
-        raise google.auth.exceptions.RefreshError("invalid_grant: account not found")
-
-
-def test_range_reads_use_the_credentials_of_google_auth_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(google.auth, "default", lambda scopes: (RefusedCredentials(), "project"))
-    gcs_client._credentials.cache_clear()
-    try:
-        storage = GCSStorage("gs://bucket-of-withdrawn-account/data")
-        with pytest.raises(AccessError, match=r"no valid credentials; .*invalid_grant: account not found"):
-            storage.read_range("x", 0, 1)
-    finally:
-        gcs_client._credentials.cache_clear()
 
 
 # URLs and names
@@ -302,120 +192,3 @@ def test_content_types_help_those_who_look_at_the_bucket(storage: GCSStorage) ->
 
 
 # Many at a time, and other processes
-
-
-def test_64_ranges_are_under_way_at_once(bucket_url: str) -> None:
-    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
-        own.create_bucket("dataprep-tests")
-        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
-        storage = GCSStorage(bucket_url)
-        data = os.urandom(64 * 110_000)
-        storage.create("x", data)
-        own.set_latency(1000)
-        with ThreadPoolExecutor(storage.reads_in_flight) as threads:
-            parts = threads.map(lambda at: storage.read_range("x", at, 110_000), range(0, len(data), 110_000))
-            assert b"".join(parts) == data
-        assert own.stats()["most_in_flight"] == storage.reads_in_flight == 64
-
-
-def test_a_slow_link_that_many_reads_share_is_no_lost_server(bucket_url: str) -> None:
-    """All of them together take three times as long as an unanswered read may."""
-    patient = gcs_client.Impatience(lost_s=0.8)
-    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
-        own.create_bucket("dataprep-tests")
-        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
-        data = os.urandom(64 * 50_000)
-        GCSStorage(bucket_url).create("x", data)
-        own.set_bandwidth(len(data) / 2.4)
-        storage = GCSStorage(bucket_url, patient)
-        with ThreadPoolExecutor(64) as threads:
-            parts = threads.map(lambda at: storage.read_range("x", at, 50_000), range(0, len(data), 50_000))
-            assert b"".join(parts) == data
-
-
-def test_library_calls_share_as_many_connections(gcs: GCSEmulator, storage: GCSStorage) -> None:
-    gcs.set_latency(20)
-    with ThreadPoolExecutor(64) as threads:
-        assert all(threads.map(lambda number: storage.create(f"{number:03d}", b"1"), range(256)))
-    gcs.set_latency(0)
-    assert len(list(storage.list())) == 256
-
-
-FORK = """
-import os, signal
-from dataprep.errors import StorageError
-from dataprep.storage import open_storage
-
-def fails(read, kind, text):
-    try:
-        read()
-    except kind as error:
-        return text in str(error)
-
-storage = open_storage(os.environ["URL"])
-storage.create("x", b"0123456789")
-assert storage.read_range("x", 2, 3) == b"234"
-if os.fork() == 0:
-    signal.alarm(20)
-    assert storage.read_range("x", 2, 3) == b"234"
-    assert storage.read("x") == b"0123456789"
-    assert fails(lambda: storage.read_range("x", 8, 5), StorageError, "ends at 10")
-    assert fails(lambda: storage.read_range("x", 99, 5), StorageError, "ends at 10")
-    assert fails(lambda: storage.read_range("y", 0, 1), FileNotFoundError, "/y")
-    os._exit(7)
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
-"""
-
-
-def test_a_forked_child_reads_on(bucket_url: str) -> None:
-    done = run_python(FORK, URL=bucket_url)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-SPOOL = """
-import os, signal
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from dataprep.storage import open_storage
-
-def spool():
-    path = open_storage("gs://bucket/data").spool_path("train/x.tar")
-    path.write_bytes(b"half")
-    return path
-
-if __name__ == "__main__":
-    print(spool())
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        print(pool.submit(spool).result())
-    if os.environ.get("DIE"):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_spool_files_go_when_their_process_ends(tmp_path: Path) -> None:
-    done = run_python(SPOOL, TMPDIR=str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
-    spools = [Path(line) for line in done.stdout.split()]
-    assert len({spool.parent for spool in spools}) == 2
-    assert all(spool.is_relative_to(tmp_path) for spool in spools)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_spool_files_of_killed_processes_are_removed_by_the_next_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = run_python(SPOOL, TMPDIR=str(tmp_path), DIE="1")
-    assert done.returncode == -signal.SIGKILL
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious/x").write_bytes(b"1")
-    (tmp_path / "dataprep-spool-link").symlink_to("precious")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    storage = GCSStorage("gs://bucket/data")
-    assert storage.remove_stale_spools() == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataprep-spool-link", "precious"]
-    assert (tmp_path / "precious/x").read_bytes() == b"1"
-
-
-def test_clients_are_made_once_a_process(gcs: GCSEmulator, storage: GCSStorage) -> None:
-    assert gcs_client.client() is gcs_client.client()
-    assert gcs_ranges._store(storage.bucket, gcs.url) is gcs_ranges._store(storage.bucket, gcs.url)

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from dataprep.checksums import crc32c_of, crc32c_text
 from dataprep.errors import ConflictError
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of, crc32c_text
 from dataprep.storage.gcs import UPLOAD_CHUNK_BYTES, GCSStorage
 
 LARGE = 2 * UPLOAD_CHUNK_BYTES + 12_345

@@ -19,7 +19,7 @@ def test_what_is_not_public_is_refused_by_its_name(address, name):
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_public_addresses_are_not(address):
+def test_public_addresses_are_not_refused(address):
     assert refusal(address) is None
 
 
@@ -60,7 +60,7 @@ def test_link_local_and_metadata_are_never_allowed(text):
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "ten", "10.0.0.0/33", ""])
-def test_a_network_is_one(text):
+def test_a_malformed_network_is_refused(text):
     with pytest.raises(UsageError, match=r"expected a network as 10\.1\.0\.0/16"):
         parse_networks([text])
 

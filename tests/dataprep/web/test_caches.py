@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.web.caches import Cache
-from dataprep.web.memory import Memory
 from dataprep.web.outcomes import Failed, Status
 
 
@@ -81,34 +80,5 @@ def test_the_weight_is_bounded_and_the_oldest_go_first(asked):
             held.setdefault(str(key), weight)
             while sum(held.values()) > 100:
                 held.pop(next(iter(held)))
-
-    asyncio.run(run())
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 100), max_size=40), st.sets(st.integers(0, 39)))
-def test_bytes_are_never_given_out_twice_and_all_come_back(wanted, cancelled):
-    used = 0
-
-    async def take(memory: Memory, num_bytes: int) -> None:
-        nonlocal used
-        await memory.take(num_bytes)
-        used += num_bytes
-        assert used <= 100
-        try:
-            await asyncio.sleep(0)
-        finally:
-            used -= num_bytes
-            memory.give(num_bytes)
-
-    async def run() -> None:
-        memory = Memory(100)
-        tasks = [asyncio.create_task(take(memory, num_bytes)) for num_bytes in wanted]
-        await asyncio.sleep(0)
-        for index in cancelled & set(range(len(tasks))):
-            tasks[index].cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results)
-        assert await asyncio.wait_for(memory.take(100), 10.0) is None
 
     asyncio.run(run())

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gzip
+import itertools
 import re
-import time
 from collections import Counter
+from urllib.parse import quote
 
 import pytest
 
@@ -66,6 +68,17 @@ def test_success_is_the_whole_image_and_where_it_was(web, fetch, kind):
     assert (outcome.http_code, outcome.reason) == (200, "")
 
 
+@pytest.mark.parametrize("redirects", [0, 1, 5])
+def test_exactly_as_many_redirects_are_followed_as_are_allowed(web, fetch, redirects):
+    chain = [web.url("/image/1")]
+    for hop in range(redirects + 1):
+        chain.append(web.url(f"/to/{hop}?{quote(chain[-1], safe='')}"))
+    allowed, beyond = fetch([chain[redirects], chain[redirects + 1]], redirects=redirects)
+    assert (allowed.status, allowed.final_url) == (Status.SUCCESS, chain[0])
+    assert (beyond.status, beyond.reason) == (Status.REDIRECT, f"more than {redirects} redirects")
+    assert web.asked[f"host.{DOMAIN}", "/image/1"] == 1  # nothing behind the last redirect is asked for
+
+
 def test_a_request_says_who_asks_and_nothing_else(web, fetch):
     fetch([web.url("/redirect/1"), web.url("/image/2")], agent="our-bot")
     for head in web.heads:
@@ -82,15 +95,29 @@ def test_no_proxy_is_taken_from_the_environment(web, fetch, monkeypatch):
     assert outcome.status is Status.SUCCESS
 
 
-def test_a_host_that_stalls_does_not_hold_the_others(web, fetch):
+def stalled_and_quick(web):
+    """Four hundred rows of a host that never answers, then fifty of another."""
     urls = [web.url(f"/stall/{row}", f"slow.{DOMAIN}") for row in range(400)]
-    urls += [web.url(f"/image/{row}", f"quick.{DOMAIN}") for row in range(50)]
-    began_s = time.monotonic()
-    outcomes = fetch(urls, in_flight=500, read_s=0.3, row_s=1.5, host_failures=1_000)
-    # row_s and one answer, with room for a busy machine; eight at a time they would take 15 s.
-    assert time.monotonic() - began_s < 7
+    return urls + [web.url(f"/image/{row}", f"quick.{DOMAIN}") for row in range(50)]
+
+
+def test_a_host_that_stalls_does_not_hold_the_others(web, limits):
+    async def first_fifty():
+        requests = itertools.starmap(Request, enumerate(stalled_and_quick(web)))
+        hours = dict.fromkeys(("read_s", "answer_s", "row_s"), 36_000.0)
+        async with contextlib.aclosing(fetch_many(requests, limits(in_flight=500, **hours))) as outcomes:
+            return [await anext(outcomes) for _ in range(50)]
+
+    first = asyncio.run(first_fifty())  # while the other host still holds its rows
+    assert sorted(outcome.key for outcome in first) == list(range(400, 450))
+    assert {outcome.status for outcome in first} == {Status.SUCCESS}
+
+
+def test_rows_that_wait_for_a_host_that_stalls_end_without_being_asked_for(web, fetch):
+    outcomes = fetch(stalled_and_quick(web), in_flight=500, read_s=0.3, row_s=1.5, host_failures=1_000)
     assert {outcome.status for outcome in outcomes[:400]} == {Status.TIMEOUT, Status.HOST_BUSY}
     assert {outcome.status for outcome in outcomes[400:]} == {Status.SUCCESS}
+    assert sum(web.asked[f"slow.{DOMAIN}", f"/stall/{row}"] for row in range(400)) < 400
 
 
 def test_a_host_without_answers_is_given_up(web, fetch):
@@ -172,17 +199,41 @@ def test_bodies_stay_within_the_memory_they_are_given(web, fetch):
     assert [outcome.status for outcome in outcomes] == [KINDS[kinds[row % 6]][1] for row in range(60)]
 
 
+@pytest.mark.parametrize("head", ["Transfer-Encoding: chunked", "Content-Length: 1048000", "Content-Encoding: gzip"])
+def test_slow_bodies_take_memory_only_for_what_has_come(web, limits, monkeypatch, head):
+    """However much they may be, or say they are: others are fetched beside them."""
+
+    async def trickle(exchange):
+        chunked = head.startswith("Transfer")
+        await exchange.raw(f"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n{head}\r\n\r\n".encode())
+        start = gzip.compress(picture())[:20] if "gzip" in head else picture()[:20]
+        await exchange.raw(b"14\r\n" + start + b"\r\n" if chunked else start)
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setitem(KINDS, "trickle", (trickle, Status.TIMEOUT))
+    # Memory for two bodies of the largest size, as many slow ones as may be in flight, and less time than they take.
+    tight = limits(body_bytes=1 << 20, memory_bytes=2 << 20, in_flight=40, read_s=60.0, answer_s=60.0, row_s=60.0)
+
+    async def run():
+        slow = [Request(row, web.url(f"/trickle/{row}", f"slow{row}.{DOMAIN}")) for row in range(24)]
+        quick = [Request(row, web.url(f"/image/{row}", f"quick.{DOMAIN}")) for row in range(24, 64)]
+        async with contextlib.aclosing(fetch_many([*slow, *quick], tight)) as outcomes, asyncio.timeout(30):
+            return [(await anext(outcomes)).status for _ in quick]
+
+    assert asyncio.run(run()) == [Status.SUCCESS] * 40
+
+
 def test_waiting_for_the_caller_is_no_hosts_fault(web, limits):
-    tight = limits(body_bytes=1 << 20, memory_bytes=1 << 20, answer_s=1.0)
+    tight = limits(body_bytes=len(picture("png")), memory_bytes=len(picture("png")), answer_s=1.0)
 
     async def slowly():
-        requests = [Request(row, web.url(f"/chunked/{row}")) for row in range(4)]  # each may be a megabyte
+        requests = [Request(row, web.url(f"/png/{row}")) for row in range(12)]
         async with contextlib.aclosing(fetch_many(requests, tight)) as outcomes:
             first = await anext(outcomes)
             await asyncio.sleep(2)
             return [first.status, *[outcome.status async for outcome in outcomes]]
 
-    assert asyncio.run(slowly()) == [Status.SUCCESS] * 4
+    assert asyncio.run(slowly()) == [Status.SUCCESS] * 12
 
 
 def test_no_answer_however_broken_is_more_than_one_rows_failure(web, fetch):

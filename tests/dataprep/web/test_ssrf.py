@@ -106,7 +106,7 @@ def host_of(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def test_the_trap_works(listener):
+def test_the_trap_notices_a_connection(listener):
     before = listener.reached
     _connected.clear()
     with socket.create_connection(("127.0.0.1", listener.port)) as connection:
@@ -118,19 +118,19 @@ def test_the_trap_works(listener):
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address(trap, address):
+def test_a_trapped_address_in_a_url_is_not_connected_to(trap, address):
     assert fetch(f"http://{host_of(address)}:{trap.port}/a.jpg").status is Status.REFUSED_ADDRESS
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_name_of_it(trap, address):
+def test_a_name_of_the_trap_is_not_connected_to(trap, address):
     outcome = fetch(f"http://name.test:{trap.port}/a.jpg", lambda name, before: [address])
     assert outcome.status is Status.REFUSED_ADDRESS
     assert "robots.txt: name.test: " in outcome.reason
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_name_of_it_among_public_ones(trap, address):
+def test_a_name_of_the_trap_among_public_addresses_is_not_connected_to(trap, address):
     public = "2606:4700::1111" if ":" in address else "93.184.216.34"
     for answers in ([address, public], [public, address]):
         outcome = fetch(f"https://name.test:{trap.port}/a.jpg", lambda name, before, answers=answers: answers)
@@ -138,7 +138,7 @@ def test_a_name_of_it_among_public_ones(trap, address):
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_redirect_to_it(trap, outside, address):
+def test_a_redirect_to_the_trap_is_not_followed(trap, outside, address):
     target = quote(f"http://{host_of(address)}:{trap.port}/a.jpg", safe="")
     outcome = fetch(outside.url(f"/to/?{target}", "site.test"), lambda name, before: [OUTSIDE])
     assert outcome.status is Status.REFUSED_ADDRESS
@@ -146,7 +146,7 @@ def test_a_redirect_to_it(trap, outside, address):
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_a_redirect_to_a_name_of_it(trap, outside, address):
+def test_a_redirect_to_a_name_of_the_trap_is_not_followed(trap, outside, address):
     target = quote(f"//name.test:{trap.port}/a.jpg", safe="")
     answers = {"site.test": [OUTSIDE], "name.test": [address]}
     outcome = fetch(outside.url(f"/to/?{target}", "site.test"), lambda name, before: answers[name])
@@ -160,7 +160,7 @@ def test_a_host_written_so_that_it_looks_like_another(trap, scheme, host):
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_redirect_to_such_a_host(trap, outside, host):
+def test_a_redirect_to_a_host_written_to_look_like_another_is_not_followed(trap, outside, host):
     target = quote(f"http://{host}:{trap.port}/a.jpg", safe="")
     outcome = fetch(
         outside.url(f"/to/?{target}", "site.test"), lambda name, before: [OUTSIDE] if name == "site.test" else []
@@ -171,7 +171,7 @@ def test_a_redirect_to_such_a_host(trap, outside, host):
 @pytest.mark.parametrize(
     "scheme", ["ftp", "file", "gopher", "dict", "ldap", "ws", "wss", "tftp", "sftp", "jar", "unix"]
 )
-def test_another_scheme_there_and_by_redirect(trap, outside, scheme):
+def test_other_schemes_are_refused_in_a_url_and_by_redirect(trap, outside, scheme):
     url = f"{scheme}://127.0.0.1:{trap.port}/a.jpg"
     assert fetch(url).status in REFUSALS
     outcome = fetch(outside.url(f"/to/?{quote(url, safe='')}", "site.test"), lambda name, before: [OUTSIDE])
@@ -179,7 +179,7 @@ def test_another_scheme_there_and_by_redirect(trap, outside, scheme):
 
 
 @pytest.mark.parametrize("text", BAD, ids=[repr(text)[:40] for text in BAD])
-def test_what_is_no_url_by_redirect(trap, outside, text):
+def test_a_redirect_to_no_url_is_refused(trap, outside, text):
     """Relative to its site a text may be a path there; elsewhere it leads nowhere."""
     answers = {"site.test": [OUTSIDE]}
     target = quote(text, safe="", errors="surrogatepass")
@@ -205,7 +205,7 @@ def test_a_name_that_is_another_address_later_is_checked_again(trap, outside):
     assert fetch(url, lambda name, before: ["127.0.0.1"]).status is Status.REFUSED_ADDRESS
 
 
-def test_a_robots_txt_that_leads_there(trap, outside):
+def test_a_robots_txt_that_redirects_to_the_trap_is_not_followed(trap, outside):
     """A site's first answer is a redirect of robots.txt itself."""
     outside.robots_location = f"http://127.0.0.1:{trap.port}/robots.txt"
     outcome = fetch(outside.url("/image/1", "site.test"), lambda name, before: [OUTSIDE])
@@ -213,7 +213,7 @@ def test_a_robots_txt_that_leads_there(trap, outside):
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_socket_is_made_for_it_whatever_led_there(trap, address):
+def test_no_socket_is_made_for_the_trap_whatever_led_to_it(trap, address):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with pytest.raises(PermissionError, match="is"):
         checked_socket((family, socket.SOCK_STREAM, 0, "", (address, trap.port)), ())

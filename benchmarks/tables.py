@@ -1,0 +1,103 @@
+"""The tables of README.md, from what the benchmarks wrote with --json: python benchmarks/tables.py
+
+Every ratio is of two rates of one file, and one below its target is marked as short. After a new run, write it to
+results/ with --json and put what this prints into README.md; a test holds that they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def build_table(document: dict[str, Any]) -> list[str]:
+    """Each contender's images/s and ratio, by check and number of workers."""
+    sections = {(row["check"], row["workers"]): None for row in document["rows"]}
+    cells: dict[str, dict[tuple[str, int], str]] = {}
+    for row in document["rows"]:
+        name = re.sub(r"(spread) over \d+ processes|(plain loops), \d+ process(?:es)?", r"\1\2", row["name"])
+        cells.setdefault(name, {})[row["check"], row["workers"]] = _rate_and_ratio(row, document["rows"])
+    header = ["`build.py`", *(f"{check}, {count} worker{'s' * (count > 1)}" for check, count in sections)]
+    return _table(header, ([name, *(found.get(section, "") for section in sections)] for name, found in cells.items()))
+
+
+def _rate_and_ratio(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    rates = {
+        other["name"]: other["result"]["images_per_s"]
+        for other in rows
+        if (other["check"], other["workers"]) == (row["check"], row["workers"])
+    }
+    rate, group = rates[row["name"]], row["name"][:3]
+    ours = {name: found for name, found in rates.items() if name.startswith("dataprep ")}
+    if group == "(a)":
+        return f"{rate:,.0f}"
+    if row["name"] in ours:
+        ratio = rate / next(found for name, found in rates.items() if name.startswith("(a)"))
+    else:
+        like = {"(b)": ["dataprep webdataset"], "(c)": ["dataprep tfrecord"]}.get(group, list(ours))
+        ratio = min(ours[name] for name in like) / rate
+    target = row["target"]
+    short = f", short of {target:g}" if target is not None and ratio < target else ""
+    return f"{rate:,.0f} ({ratio:.2f}{short})"
+
+
+def laion_table(document: dict[str, Any]) -> list[str]:
+    """Every column of laion.py that does not need explaining, and the ratio after the start."""
+    rows = document["rows"]
+    lines = []
+    for row in rows:
+        ratio = rows[0]["after_start_images_per_s"] / row["after_start_images_per_s"]
+        lines.append(
+            [
+                row["name"],
+                f"{row['images_per_s']:.0f}",
+                f"{row['cpu_ms_per_image']:.2f}",
+                f"{row['server_cpu_ms_per_image']:.2f}",
+                f"{row['sum_mb']:.0f}",
+                f"{row['start_s']:.1f}",
+                f"{row['after_start_images_per_s']:.0f}",
+                f"{ratio:.2f}" if row is not rows[0] else "",
+            ]
+        )
+    columns = ["", "images/s", "CPU ms/image", "server", "sum MB", "start s", "images/s after the start", "ratio"]
+    return _table(columns, lines)
+
+
+def loaders_table(document: dict[str, Any]) -> list[str]:
+    """Each loader's images/s and CPU milliseconds an image, by image size."""
+    sizes = list(dict.fromkeys(row["image_size"] for row in document["rows"]))
+    cells: dict[str, dict[int, list[str]]] = {}
+    for row in document["rows"]:
+        found = row["result"]
+        name = row["name"] + (f", {row['interpolation']}" if row["interpolation"] else "")
+        shown = [f"{found['images_per_s']:,.0f}", f"{found['cpu_ms_per_image']:.2f}"]
+        cells.setdefault(name, {})[row["image_size"]] = shown
+    header = ["`loaders.py`", *(column for size in sizes for column in (str(size), "CPU"))]
+    lines = ([name, *(cell for size in sizes for cell in by.get(size, ["", ""]))] for name, by in cells.items())
+    return _table(header, lines)
+
+
+TABLES = {"build": build_table, "laion": laion_table, "loaders": loaders_table}
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """What a benchmark wrote with --json."""
+    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return document
+
+
+def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
+    def joined(cells: list[str]) -> str:
+        return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+    return [joined(header), "|" + "---|" * len(header), *map(joined, lines)]
+
+
+if __name__ == "__main__":
+    for name, table in TABLES.items():
+        print(*table(recorded(name)), "", sep="\n")

@@ -1,0 +1,52 @@
+"""Building a dataset: from the references to its originals to whole shards, an index and a manifest.
+
+    originals ─▶ references ─▶ plan ─▶ shards + receipts ─▶ index ─▶ manifest
+
+**Same bytes.** A shard's bytes depend on the originals, the options, the seed and the versions of the codecs, and on
+nothing else: not on workers, engine, retries, interruptions, clock, host, nor on disk or bucket. Four rules make it so:
+
+- The order is a stable argsort of raw Philox words (`dataprep/dataset/randomness.py`).
+- Shards are cut at equal shares of the source bytes, so the plan can be made before any image is read.
+- Tar headers, TFRecord examples and JSON are written by our own few lines, which contain nothing variable.
+- A rejected image makes its shard shorter; it never moves a sample from one shard to another.
+
+**The plan.** `_build/plan.json` holds the options that change bytes, the codec versions, the sources (relative names,
+sizes, and a hash of what was found in them), the class list, the shape of every split, a hash over all of it, and an id
+of this build. It is created before the first shard and owns the place from then on (docs/decisions/0006). A rerun with
+another plan is refused and told what differs. All other state of the build is in `_build/<plan hash>/<id>/`:
+`plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
+originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive has another size.
+
+**Whole or nothing.** Every step gives the same bytes whoever takes it, and nothing existing is replaced:
+
+1. A shard is written to a spool file: in `tmp/` of the build's folder on disk, locked by its writer; for a bucket in
+   the machine's temporary folder, and uploaded while it is written (docs/decisions/0003).
+2. It is published under its name (`dataprep/storage`). A name that is taken by the same size and CRC32C is success;
+   anything else is a ConflictError that names both.
+3. Its receipt is published, with its index rows. From then on the shard is done.
+4. When all receipts exist, the index, the format's metadata, the renames of an image folder, and last `dataset.json`
+   are published. Then `_build/` is removed; if that is interrupted, the dataset is whole already and any rerun does it.
+
+So a rerun after a crash does only what is missing, two builds at once make one dataset, and whoever meets an error
+first looks whether a manifest of its own plan exists by now. At most one shard a worker is built twice.
+
+**Two kinds of datasets.** For originals that can be read again the steps are those above. A table of URLs is
+downloaded, and the web answers differently each time: there the create-only receipt decides which attempt counts
+(`dataprep/fetched`).
+
+**Engines.** All of them run the same code for a shard, `build_shard(job, index)`. The local pool (`pool.py`) hands out
+tasks as workers become idle, replaces a dead worker and tries its shard again, sets aside a shard that kills three
+workers, repeats temporary errors with backoff, and ends its workers when the parent dies. In a worker one thread reads
+and decodes, a second digests and writes, a third syncs (`writeback.py`), and a fourth publishes the shard while the
+first already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts what it gets done
+in memory that its parent sees (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and
+killed after `--stall-minutes`, so only a standstill is limited, not the time for a shard.
+
+**Images** are judged by their content (`images.py`). A JPEG that decodes keeps its bytes. PNG, GIF, BMP, WebP, CMYK and
+YCCK become RGB JPEG. Truncated, undecodable, empty and huge images are rejected. Pixels are compared with the limit
+before anything is decoded, and scans of a progressive JPEG with theirs.
+
+**Start-up counts**: 4,000 images take a few seconds. So NumPy, pyarrow and rich are imported in the functions that use
+them, and Arrow columns come from `dataprep/dataset/columns.py`, because `pyarrow.array` imports pandas if it is
+installed.
+"""

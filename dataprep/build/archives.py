@@ -1,0 +1,263 @@
+"""The recipe of datasets whose originals are images: in archives, or in folders.
+
+originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards ─▶ index, metadata, manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dataprep.build.claim import Claim
+from dataprep.build.enumerations import enumeration_file, load_enumeration, store_enumeration
+from dataprep.build.finished import metadata_of, planned_metadata
+from dataprep.build.image_folder import image_names, images_to_place, link_names
+from dataprep.build.job import BuildJob
+from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
+from dataprep.build.open_build import OpenBuild
+from dataprep.build.plan import (
+    BuildOptions,
+    Plan,
+    PlannedSplit,
+    enumeration_sha256,
+    order_split,
+    physical_key,
+)
+from dataprep.build.recipe import Planned
+from dataprep.build.references import read_references, references_of, refs_table, store_references
+from dataprep.build.request import BuildRequest, Progress
+from dataprep.build.shard import ShardBuilder, shard_builder
+from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
+from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
+from dataprep.dataset.records import Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
+from dataprep.formats import FORMATS
+from dataprep.host.versions import codec_versions
+from dataprep.messages import quoted
+from dataprep.sources import BUILT, Dataset, sized_dataset
+from dataprep.storage import Storage, open_originals, open_storage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
+
+
+class ArchiveRecipe:
+    """Builds what archives and folders hold; implements `dataprep.build.recipe.Recipe`."""
+
+    shuffled = True
+    output_may_lie_in_source = False
+    joins_unnamed_builds = True
+    worker_modules = ("dataprep.cli", "dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
+    shard_check = "dataprep.verify.shard:check_archive_shard"
+
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+        """List the originals of every split, and cut its permutation into shards."""
+        plan, tables = self.plan_references(request, progress, keep=keep)
+        return Planned(plan, partial(store_references, tables))
+
+    def plan_references(
+        self, request: BuildRequest, progress: Progress, *, keep: bool
+    ) -> tuple[Plan, Iterator[pa.Table]]:
+        """Return the plan, and the references of each of its shards."""
+        options = request.options
+        enumerate_split = _Enumerator(
+            dataset=sized_dataset(options.dataset, options.fake_images),
+            source=open_originals(request.source_url),
+            keep_in=open_storage(request.output_url) if keep else None,
+            options=options,
+            progress=progress,
+        )
+        ordered = []
+        classes: tuple[str, ...] | None = None
+        for name in options.splits:
+            progress.enumerating(name)
+            enumeration = enumerate_split(name, classes)
+            classes = enumeration.classes
+            ordered.append(_ordered(enumerate_split.dataset, name, enumeration, options))
+        splits = tuple(found.planned for found in ordered)
+        plan = Plan(options=options, codecs=codec_versions(), classes=classes or (), splits=splits)
+        return plan, (table for split in ordered for table in split.tables())
+
+    def job(self, request: BuildRequest, root: str) -> BuildJob:
+        """Return what a worker needs besides a shard's index."""
+        return BuildJob(request.output_url, request.source_url, root, recipe="archives")
+
+    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
+        """Build one shard, or find its receipt."""
+        return ShardBuilder(job).begin(index).result()
+
+    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
+        """Build one shard, and return while it is being published."""
+        return shard_builder(job).begin(index)
+
+    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+        """Write index and metadata, place single images, and return the manifest."""
+        storage, plan = build.storage, build.plan
+        images = images_to_place(build)
+        splits: list[SplitManifest] = []
+        first_index = 0
+        for split in plan.splits:
+            splits.append(merge_split(build, split, first_index, check=partial(_check_kept, build), seen=images.expect))
+            first_index += len(split.shard_samples)
+        refuse_rejections(storage, plan, request.max_reject_ratio, splits)
+        dataset = sized_dataset(plan.options.dataset, plan.options.fake_images)
+        files = metadata_of(plan.options.format, dataset, plan.classes, splits)
+        for name, data in files.items():
+            storage.create(name, data)
+        images.place()
+        return build_manifest(plan, dataset, splits, [bytes_entry(name, data) for name, data in files.items()])
+
+    def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
+        """Return what a build asks of its output."""
+        return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+
+    def source_traffic(self, plan: Plan) -> Traffic:
+        """Return what a build asks of its originals."""
+        return archives_traffic(plan)
+
+    def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
+        """Yield the format's metadata files, and those of every shard."""
+        plan = claim.plan
+        yield from planned_metadata(plan)
+        shard_format = FORMATS[plan.options.format]
+        first_index = 0
+        for split in plan.splits:
+            shards = len(split.shard_samples)
+            if shard_format.one_file_per_image:
+                tables = read_references(storage, claim, range(first_index, first_index + shards))
+                yield from _planned_images(plan, split, tables)
+            else:
+                name = plan.options.dataset
+                yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
+            first_index += shards
+
+    def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
+        """Return the name that the format gives."""
+        return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
+
+    def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
+        """Return nothing: a shard says all of itself."""
+        return frozenset()
+
+    def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
+        """Return what the format writes for the counts of the manifest."""
+        dataset = replace(BUILT[manifest.name], licence=manifest.licence)
+        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits)
+
+    def shape_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield the entries of sources that are none of an archive or folder."""
+        yield from source_faults(manifest, _SOURCE_FIELDS)
+
+    def layout_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield nothing: `verify` compares the metadata files themselves."""
+        return iter(())
+
+    def option_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield the options about images that contradict the manifest."""
+        images = manifest.options.get("images")
+        pairs = {
+            "allow_partial": (manifest.options.get("allow_partial"), manifest.partial),
+            "images.check": (images.get("check") if isinstance(images, dict) else None, manifest.checked),
+        }
+        for name, (option, fact) in pairs.items():
+            if option != fact:
+                yield f"options.{name} is {quoted(option)}, elsewhere it says {quoted(fact)}"
+        if manifest.options.get("repeat") not in ("virtual", "physical"):
+            yield f"options.repeat is {quoted(manifest.options.get('repeat'))}, expected virtual or physical"
+        if manifest.checked not in ("decode", "header", "none"):
+            yield f"checked {quoted(manifest.checked)}, expected decode, header or none"
+
+
+ARCHIVES = ArchiveRecipe()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Enumerator:
+    """Lists the originals of a build's splits, or finds what an earlier run has listed."""
+
+    dataset: Dataset
+    source: Storage
+    keep_in: Storage | None
+    """Where enumerations are stored; a dry run stores none."""
+    options: BuildOptions
+    progress: Progress
+
+    def __call__(self, split: str, classes: tuple[str, ...] | None) -> Enumeration:
+        """Return the enumeration of a split; `classes` where another split's has them already."""
+        allow_partial = self.options.allow_partial
+        name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
+        kept = None if self.keep_in is None else load_enumeration(self.keep_in, self.source, name)
+        if kept is not None:
+            return kept
+        enumeration = self.dataset.enumerate(
+            self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
+        )
+        # A finished dataset is compared with the plan, or overwritten, so nothing may be left next to it.
+        if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None:
+            store_enumeration(self.keep_in, name, enumeration)
+        return enumeration
+
+
+@dataclass(frozen=True, slots=True)
+class _OrderedSplit:
+    """The references of a split, and in which order the shards have them."""
+
+    planned: PlannedSplit
+    refs: list[SampleRef]
+    order: list[NDArray[np.int64]]
+    """For each shard, positions in `refs`."""
+    written: int
+    """Passes that are written out."""
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the references of each shard."""
+        shards_a_pass = len(self.order) // self.written
+        for index, positions in enumerate(self.order):
+            chosen = [self.refs[position] for position in positions.tolist()]
+            if self.written > 1:
+                chosen = [replace(ref, key=physical_key(ref.key, index // shards_a_pass)) for ref in chosen]
+            yield refs_table(chosen)
+
+
+def _ordered(dataset: Dataset, name: str, found: Enumeration, options: BuildOptions) -> _OrderedSplit:
+    import numpy as np
+
+    num_bytes = np.fromiter((ref.num_bytes for ref in found.refs), np.int64, len(found.refs))
+    stored = dataset.repeats(name) if options.repeat == "physical" else 1
+    written = FORMATS[options.format].passes_written(stored)
+    order = order_split(num_bytes, options, name, written)
+    planned = PlannedSplit(
+        name=name,
+        shard_samples=tuple(len(positions) for positions in order),
+        repeat_count=dataset.repeats(name),
+        repeat_stored=stored,
+        sources=tuple({"name": file.name, "bytes": file.num_bytes} for file in found.sources),
+        enumeration_sha256=enumeration_sha256(found.refs),
+        source_bytes=int(num_bytes.sum()),
+    )
+    return _OrderedSplit(planned, found.refs, order, written)
+
+
+def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+    """Count the samples of a receipt; whether those that are not rejected are the planned ones, in their order."""
+    rejected = {event.key for event in receipt.events if event.kind == "rejected"}
+    keys = references_of(build, index).column("key").to_pylist()
+    same = [key for key in keys if key not in rejected] == rows.column("key").to_pylist()
+    return rows.num_rows + len(rejected), same
+
+
+def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table]) -> Iterator[str]:
+    folders: set[str] = set()
+    for table in tables:
+        keys, labels = (table.column(name).to_pylist() for name in ("key", "label"))
+        for name in image_names(plan, split, keys, labels):
+            folders.add(name.split("/")[1])
+            yield name
+    if split.repeat_stored > 1:
+        yield from link_names(folders, split.name, split.repeat_count)

@@ -1,0 +1,222 @@
+"""The claim of a build on its place, and the files in `<dataset>/_build/` while it runs.
+
+    plan.json                        create-only; the plan that owns the place, its hash, and the id of this build
+    <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
+    <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
+    <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
+    <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
+    source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
+    overwriting                      the names that --overwrite removes; while it exists no build begins here
+    overwritten                      the removal is done; files that are left are not ours, and a build may begin
+
+An id is never used again. So nothing that a late worker does, after `--overwrite` has taken its build's folder away,
+can become a part of the next build, not even of one with the same plan
+(docs/decisions/0006-one-plan-holds-the-place.md).
+
+While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from dataprep.build.plan import Plan, plan_from_document
+from dataprep.build.recipe import Planned, recipe_of
+from dataprep.dataset.differences import differences
+from dataprep.dataset.documents import convert, decode
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
+from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError
+from dataprep.storage import Storage
+from dataprep.storage.checksums import crc32c_of, crc32c_text
+
+_EDITED = "it was edited or written by another version: start over with --overwrite"
+_PLAN_BEGUN_BEFORE = "a build with this plan was begun there by dataprep 0.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A build that holds its place."""
+
+    plan: Plan = field(compare=False)
+    root: str
+    """Folder of all that is its own: `_build/<plan hash>/<id>`; just `_build` where dataprep 0.1.0 began it."""
+    pointer: bytes
+    """Content of `plan.json`."""
+
+    @property
+    def pointer_crc32c(self) -> str:
+        """CRC32C of `plan.json` while this build holds the place."""
+        return crc32c_text(crc32c_of(self.pointer))
+
+    @property
+    def begun_before_claims(self) -> bool:
+        """Whether dataprep 0.1.0 began it, whose folder has no name of its own."""
+        return self.root == BUILD
+
+
+class OvertakenError(ConflictError):
+    """The place is another build's by now."""
+
+
+def claim_place(storage: Storage, planned: Planned) -> Claim:
+    """Make a plan the owner of the place, or join the build of it that is running.
+
+    Raises:
+        UsageError: Another build is running there; the error says what differs.
+    """
+    found = read_claim(storage)
+    if found is not None:
+        _refuse_unlike(storage, planned.plan, found)
+    if found is None or found.begun_before_claims:
+        found = _begin(storage, planned, found)
+        _refuse_unlike(storage, planned.plan, found)
+    return found
+
+
+def goes_on(plan: Plan, claim: Claim) -> bool:
+    """Say whether the build of a claim can continue with the same plan; some builds of dataprep 0.1.0 cannot."""
+    return not claim.begun_before_claims or recipe_of(plan.options.dataset).joins_unnamed_builds
+
+
+def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
+    plan, build_id = planned.plan, uuid.uuid4().hex
+    document = json.dumps(plan.document() | {"build": build_id}, indent=1, sort_keys=True).encode() + b"\n"
+    claim = Claim(plan, f"{BUILD}/{plan.plan_hash}/{build_id}", document)
+    planned.store(storage, claim.root)  # before plan.json: whoever finds that finds these, too
+    with storage.alone():
+        won = _put_pointer(storage, claim, before)
+        # Checked last: an --overwrite that begins later looks for plan.json after it has written its mark.
+        overwriting = storage.stat(OVERWRITING) is not None
+        if overwriting and won:
+            _delete_if(storage, PLAN_JSON, claim.pointer)
+    if won and not overwriting:
+        return claim
+    storage.delete_tree(claim.root)
+    theirs = read_claim(storage)
+    if overwriting or theirs is None:
+        raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run it with --overwrite")
+    return theirs
+
+
+def withdraw(storage: Storage, claim: Claim) -> None:
+    """Give up a place that was claimed in vain."""
+    with storage.alone():
+        _delete_if(storage, PLAN_JSON, claim.pointer)
+    storage.delete_tree(claim.root)
+
+
+def _put_pointer(storage: Storage, claim: Claim, before: Claim | None) -> bool:
+    """Put `plan.json`; return whether the claim holds the place. A build with the same plan that dataprep 0.1.0 began
+    goes on as this one."""
+    if before is not None:
+        return storage.replace(PLAN_JSON, claim.pointer, before.pointer)
+    try:
+        storage.create(PLAN_JSON, claim.pointer)
+    except ConflictError:
+        return False
+    return True
+
+
+def _refuse_unlike(storage: Storage, plan: Plan, found: Claim) -> None:
+    refuse_other_plan(storage, plan, found.plan)
+    if not goes_on(plan, found):
+        raise UsageError(
+            f"{storage.url}: {_PLAN_BEGUN_BEFORE}, and what was fetched can be finished by that version only; do so, "
+            "choose another --output, or start over with --overwrite"
+        )
+
+
+def _delete_if(storage: Storage, name: str, data: bytes) -> None:
+    """Remove a small object if it holds exactly this."""
+    info = storage.stat(name)
+    with suppress(FileNotFoundError):
+        if info is not None and storage.read(name) == data:
+            storage.delete_exactly(info)
+
+
+def read_claim(storage: Storage) -> Claim | None:
+    """Return the build that holds the place, or None."""
+    try:
+        data = storage.read(PLAN_JSON)
+    except FileNotFoundError:
+        return None
+    where = storage.url_of(PLAN_JSON)
+    document = decode(data, dict[str, Any], where=where, advice=_EDITED)
+    pointer = convert(document, _Pointer, where=where, advice=_EDITED)
+    try:
+        plan = plan_from_document(document, where=where, advice=_EDITED)
+    except UsageError as error:
+        raise FormatError(f"{where}: {error}; {_EDITED}") from error
+    if plan.plan_hash != pointer.plan_hash:
+        raise FormatError(f"{where}: its hash does not match its content; {_EDITED}")
+    return Claim(plan, BUILD if pointer.build is None else f"{BUILD}/{plan.plan_hash}/{pointer.build}", data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """The part of `plan.json` that names the build, besides its plan."""
+
+    plan_hash: str
+    build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")] | None = None
+    """A name of a folder, which leads nowhere else."""
+
+
+def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
+    """Raise UsageError, naming what differs, unless both plans are the same."""
+    if ours.plan_hash == theirs.plan_hash:
+        return
+    what = "; ".join(differences(ours.document(), theirs.document())[:6])
+    raise UsageError(
+        f"{storage.url}: a build with another plan is under way there: {what}. "
+        "Finish it with its own options, choose another --output, or start over with --overwrite"
+    )
+
+
+def refuse_overtaken(storage: Storage, claim: Claim) -> None:
+    """Raise OvertakenError where the place is another build's by now."""
+    if not _holds(storage, claim):
+        raise OvertakenError(_overtaken(storage, claim))
+
+
+def _holds(storage: Storage, claim: Claim) -> bool:
+    """Say whether plan.json still belongs to this claim; in a bucket this is known without reading it."""
+    if not storage.is_local:
+        info = storage.stat(PLAN_JSON)
+        return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
+    try:
+        return storage.read(PLAN_JSON) == claim.pointer
+    except FileNotFoundError:
+        return False
+
+
+def _overtaken(storage: Storage, claim: Claim) -> str:
+    ours = claim.plan.plan_hash[:12]
+    try:
+        found = read_claim(storage)
+    except DataprepError:
+        found = None
+    if found is None:
+        whose = "it was removed, or another run has finished it"
+    elif found.plan.plan_hash == claim.plan.plan_hash:
+        whose = "another run has begun anew with the same plan"
+    else:
+        whose = f"plan {found.plan.plan_hash[:12]} holds the place"
+    return (
+        f"{storage.url}: the build of plan {ours} was overtaken: {whose}; this run ends here. "
+        "To have this one after all, choose another --output or run it with --overwrite"
+    )
+
+
+def removed_names(storage: Storage) -> frozenset[str]:
+    """Return the names that `--overwrite` has removed here since a dataset was whole; none on disk, where no removed
+    file can come again."""
+    try:
+        return frozenset(json.loads(storage.read(OVERWRITTEN)))
+    except FileNotFoundError:
+        return frozenset()

@@ -1,0 +1,175 @@
+"""One build from end to end: plan, run an engine, assemble. Resumable at any point.
+
+    manifest there with our plan's hash?  -> done
+    originals -> plan (create-only) -> engine: shards, receipts -> index -> metadata -> manifest
+
+Every step is create-only and gives the same bytes whoever takes it, so a second build at the same place, or a rerun
+after any crash, joins in instead of doing harm.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dataprep.build.claim import Claim, OvertakenError, claim_place, goes_on, refuse_overtaken, withdraw
+from dataprep.build.job import Engine
+from dataprep.build.open_build import OpenBuild, open_build
+from dataprep.build.overwrite import Existing, leftovers, look, make_way, tidy_up
+from dataprep.build.plan import Plan
+from dataprep.build.receipts import finished_shards
+from dataprep.build.recipe import Planned, recipe_of
+from dataprep.build.request import BuildRequest, Progress
+from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
+from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
+from dataprep.dataset.records import Manifest
+from dataprep.errors import DataprepError, UsageError
+from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A whole dataset, and what this run did for it."""
+
+    manifest: Manifest
+    shards_built: int
+    """Shards that this run built; the others were done already."""
+
+
+def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+    """Find out what the originals hold, and plan the shards, by the recipe of the dataset.
+
+    Args:
+        request: What to build.
+        progress: Told of what is read.
+        keep: Store what was found under `_build/`, and use what an earlier run stored. A dry run does neither.
+    """
+    return recipe_of(request.options.dataset).plan(request, progress, keep=keep)
+
+
+def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
+    """Build a dataset, or what is missing of it.
+
+    Raises:
+        DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
+        OvertakenError: Another build holds the place by now; nothing of this one was left there.
+    """
+    storage = open_storage(request.output_url)
+    refuse_nested(storage, request)
+    _refuse_foreign(storage, overwrite=request.overwrite)
+    found = look(storage) if request.overwrite else None
+    storage.remove_stale_spools()
+    planned = prepare(request, progress, keep=True)
+    plan = planned.plan
+    if found is not None and not found.is_empty and not _is_of(found, plan):
+        make_way(storage, found)
+    manifest = _finished(storage, plan)
+    claim, built = None, 0
+    if manifest is None:
+        try:
+            claim = claim_place(storage, planned)
+            built, manifest = _build(storage, claim, request, engine, progress)
+        except (DataprepError, OSError) as error:
+            # Another build may have finished, and cleaned up, under our feet.
+            if claim is not None and isinstance(error, OvertakenError):
+                storage.delete_tree(claim.root)
+            manifest = _finished(storage, plan)
+            if manifest is None:
+                if claim is not None and isinstance(error, FileNotFoundError):
+                    refuse_overtaken(storage, claim)  # whoever overwrote this build removed the file
+                raise
+    tidy_up(storage, claim, plan.plan_hash)
+    return BuildResult(manifest, built)
+
+
+def _is_of(found: Existing, plan: Plan) -> bool:
+    """Say whether there is nothing but an unfinished build of this plan, which continues."""
+    claim = found.claim
+    if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
+        return False
+    return goes_on(plan, claim)
+
+
+def _build(
+    storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress
+) -> tuple[int, Manifest]:
+    """Build what is missing; return how many shards this run built, and the manifest."""
+    try:
+        # Another build may have finished between the look for a manifest and the claim.
+        manifest = _finished(storage, claim.plan)
+    except UsageError:
+        withdraw(storage, claim)
+        raise
+    if manifest is not None:
+        return 0, manifest
+    build = open_build(storage.url, claim.root)
+    build.storage.remove_stale_spools()
+    built = _build_missing(build, request, engine, progress)
+    return built, _assemble(build, request, progress)
+
+
+def _finished(storage: Storage, plan: Plan) -> Manifest | None:
+    """Return the manifest of this very plan, or None. Raises UsageError where another dataset is there."""
+    manifest = read_manifest(storage)
+    if manifest is None or manifest.plan_hash == plan.plan_hash:
+        return manifest
+    raise UsageError(
+        f"{storage.url}: another dataset stands there ({manifest.name}, {manifest.format}, plan "
+        f"{manifest.plan_hash[:12]}, asked for {plan.plan_hash[:12]}); choose another --output or --overwrite it"
+    )
+
+
+def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, progress: Progress) -> int:
+    plan = build.plan
+    done = finished_shards(build.storage, build.root)
+    progress.planned(plan, done)
+    missing = [index for index in range(plan.num_shards) if index not in done]
+    job = recipe_of(plan.options.dataset).job(request, build.root)
+    if missing:
+        for receipt in engine(job, missing):
+            progress.shard_done(receipt)
+    return len(missing)
+
+
+def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> Manifest:
+    """Write index, metadata, manifest: in this order, each create-only, and none where the place is another build's."""
+    progress.assembling()
+    build.check()
+    manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
+    build.check()
+    build.storage.create(MANIFEST, manifest_bytes(manifest))
+    return manifest
+
+
+def refuse_nested(storage: Storage, request: BuildRequest) -> None:
+    """Raise UsageError where originals and dataset lie inside one another: one would be taken for the other."""
+    source = open_originals(request.source_url)
+    if source.is_local != storage.is_local:
+        return
+    ours, theirs = f"{storage.url}/", f"{source.url}/"
+    if ours == theirs:
+        raise UsageError(f"{storage.url}: --source and --output are the same; choose another --output")
+    inside = ours.startswith(theirs) and not recipe_of(request.options.dataset).output_may_lie_in_source
+    if theirs.startswith(ours) or inside:
+        raise UsageError(
+            f"{storage.url}: --source {source.url} and --output lie inside one another; choose another --output"
+        )
+
+
+def _refuse_foreign(storage: Storage, *, overwrite: bool) -> None:
+    """Raise UsageError where files are in the place that are not ours: a dataset is never mixed into them."""
+    overwriting, manifest, *ours = _marks(storage)
+    if overwriting is not None and manifest is None and not overwrite:
+        raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
+    if any((overwriting, manifest, *ours)):
+        return
+    foreign = next(leftovers(storage), None)
+    if foreign is not None and not any(_marks(storage)):  # another build may have begun between
+        raise UsageError(
+            f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+        )
+
+
+def _marks(storage: Storage) -> list[ObjectInfo | None]:
+    with ThreadPoolExecutor(4) as threads:  # over a network side by side
+        return list(threads.map(storage.stat, (OVERWRITING, MANIFEST, PLAN_JSON, OVERWRITTEN)))

@@ -1,0 +1,64 @@
+"""Enumerations of originals, kept under `_build/` so that no rerun walks the archives again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict
+
+import msgspec
+
+from dataprep.build.references import refs_from_table, refs_schema, refs_table
+from dataprep.dataset.paths import BUILD
+from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.errors import StorageError
+from dataprep.sources.base import Dataset
+from dataprep.storage import Storage
+from dataprep.storage.parquet import table_in
+
+
+def enumeration_file(
+    source: Storage, dataset: Dataset, split: str, classes: tuple[str, ...] | None, *, allow_partial: bool
+) -> str:
+    """Return where an enumeration is kept: its name tells all on which it depends but the archives' sizes."""
+    facts = [source.url, dataset.name, classes, allow_partial]
+    of = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return f"{BUILD}/source-{split}-{of}.parquet"
+
+
+def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> None:
+    """Store an enumeration for reruns, to save time; one that is there already stays."""
+    sources = json.dumps([asdict(source) for source in enumeration.sources])
+    schema = refs_schema().with_metadata({"sources": sources, "classes": json.dumps(enumeration.classes)})
+    # Where the name is taken or the folder was cleared meanwhile, a rerun walks the archives again.
+    with suppress(StorageError, FileNotFoundError):
+        publish_row_groups(storage, name, iter([refs_table(enumeration.refs)]), schema)
+
+
+def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:
+    """Return the stored enumeration, or None where there is none.
+
+    One that cannot be read, or of which an archive has another size now, is removed.
+    """
+    import pyarrow as pa
+
+    try:
+        data = storage.read(name)
+    except FileNotFoundError:
+        return None
+    try:
+        table = table_in(data)
+        sources = msgspec.json.decode(table.schema.metadata[b"sources"], type=list[SourceFile])
+        classes = msgspec.json.decode(table.schema.metadata[b"classes"], type=tuple[str, ...])
+        found = Enumeration(refs_from_table(table), sources, classes)
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError):
+        storage.delete(name)
+        return None
+    for file in sources:
+        info = source.stat(file.name)  # None: an unpacked folder, whose files are checked as they are read
+        if info is not None and info.num_bytes != file.num_bytes:
+            storage.delete(name)
+            return None
+    return found

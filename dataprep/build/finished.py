@@ -1,0 +1,158 @@
+"""A finished dataset as its manifest tells it: whether its names can be trusted, which they are, and its metadata.
+
+The manifest may be anybody's. Once `shape_faults` and `layout_faults` find nothing, every file name in it is one that
+recipe and format derive, so what is opened later never depends on a hostile string.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from dataprep.build.plan import Plan
+from dataprep.build.recipe import recipe_of
+from dataprep.dataset.index import open_index
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.manifest import MANIFEST, digest_faults, read_manifest
+from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
+from dataprep.dataset.replicas import REPLICAS
+from dataprep.errors import FormatError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.formats.base import DatasetInfo
+from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file, repeat_links
+from dataprep.messages import quoted
+from dataprep.sources import BUILT, Dataset
+from dataprep.storage import Storage
+
+
+def readable_manifest(storage: Storage) -> Manifest:
+    """Return the manifest of a dataset, in which every name is one that recipe and format derive.
+
+    Raises:
+        UsageError: There is no dataset.
+        FormatError: Its manifest is not one that a build writes.
+    """
+    manifest = read_manifest(storage)
+    if manifest is None:
+        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
+    for find in () if is_adopted(manifest) else (shape_faults, layout_faults):
+        for fault in find(manifest):
+            raise FormatError(f'{storage.url_of(MANIFEST)}: {fault}; see all faults with "dataprep verify"')
+    return manifest
+
+
+def shape_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield what keeps a manifest from being looked at more closely: unknown names, digests that are none."""
+    dataset = BUILT.get(manifest.name)
+    if dataset is None:
+        yield f"name {quoted(manifest.name)}, expected one of {', '.join(BUILT)}"
+    yield from digest_faults(manifest)
+    for split in manifest.splits:
+        if dataset is not None and split.name not in dataset.splits:
+            yield f"split {quoted(split.name)}, expected one of {', '.join(dataset.splits)}"
+    if dataset is not None:
+        yield from recipe_of(manifest.name).shape_faults(manifest)
+
+
+def layout_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield splits, repeats and file names other than recipe and format derive. Expects no shape faults."""
+    recipe = recipe_of(manifest.name)
+    splits = [split.name for split in manifest.splits]
+    if not splits or max(Counter(splits).values()) > 1:
+        yield f"splits {', '.join(splits) or 'none'}, expected each once and at least one"
+    for split in manifest.splits:
+        count = BUILT[manifest.name].repeats(split.name)
+        repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
+        if split.repeats != repeats:
+            yield f"split {split.name}: repeats {quoted(split.repeats)}, expected {quoted(repeats)}"
+        for number, shard in enumerate(split.shards):
+            due = recipe.shard_file(manifest, split, number)
+            if shard["file"] != due:
+                yield f"split {split.name}: shard {number} is {quoted(shard['file'])}, expected {due}"
+    yield from recipe.layout_faults(manifest)
+
+
+def image_root(manifest: Manifest, split: SplitManifest) -> str:
+    """Return the folder below which the images of a split lie, where each is a file of its own."""
+    return FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
+
+
+def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
+    """Whether links show the images of a split several times."""
+    stored = split.repeats["stored"]
+    return FORMATS[manifest.format].passes_written(stored) < stored
+
+
+def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """Yield the names of a finished dataset, as listed by its manifest and, for an image folder, by its index.
+
+    Raises:
+        UsageError: The index of an image folder cannot be read, so the dataset's images are unknown.
+    """
+    shard_format = FORMATS[manifest.format]
+    yield from (MANIFEST, REPLICAS)
+    yield from (entry["file"] for entry in manifest.files)
+    for split in manifest.splits:
+        yield from (split.index["file"], split.events["file"])
+        for shard in split.shards:
+            yield from shard_format.stored_files(shard["file"])
+        if not shard_format.one_file_per_image:
+            continue
+        try:
+            yield from _indexed_images(storage, manifest, split)
+        except (FormatError, FileNotFoundError) as error:
+            raise UsageError(
+                f"{error}. --overwrite removes the images that the index lists, and cannot tell them here: remove "
+                f"{storage.url} yourself, or choose another --output"
+            ) from error
+
+
+def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
+    root, suffix = image_root(manifest, split), IMAGE_SUFFIXES[manifest.name]
+    folders: set[str] = set()
+    for batch in open_index(storage, split.name).batches(["key", "label"]):
+        for key, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            name = image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
+            folders.add(name.split("/")[1])
+            yield name
+    if links_repeats(manifest, split):
+        yield from (link for link, _ in repeat_links(sorted(folders), split.repeats["count"], split=split.name))
+
+
+def metadata_of(
+    format_name: str, dataset: Dataset, classes: tuple[str, ...], splits: Sequence[SplitManifest]
+) -> dict[str, bytes]:
+    """Return the format's own metadata files, name to content, sorted by name.
+
+    Raises:
+        FormatError: A class name is none that such files can hold.
+    """
+    shard_samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
+    return _metadata(format_name, dataset, classes, shard_samples, {split.name: split.num_bytes for split in splits})
+
+
+def planned_metadata(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the format's own metadata files."""
+    shard_samples = {split.name: split.shard_samples for split in plan.splits}
+    no_bytes = dict.fromkeys(shard_samples, 0)
+    dataset = BUILT[plan.options.dataset]
+    return tuple(_metadata(plan.options.format, dataset, plan.classes, shard_samples, no_bytes))
+
+
+def _metadata(
+    format_name: str,
+    dataset: Dataset,
+    classes: tuple[str, ...],
+    shard_samples: Mapping[str, tuple[int, ...]],
+    split_bytes: Mapping[str, int],
+) -> dict[str, bytes]:
+    info = DatasetInfo(
+        name=dataset.name,
+        description=dataset.description,
+        citation=dataset.citation,
+        licence=dataset.licence,
+        classes=classes,
+        shard_samples=shard_samples,
+        split_bytes=split_bytes,
+    )
+    return dict(sorted(FORMATS[format_name].metadata_files(info).items()))

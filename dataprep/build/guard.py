@@ -1,0 +1,86 @@
+"""The guard against hostile images: sizes, scans and formats are looked at before anything is decoded.
+
+Everyone who opens an image that somebody else made opens it here; the limits are those of
+dataprep/formats/image_limits.py, which loaders keep, too.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+from dataprep.formats.image_limits import MAX_PIXELS, REPAIRABLE_FORMATS, too_many_scans
+from dataprep.messages import one_line
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+JPEG_MAGIC = b"\xff\xd8\xff"
+
+Fault = Literal["empty", "too-large", "no-pixels", "too-many-scans", "no-image", "truncated", "undecodable"]
+
+
+class UnusableImageError(Exception):
+    """Raised for an image that cannot or must not be decoded; its text is the detail for the event."""
+
+    def __init__(self, fault: Fault, detail: str) -> None:
+        super().__init__(detail)
+        self.fault = fault
+
+
+def refuse_size(height: int, width: int) -> None:
+    """Raise UnusableImageError for an image without pixels, or with more than MAX_PIXELS."""
+    if height * width > MAX_PIXELS:
+        raise UnusableImageError("too-large", f"{width}x{height} pixels; at most {MAX_PIXELS:,}")
+    if height * width == 0:
+        raise UnusableImageError("no-pixels", f"{width}x{height} pixels")
+
+
+def refuse_scans(data: bytes, height: int, width: int) -> None:
+    """Raise UnusableImageError for a JPEG whose scans would take too long to decode."""
+    if reason := too_many_scans(data, height, width):
+        raise UnusableImageError("too-many-scans", reason)
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Open an image by its header, in a format that Pillow reads by itself.
+
+    Raises:
+        UnusableImageError: It is none, has no pixels, or too many.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of bombs below our own limit
+            image = Image.open(io.BytesIO(data), formats=REPAIRABLE_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise UnusableImageError("too-large", f"over {MAX_PIXELS:,} pixels: {_line(error)}") from error
+    except Exception as error:
+        raise UnusableImageError("no-image", f"no image: {_line(error)}") from error
+    refuse_size(image.height, image.width)
+    return image
+
+
+def load_image(image: Image.Image) -> Image.Image:
+    """Decode an image that was opened, whole; Pillow raises where data are missing.
+
+    Raises:
+        UnusableImageError: It ends early, or cannot be decoded.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of corrupt EXIF and the like, which does no harm
+            image.load()
+    except Exception as error:
+        text = _line(error)
+        truncated = "truncated" in str(error) or isinstance(error, EOFError)
+        raise UnusableImageError("truncated" if truncated else "undecodable", text) from error
+    return image
+
+
+def _line(error: BaseException) -> str:
+    """Return an error's text on one line, without the address that Pillow puts into some."""
+    text = one_line(error)
+    return "cannot identify image file" if text.startswith("cannot identify image file") else text

@@ -1,0 +1,244 @@
+"""Check, repair and resize one image, by its content and never by its name.
+
+A valid JPEG keeps its bytes. What is an image but no RGB or grey JPEG is re-encoded; what cannot be decoded whole is
+rejected, never patched up. Every byte that comes in is hostile (guard.py).
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dataprep.build.guard import (
+    JPEG_MAGIC,
+    Fault,
+    UnusableImageError,
+    load_image,
+    open_image,
+    refuse_scans,
+    refuse_size,
+)
+from dataprep.dataset.records import Event
+from dataprep.errors import ImageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_SEGMENTS = 1_000
+"""Segments of a JPEG, at most, that are searched for EXIF before its first scan; a usual JPEG has a few."""
+REPAIR_QUALITY = 100
+_REASONS: dict[Fault, str] = {"empty": "empty", "too-large": "too-large", "truncated": "truncated"}
+"""Reasons of rejections, where they are not just `undecodable`."""
+
+Check = Literal["decode", "header", "none"]
+OnBad = Literal["repair", "reject", "fail"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImagePolicy:
+    """What to do with the images of a build."""
+
+    check: Check = "decode"
+    on_bad: OnBad = "repair"
+    apply_exif: bool = False
+    """Rewrite images whose EXIF orientation is not 1, so that readers which ignore it see them upright."""
+    short_side: int | None = None
+    """Length of the shorter side, in pixels, to which larger images are shrunk; None keeps every size."""
+    quality: int = 95
+    """JPEG quality of resized images."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedImage:
+    """An image that may be written, and what was done to it."""
+
+    image: bytes
+    height: int
+    width: int
+    orientation: int
+    event: Event | None = None
+
+
+def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Event:
+    """Check one original image and bring it into the form that shards hold.
+
+    Args:
+        key: The sample's key, for the event.
+        data: The original file's bytes.
+        policy: What to check and what to do with what is no plain JPEG.
+
+    Returns:
+        The image to write, or the Event of its rejection.
+
+    Raises:
+        ImageError: The image would be repaired or rejected, and the policy says `fail`.
+    """
+    try:
+        checked = _check(key, data, policy)
+    except UnusableImageError as error:
+        event = Event(key, "rejected", _REASONS.get(error.fault, "undecodable"), str(error))
+    else:
+        if checked.event is None or policy.on_bad == "repair":
+            return checked
+        event = Event(key, "rejected", checked.event.reason, checked.event.detail)
+    if policy.on_bad == "fail":
+        raise ImageError(
+            f"{key}: {event.detail}; expected a valid JPEG (--on-bad fail); "
+            "use --on-bad repair or reject to go on past such images"
+        )
+    return event
+
+
+def _check(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage:
+    if not data:
+        raise UnusableImageError("empty", "the file has no bytes")
+    if not data.startswith(JPEG_MAGIC):
+        return _repair(key, data, policy)
+    if policy.check == "none" and policy.short_side is None and not policy.apply_exif:
+        return CheckedImage(data, 0, 0, 1)
+    height, width, colorspace = _jpeg_header(data)
+    if colorspace in ("CMYK", "YCCK"):
+        return _repair(key, data, policy, reason=colorspace.lower())
+    if policy.check == "decode":
+        _decode_jpeg(data, height, width)
+    orientation = _exif_orientation(data)
+    upright = not policy.apply_exif or orientation == 1
+    if upright and not _shrinks(height, width, policy):
+        return CheckedImage(data, height, width, orientation)
+    event = None if upright else Event(key, "repaired", "orientation", f"EXIF orientation {orientation} applied")
+    return _rewrite(_load(data), orientation, policy, event, repaired=False)
+
+
+def _jpeg_header(data: bytes) -> tuple[int, int, str]:
+    """Return height and width in pixels, and libjpeg's name of the colour space."""
+    import simplejpeg
+
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data, strict=True)
+    except (ValueError, KeyError):  # KeyError: a colour space that simplejpeg has no name for
+        # A warning, or a chroma layout that Pillow knows and libjpeg-turbo's own interface does not.
+        with open_image(data) as image:
+            height, width, colorspace = image.height, image.width, image.mode
+    refuse_size(height, width)
+    return height, width, colorspace
+
+
+def _decode_jpeg(data: bytes, height: int, width: int) -> None:
+    """Decode all entropy-coded data, at an eighth of the size and without chroma: 1.26 ms for 113 kB, of which the
+    full inverse transform and colour conversion would make 1.59 ms, and neither can fail."""
+    import simplejpeg
+
+    refuse_scans(data, height, width)
+    try:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
+    except ValueError:
+        # A warning, or an error: Pillow takes what decoders in use take, and raises on missing data.
+        image = open_image(data)
+        image.draft("L", (1, 1))
+        load_image(image)
+
+
+def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
+    """Re-encode what is an image but no RGB or grey JPEG."""
+    image = _load(data)
+    kind = (reason or image.format or "").lower()
+    detail = f"{kind.upper()} ({image.mode}) of {image.width}x{image.height} pixels written as RGB JPEG"
+    orientation = _orientation_of(image)
+    return _rewrite(image, orientation, policy, Event(key, "repaired", kind, detail), repaired=True)
+
+
+def _rewrite(
+    image: Image.Image, orientation: int, policy: ImagePolicy, event: Event | None, *, repaired: bool
+) -> CheckedImage:
+    from PIL import ImageOps
+
+    if policy.apply_exif and orientation != 1:
+        image = ImageOps.exif_transpose(image)
+        orientation = 1
+    rgb = _over_white(image)
+    del image  # at 100 Mpixel every copy is 400 MB
+    resized = _shrinks(rgb.height, rgb.width, policy)
+    if resized:
+        rgb = _shrink(rgb, policy)
+    quality = policy.quality if resized and not repaired else REPAIR_QUALITY
+    out = io.BytesIO()
+    rgb.save(out, "JPEG", quality=quality, subsampling=0 if quality == REPAIR_QUALITY else 2)
+    return CheckedImage(out.getvalue(), rgb.height, rgb.width, orientation, event)
+
+
+def _shrinks(height: int, width: int, policy: ImagePolicy) -> bool:
+    return policy.short_side is not None and min(height, width) > policy.short_side
+
+
+def _shrink(rgb: Image.Image, policy: ImagePolicy) -> Image.Image:
+    from PIL import Image
+
+    short = policy.short_side or min(rgb.size)
+    scale = short / min(rgb.size)
+    size = (max(short, round(rgb.width * scale)), max(short, round(rgb.height * scale)))
+    return rgb.resize(size, Image.Resampling.LANCZOS)
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """Return an image of any mode as RGB: of 16 bits the upper 8 are taken, transparency lies over white."""
+    import numpy as np
+    from PIL import Image
+
+    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8), "L").convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+    del image
+    white = Image.new("RGB", rgba.size, "white")
+    strip = 256  # rows at a time: the copy of an alpha band is a quarter of the image
+    for top in range(0, rgba.height, strip):
+        rows = rgba.crop((0, top, rgba.width, min(top + strip, rgba.height)))
+        white.paste(rows, (0, top), rows)
+    return white
+
+
+def _load(data: bytes) -> Image.Image:
+    image = open_image(data)
+    if image.format in ("JPEG", "MPO"):
+        refuse_scans(data, image.height, image.width)
+    return load_image(image)
+
+
+def _exif_orientation(data: bytes) -> int:
+    """Return the EXIF orientation of a JPEG, 1 to 8. Nine files in ten have no EXIF, and are not opened by Pillow."""
+    if not _has_exif(data):
+        return 1
+    with open_image(data) as image:
+        return _orientation_of(image)
+
+
+def _has_exif(data: bytes) -> bool:
+    """Whether an EXIF block precedes the first scan; true, too, where the segments cannot be walked.
+
+    A JPEG is a chain of segments: 0xFF, a marker, two bytes of length (ITU-T T.81, annex B). Searching the bytes for
+    `Exif` instead takes 90 us for 110 kB.
+    """
+    at = 2
+    for _ in range(MAX_SEGMENTS):
+        if data[at : at + 1] != b"\xff":
+            return True
+        marker = data[at + 1 : at + 2]
+        if marker == b"\xda":
+            return False
+        if marker == b"\xe1" and data.startswith(b"Exif\0\0", at + 4):
+            return True
+        at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    return False
+
+
+def _orientation_of(image: Image.Image) -> int:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value: Any = image.getexif().get(0x0112, 1)
+    except Exception:  # noqa: BLE001  a corrupt EXIF block says nothing about the pixels
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1

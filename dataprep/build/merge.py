@@ -1,0 +1,152 @@
+"""The receipts of a build merged into index, events and manifest, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from dataprep.build.open_build import OpenBuild
+from dataprep.build.plan import Plan, PlannedSplit
+from dataprep.build.receipts import read_receipts, receipt_file
+from dataprep.dataset.events import events_file, events_schema, events_table, read_events
+from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.manifest import SCHEMA_VERSION, shard_entry, source_entry
+from dataprep.dataset.randomness import ORDER_VERSION
+from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
+from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.errors import BuildError, FormatError
+from dataprep.sources.base import Dataset
+from dataprep.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Check = Callable[[int, ShardReceipt, "pa.Table"], tuple[int, bool]]
+"""Compares a receipt with the plan; takes a shard's index, receipt and index rows.
+
+Returns the number of samples or rows of the plan that the receipt accounts for, and whether they are the planned ones.
+"""
+Seen = Callable[[ShardReceipt, "pa.Table"], None]
+
+
+def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, check: Check, seen: Seen) -> SplitManifest:
+    """Merge the receipts of one split, shard after shard, and write its index and its events.
+
+    Args:
+        build: The build.
+        split: One split of its plan.
+        first_index: Index of the split's first shard.
+        check: Compares a receipt with the plan.
+        seen: Told of every receipt and its index rows, in the order of the shards.
+
+    Raises:
+        BuildError: A receipt is missing.
+        FormatError: A receipt is not of what was planned for its shard.
+    """
+    import numpy as np
+
+    storage = build.storage
+    shards: list[ShardEntry] = []
+    events: list[Event] = []
+    class_counts = np.zeros(len(build.plan.classes), np.int64)
+
+    def index_rows() -> Iterator[pa.Table]:
+        indexes = range(first_index, first_index + len(split.shard_samples))
+        for index, found in zip(indexes, read_receipts(storage, indexes, build.root), strict=True):
+            if found is None:
+                raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
+            receipt, rows = found
+            _refuse_unplanned(build, index, receipt, rows, check)
+            seen(receipt, rows)
+            shards.append(shard_entry(receipt))
+            events.extend(receipt.events)
+            if len(class_counts):
+                class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
+            yield rows
+
+    index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), index_schema())
+    events_entry = publish_row_groups(storage, events_file(split.name), iter([events_table(events)]), events_schema())
+    return SplitManifest(
+        name=split.name,
+        samples=sum(shard["samples"] for shard in shards),
+        num_bytes=sum(shard["bytes"] for shard in shards),
+        shards=tuple(shards),
+        class_counts=tuple(int(count) for count in class_counts),
+        repeats={"count": split.repeat_count, "stored": split.repeat_stored},
+        repaired=_count(events, "repaired"),
+        rejected=_count(events, "rejected"),
+        index=index,
+        events=events_entry,
+    )
+
+
+def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table, check: Check) -> None:
+    """Raise FormatError unless a shard holds exactly the samples that were planned for it, but for the rejected."""
+    split, split_index = build.plan.locate(index)
+    planned = split.shard_samples[split_index]
+    found, right = check(index, receipt, rows)
+    same_shard = (receipt.index, receipt.split, receipt.samples) == (index, split.name, rows.num_rows)
+    if not right or found != planned or not same_shard:
+        raise FormatError(
+            f"{build.storage.url_of(receipt_file(index, build.root))}: a receipt of {found:,} samples, the plan has "
+            f"{planned:,} for shard {index} of {split.name}, and each with its key; start over with --overwrite"
+        )
+
+
+def build_manifest(
+    plan: Plan, dataset: Dataset, splits: Iterable[SplitManifest], files: Iterable[FileEntry]
+) -> Manifest:
+    """Return the manifest of a finished build."""
+    options = json.loads(json.dumps(asdict(plan.options)))
+    sources = [
+        source_entry(split.name, source, split.enumeration_sha256) for split in plan.splits for source in split.sources
+    ]
+    return Manifest(
+        name=plan.options.dataset,
+        schema_version=SCHEMA_VERSION,
+        revision=1,
+        format=plan.options.format,
+        plan_hash=plan.plan_hash,
+        order_version=ORDER_VERSION,
+        options=options,
+        sources=tuple(sources),
+        codecs=plan.codecs,
+        licence=dataset.licence,
+        origin=dataset.origin,
+        classes=plan.classes,
+        shuffled=True,
+        checked=plan.options.images.check,
+        partial=plan.options.allow_partial,
+        splits=tuple(splits),
+        files=tuple(files),
+    )
+
+
+def refuse_rejections(dataset: Storage, plan: Plan, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
+    """Raise BuildError, naming images, where more were rejected than `--max-reject-ratio` allows."""
+    for split in splits:
+        rejected, total = sum(split.rejected.values()), split.samples + sum(split.rejected.values())
+        if rejected > max_ratio * total:
+            names = ", ".join(f"{event.key} ({event.reason})" for event in rejections(dataset, split.name, 10))
+            more = f" and {rejected - 10:,} more" if rejected > 10 else ""
+            raise BuildError(
+                f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are "
+                f"{int(max_ratio * total):,} (--max-reject-ratio {max_ratio:g}): {names}{more}. Mend the originals, or "
+                f"run the same command with --max-reject-ratio {_ratio_above(rejected, total)}: the shards are done"
+            )
+
+
+def rejections(storage: Storage, split: str, most: int) -> list[Event]:
+    """Return the first rejected images of a split."""
+    return [event for event in read_events(storage, split) if event.kind == "rejected"][:most]
+
+
+def _count(events: Iterable[Event], kind: str) -> dict[str, int]:
+    return dict(sorted(Counter(event.reason for event in events if event.kind == kind).items()))
+
+
+def _ratio_above(rejected: int, total: int) -> str:
+    return f"{(int(rejected / total * 10_000) + 1) / 10_000:g}"

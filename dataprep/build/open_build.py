@@ -1,0 +1,53 @@
+"""A running build, opened by the driver and by its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from dataprep.build.claim import Claim, OvertakenError, read_claim, refuse_overtaken
+from dataprep.build.plan import Plan, refuse_other_codecs
+from dataprep.dataset.paths import PLAN_JSON
+from dataprep.storage import Storage, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBuild:
+    """A running build that a process has opened."""
+
+    claim: Claim
+    storage: Storage
+    """Staged: it publishes nothing once the build was overtaken."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that holds the place."""
+        return self.claim.plan
+
+    @property
+    def root(self) -> str:
+        """Folder of all that is the build's own."""
+        return self.claim.root
+
+    def check(self) -> None:
+        """Raise OvertakenError where the place is another build's by now."""
+        refuse_overtaken(self.storage, self.claim)
+
+
+@lru_cache(maxsize=4)
+def open_build(output_url: str, root: str) -> OpenBuild:
+    """Open a running build, once in each process.
+
+    Raises:
+        OvertakenError: The build has been overwritten or is finished.
+        UsageError: This process has other codecs than the plan says.
+    """
+    storage = open_storage(output_url)
+    claim = read_claim(storage)
+    if claim is None or claim.root != root:
+        raise OvertakenError(
+            f"{storage.url_of(PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, found "
+            f"{'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker ends"
+        )
+    refuse_other_codecs(claim.plan.codecs)
+    return OpenBuild(claim, storage.staged(claim.root, partial(refuse_overtaken, storage, claim)))

@@ -1,0 +1,264 @@
+"""Removes, for `--overwrite`, the files of a dataset or of a build of one, and nothing else.
+
+    existing files -> the names that belong to it -> a mark that lists them -> manifest, plan.json
+    -> the build's folder -> those names -> folders that are empty now -> the mark
+
+The mark lists every name, so the same command can finish an interrupted removal. On a disk the removal excludes other
+processes (`Storage.alone`). In a bucket several may remove at once: each deletes only the very objects that it listed
+while the mark still existed, so a late one cannot delete anything that was built since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from dataprep.build.claim import Claim, read_claim
+from dataprep.build.finished import dataset_names
+from dataprep.build.recipe import recipe_of
+from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY
+from dataprep.dataset.records import Manifest
+from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
+from dataprep.storage import ObjectInfo, Storage
+
+RETRY_JSON = f"{RETRY}/plan.json"
+_POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
+"""Files that make the rest count; they are removed first, in this order."""
+DELETES_IN_FLIGHT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What `--overwrite` finds in a place."""
+
+    manifest: Manifest | None
+    claim: Claim | None
+    pointers: tuple[ObjectInfo | None, ...]
+    mark: ObjectInfo | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of ours is there."""
+        return self.mark is None and not any(self.pointers)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is nothing but an unfinished build."""
+        return self.claim is not None and self.manifest is None and self.mark is None
+
+
+def look(storage: Storage) -> Existing:
+    """Look what is in a place.
+
+    Raises:
+        UsageError: A manifest of the user's own files, or one that cannot be read.
+    """
+    from dataprep.dataset.links import is_adopted  # NumPy comes with it: half a second of every build's start
+
+    pointers = tuple(storage.stat(name) for name in _POINTERS)
+    try:
+        manifest = read_manifest(storage)
+    except FormatError as error:
+        raise UsageError(
+            f"{error}. --overwrite removes what the manifest lists, and cannot tell that here: remove {storage.url} "
+            "yourself, or choose another --output"
+        ) from error
+    if manifest is not None and is_adopted(manifest):
+        raise UsageError(
+            f"{storage.url}: the files there are your own originals, which dataprep adopt has indexed, and --overwrite "
+            f"does not remove them; choose another --output, or remove {MANIFEST} and index/ yourself"
+        )
+    try:
+        claim = read_claim(storage)
+    except FormatError:  # damaged: only its folder is known to be ours
+        claim = None
+    return Existing(manifest, claim, pointers, storage.stat(OVERWRITING))
+
+
+def make_way(storage: Storage, found: Existing) -> None:
+    """Remove what was found, unless something else is there by now: then nothing is removed, and the caller looks
+    again."""
+    with storage.alone():
+        if look(storage) == found:
+            _remove(storage, found)
+
+
+def remove_unfinished(storage: Storage, claim: Claim) -> None:
+    """Remove a build that has come to nothing, while it holds the place."""
+    found = look(storage)
+    if found.claim == claim and found.is_under_way:
+        make_way(storage, found)
+        if next(leftovers(storage), None) is None:
+            storage.delete(OVERWRITTEN)
+            storage.prune([BUILD, f"{BUILD}/tmp"])
+
+
+def _remove(storage: Storage, found: Existing) -> None:
+    names = _own_names(storage, found)
+    mark = _put_mark(storage, names)
+    if mark is None:
+        return
+    for name, pointer in zip(_POINTERS, found.pointers, strict=True):
+        standing = storage.stat(name)
+        if standing is not None and not _is_same(standing, pointer):
+            storage.delete_exactly(mark)  # another was quicker, and has begun anew
+            return
+        if standing is not None:
+            storage.delete_exactly(standing)
+    if storage.is_local:
+        _remove_on_disk(storage, names)
+    elif not _remove_in_bucket(storage, names, mark):
+        return  # another has finished the removal, and may have begun anew
+    _note_removed(storage, names)
+    storage.delete_exactly(mark)
+
+
+def _note_removed(storage: Storage, names: list[str]) -> None:
+    """Note that what is left in the place is not ours and, in a bucket, which names a late request may bring back."""
+    try:
+        before = storage.read(OVERWRITTEN)
+    except FileNotFoundError:
+        before = None
+    told = [] if storage.is_local else sorted({*json.loads(before or b"[]"), *names})
+    # Where this does nothing, another that has joined the removal has said the same.
+    storage.replace(OVERWRITTEN, json.dumps(told).encode(), before)
+
+
+def _is_same(standing: ObjectInfo, found: ObjectInfo | None) -> bool:
+    return found is not None and standing.generation == found.generation
+
+
+def _own_names(storage: Storage, found: Existing) -> list[str]:
+    """Return every name that is the dataset's or the build's, the manifest's first."""
+    names: set[str] = set()
+    if found.mark is not None:
+        names.update(_marked_names(storage))
+    if found.manifest is not None:
+        names.update(dataset_names(storage, found.manifest))
+    if found.claim is not None:
+        names.update(_planned_names(storage, found.claim))
+    return sorted(names, key=lambda name: (name != MANIFEST, name))
+
+
+def _planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
+    """Yield the names that a build with this plan writes, whether they are there or not."""
+    yield MANIFEST
+    for split in claim.plan.splits:
+        yield from (f"index/{split.name}.parquet", f"index/{split.name}-events.parquet")
+    yield from recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
+
+
+def _marked_names(storage: Storage) -> list[str]:
+    try:
+        names = json.loads(storage.read(OVERWRITING))
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise UsageError(
+            f"{storage.url_of(OVERWRITING)}: an --overwrite was interrupted there that does not say what it removes "
+            "(dataprep 0.1.0 did not); remove what is left yourself, or choose another --output"
+        ) from error
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
+    """Put the mark of this removal, or find the one that it joins; None where that is gone again."""
+    data = json.dumps(names).encode()
+    try:
+        storage.create(OVERWRITING, data)
+    except ConflictError:
+        known = set(_marked_names(storage))
+        if not known.issuperset(names):
+            standing = storage.stat(OVERWRITING)
+            expected = storage.read(OVERWRITING) if standing is not None else None
+            if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
+                raise StorageError(
+                    f"{storage.url}: another --overwrite is at work there; run the same command again"
+                ) from None
+    return storage.stat(OVERWRITING)
+
+
+def _remove_on_disk(storage: Storage, names: list[str]) -> None:
+    # Renamed first: from here on no worker of the build can put anything in place; what it has put is removed below.
+    for folder in _own_folders(storage):
+        storage.take_away(folder)
+    for name in names:
+        storage.delete(name)
+    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
+    storage.prune(parents - {"."})
+
+
+def _own_folders(storage: Storage) -> list[str]:
+    """Return the folders of builds and retries."""
+    names = {info.name for prefix in (BUILD, RETRY) for info in storage.list(prefix)}
+    own = {"/".join(name.split("/")[:2]) for name in names if name.count("/") > 1}
+    return sorted((own - {f"{BUILD}/tmp"}) | {RETRY})  # in tmp/ others may be writing what they have found in originals
+
+
+def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> bool:
+    """Remove the names in a bucket; return whether the mark was still there when the last of them was listed."""
+    own = set(names)
+
+    def is_of_build(name: str) -> bool:
+        return name.startswith((f"{BUILD}/", f"{RETRY}/")) and name not in (OVERWRITING, OVERWRITTEN)
+
+    # What is copied from the build's folder comes to an end before what was copied is listed.
+    return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)
+
+
+def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], bool]) -> bool:
+    listed = [info for info in storage.list() if is_own(info.name)]
+    standing = storage.stat(OVERWRITING)
+    if standing is None or standing.generation != mark.generation:
+        return False
+    listed.sort(key=lambda info: info.name != MANIFEST)
+    for info in listed[:1]:
+        storage.delete_exactly(info)
+    with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
+        deque(threads.map(storage.delete_exactly, listed[1:]), maxlen=0)
+    return True
+
+
+def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
+    """Remove what a finished build leaves under `_build/`; of another build's or an --overwrite's nothing."""
+    with storage.alone():
+        listed = list(storage.list(f"{BUILD}/"))
+        if not listed and not storage.is_local:
+            return
+        manifest = read_manifest(storage)
+        if manifest is None or manifest.plan_hash != plan_hash:
+            return
+        # On a disk a removal that is under way is waited for, and one that was killed took the manifest first: a mark
+        # beside a manifest is of a removal that has removed nothing.
+        if not storage.is_local and any(info.name == OVERWRITING for info in listed):
+            return
+        standing = storage.stat(PLAN_JSON)
+        if standing is not None and not _is_ours(storage, claim, plan_hash):
+            return
+        if storage.is_local:
+            storage.delete_tree(BUILD)
+            return
+        with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
+            deque(threads.map(storage.delete_exactly, listed), maxlen=0)
+
+
+def _is_ours(storage: Storage, claim: Claim | None, plan_hash: str) -> bool:
+    try:
+        found = read_claim(storage)
+    except DataprepError:
+        return False
+    if found is None:
+        return True
+    return found == claim or (claim is None and found.plan.plan_hash == plan_hash)
+
+
+def leftovers(storage: Storage) -> Iterator[str]:
+    """Yield the names that are there and not ours: neither a build's, nor those that a removal has left."""
+    for info in storage.list():
+        if not info.name.startswith(f"{BUILD}/"):
+            yield info.name

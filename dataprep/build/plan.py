@@ -1,0 +1,215 @@
+"""The plan of a build: from references to an ordered list of shards, by pure functions of the enumeration, the options
+and the seed.
+
+The plan of a build is stored before the first shard is written and names, by a hash, everything on which the dataset's
+bytes depend (the docstring of dataprep/build). Arrays here have one entry a sample of the split, in the order of the
+originals, unless said otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+from dataprep.build.images import ImagePolicy
+from dataprep.dataset.documents import convert
+from dataprep.dataset.randomness import ORDER_VERSION, permutation
+from dataprep.dataset.records import PlannedSource, SampleRef
+from dataprep.errors import UsageError
+from dataprep.host.versions import CODECS, codec_versions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PLAN_SCHEMA = "1.0"
+DEFAULT_SHARD_BYTES = 256 * 2**20
+MAX_KEY_BYTES = 200
+Repeat = Literal["virtual", "physical"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildOptions:
+    """Options that change a dataset's bytes; its place, the number of workers and the limits on rejections do not."""
+
+    dataset: str
+    format: str
+    splits: tuple[str, ...]
+    seed: int = 0
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    """Source bytes of each shard, about; ignored where num_shards is given."""
+    num_shards: int | None = None
+    """Number of shards of each split, or of each stored pass of it."""
+    repeat: Repeat = "virtual"
+    images: ImagePolicy = field(default_factory=ImagePolicy)
+    allow_partial: bool = False
+    fake_images: int | None = None
+    """Number of train images of imagenet-fake."""
+
+    def __post_init__(self) -> None:
+        _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
+        _require(self.shard_bytes >= 1, f"--shard-bytes must be 1 or more, got {self.shard_bytes}")
+        _require(
+            self.num_shards is None or self.num_shards >= 1, f"--num-shards must be 1 or more, got {self.num_shards}"
+        )
+        _require(bool(self.splits), "no split to build; name one with --split")
+        side, quality = self.images.short_side, self.images.quality
+        _require(side is None or side >= 1, f"--resize must be 1 pixel or more, got {side}")
+        _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
+        if self.images.check == "none" and (side is not None or self.images.apply_exif):
+            raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSplit:
+    """The plan of one split: its shards' sizes and where they come from."""
+
+    name: str
+    shard_samples: tuple[int, ...]
+    repeat_count: int
+    """Passes over the stored references that make an epoch."""
+    repeat_stored: int
+    sources: tuple[PlannedSource, ...]
+    enumeration_sha256: str
+    source_bytes: int
+    """Bytes of the original images of one pass."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The plan, as `_build/plan.json` holds it; the references are in `plan.parquet`, a row group for each shard."""
+
+    options: BuildOptions
+    codecs: dict[str, str]
+    classes: tuple[str, ...]
+    splits: tuple[PlannedSplit, ...]
+    details: dict[str, Any] | None = None
+    """Further options of the dataset's recipe; in the document they are under the dataset's own name."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan as JSON values, its hash included."""
+        values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
+        details = values.pop("details")
+        if details is not None:
+            values[self.options.dataset] = details
+        body: dict[str, Any] = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        return body | {"plan_hash": _sha256_json(body)}
+
+    @property
+    def plan_hash(self) -> str:
+        """Hash of everything on which the dataset's bytes depend."""
+        return str(self.document()["plan_hash"])
+
+    @property
+    def num_shards(self) -> int:
+        return sum(len(split.shard_samples) for split in self.splits)
+
+    def locate(self, index: int) -> tuple[PlannedSplit, int]:
+        """Return the split of a shard, and the shard's position in it."""
+        position = index
+        for split in self.splits:
+            if position < len(split.shard_samples):
+                return split, position
+            position -= len(split.shard_samples)
+        raise UsageError(f"shard {index} past the end: the plan has {self.num_shards} shards")
+
+
+def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice: str = "build it again") -> Plan:
+    """Read back what `Plan.document` wrote.
+
+    Args:
+        document: The plan as JSON values.
+        where: URL of the document, for the error.
+        advice: What to do about a damaged one, for the error.
+
+    Raises:
+        FormatError: The document is no plan.
+        UsageError: An option has a value that none may have.
+    """
+    plan = convert(document, Plan, where=where, advice=advice)
+    name = plan.options.dataset
+    if name not in document:
+        return replace(plan, details=None)
+    return replace(plan, details=convert(document[name], dict[str, Any], where=where, advice=advice, at=f"$.{name}"))
+
+
+def order_split(
+    num_bytes: NDArray[np.int64], options: BuildOptions, split: str, stored: int
+) -> list[NDArray[np.int64]]:
+    """Cut one split into shards: return for each shard the positions of its samples, in the shard's order.
+
+    Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
+    have nearly the same size and their number depends on the bytes alone.
+
+    Args:
+        num_bytes: Source bytes of each sample, shape (samples,).
+        stored: Passes written out, 5 for `--repeat physical` of a dataset repeated five times.
+    """
+    count = len(num_bytes)
+    total = int(num_bytes.sum())
+    shards = options.num_shards or max(1, -(-total // options.shard_bytes))
+    if options.num_shards is not None and shards > max(1, count):
+        raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
+    ordered: list[NDArray[np.int64]] = []
+    for pass_index in range(stored):
+        order = permutation(count, seed=options.seed, purpose=f"build/{split}", pass_index=pass_index)
+        bounds = cut(num_bytes[order], min(shards, max(1, count)))
+        ordered.extend(order[start:stop] for start, stop in pairwise(bounds))
+    return ordered
+
+
+def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
+    """Return the `shards + 1` boundaries at which the running sum of bytes passes equal shares of the total."""
+    import numpy as np
+
+    before = np.cumsum(num_bytes) - num_bytes
+    total = int(num_bytes.sum())
+    if total == 0:
+        return [len(num_bytes) * i // shards for i in range(shards + 1)]
+    thresholds = [-(-i * total // shards) for i in range(shards)]
+    inner = np.searchsorted(before, np.asarray(thresholds, dtype=np.int64), side="left")
+    return [*(int(i) for i in inner), len(num_bytes)]
+
+
+def physical_key(key: str, pass_index: int) -> str:
+    """Return the key of a sample in stored pass r of a physically repeated split; a long one is cut and closed by a
+    hash."""
+    suffix = f"-r{pass_index}"
+    if len(key) + len(suffix) > MAX_KEY_BYTES:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        key = f"{key[: MAX_KEY_BYTES - len(suffix) - len(digest) - 3]}=00{digest}"
+    return key + suffix
+
+
+def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
+    """Return the hash of what was found in the originals, and in which order."""
+    digest = hashlib.sha256()
+    for ref in refs:
+        digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}\n".encode())
+    return digest.hexdigest()
+
+
+def refuse_other_codecs(planned: Mapping[str, str]) -> None:
+    """Raise UsageError where this process has other versions of the libraries than its plan names."""
+    here = codec_versions(*(package for package in planned if package not in CODECS))
+    other = [package for package in planned if here.get(package) != planned[package]]
+    if other:
+        have = ", ".join(f"{package} {here.get(package)}" for package in other)
+        need = " ".join(f"{package}=={planned[package]}" for package in other)
+        raise UsageError(
+            f"this worker has {have}, the plan was made with {need.replace('==', ' ')}: other versions write other "
+            f"bytes; install the same for every worker: pip install {need}"
+        )
+
+
+def _sha256_json(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

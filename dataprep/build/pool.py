@@ -1,0 +1,343 @@
+"""A supervised pool of processes: one task a shard, handed out as workers fall idle.
+
+What concurrent.futures and multiprocessing.Pool lack for this: they either stall or break as a whole when one process
+dies. Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and
+set aside while the others go on. A worker that hangs is one that dies late: it is killed when its heartbeat
+(dataprep/host/heartbeat.py) has stood still for too long.
+
+Workers are forked by a server that has imported what they need and nothing else (multiprocessing's `forkserver`): it
+starts while the parent plans, and a worker costs milliseconds instead of a quarter of a second of imports. The parent
+itself cannot be forked safely: it has threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import heapq
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError, UsageError
+from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
+from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
+
+T = TypeVar("T")
+
+MAX_DEATHS = 3
+"""Workers that one task may kill or hang before it is set aside. When so many of every worker hung, and no task was
+done in between, no task is to blame and the run ends."""
+MAX_ATTEMPTS = 4
+"""Attempts at a task that fails with an error that may pass, of storage or operating system."""
+FIRST_BACKOFF_S = 0.5
+COLLECT_AFTER = 20_000
+"""New objects after which a worker collects garbage; Python's own number is 700."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a worker sends instead of a result."""
+
+    error: DataprepError
+    may_pass: bool
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: ForkServerProcess
+    pipe: Connection[Any, Any]
+    still: Standstill
+    task: Callable[[int], object] | None = None
+    """Task that the worker was sent; once, for it may hold a whole manifest."""
+    busy: bool = False
+    """Whether it runs the task of the last of its indexes."""
+    indexes: list[int] = field(default_factory=list)
+    """Indexes that are handed out and not answered: those before the last, and the last one when the worker is not
+    busy, are only awaited."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is left to do and what went wrong, by task index."""
+
+    task: Callable[[int], object]
+    waiting: list[tuple[float, int]]
+    """Heap of (earliest time, index)."""
+    deaths: Counter[int] = field(default_factory=Counter)
+    hangs_in_a_row: int = 0
+    """Workers that hung since a task was last done."""
+    attempts: dict[int, int] = field(default_factory=dict)
+    set_aside: dict[int, str] = field(default_factory=dict)
+
+
+class Pool:
+    """Runs `task(index)` for many indexes in processes, inside a `with` block.
+
+    Args:
+        workers: Processes, at least 1.
+        log: Called with one line when a worker hangs or dies or a task is tried again.
+        preload: Modules that the workers need. They are imported while the parent goes on; the first pool of a process
+            decides, later ones import what else they need in every worker.
+        stall_s: A worker that makes no progress for so long is killed.
+    """
+
+    def __init__(
+        self, workers: int, log: Callable[[str], None], preload: Sequence[str] = (), *, stall_s: float = STALL_S
+    ) -> None:
+        self._num_workers, self._log, self._preload = workers, log, [__name__, *preload]
+        self._stall_s = stall_s
+        self._context = multiprocessing.get_context("forkserver")
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Pool:
+        self._context.set_forkserver_preload(self._preload)
+        with environment(WORKER_ENVIRONMENT):
+            try:
+                multiprocessing.forkserver.ensure_running()
+            except OSError as error:
+                raise UsageError(
+                    f"workers cannot be started with {tempfile.gettempdir()} as the folder for temporary files "
+                    f"({error}); set TMPDIR to one that can be written to and has a short path"
+                ) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def run(self, task: Callable[[int], T | Future[T]], indexes: Iterable[int]) -> Iterator[T]:
+        """Yield results as they come.
+
+        Args:
+            task: Picklable; may be called again for an index that it was doing when its process died. Where it returns
+                a Future, its process is given the next index at once, while that is awaited.
+
+        Raises:
+            DataprepError: A task failed with an error that will not pass.
+            BuildError: Every other task is done, and these were set aside.
+        """
+        state = _Progress(task, [(0.0, index) for index in sorted(indexes)])
+        while len(self._workers) < min(self._num_workers, len(state.waiting)):
+            self._workers.append(self._start())
+        yield from self._supervise(state)
+        if state.set_aside:
+            names = "; ".join(f"shard {index}: {why}" for index, why in sorted(state.set_aside.items()))
+            raise BuildError(
+                f"{len(state.set_aside)} of the shards could not be built: {names}. "
+                "All others are done; run the same command again to try these"
+            )
+
+    def _supervise(self, state: _Progress) -> Iterator[Any]:
+        while state.waiting or any(worker.indexes for worker in self._workers):
+            self._hand_out(state)
+            ready = self._ready(state)
+            for worker in [worker for worker in self._workers if worker.indexes and worker not in ready]:
+                self._watch(worker, state)
+            for worker in ready:
+                try:
+                    message = worker.pipe.recv()
+                except (EOFError, OSError):
+                    self._died(worker, state)
+                    continue
+                worker.still.reset()
+                if message is None:
+                    worker.busy = False
+                    continue
+                index, answer = message
+                worker.indexes.remove(index)
+                if isinstance(answer, _Failure):
+                    self._failed(index, answer, state)
+                else:
+                    state.hangs_in_a_row = 0
+                    yield answer
+
+    def _hand_out(self, state: _Progress) -> None:
+        for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
+            if not worker.busy and state.waiting and state.waiting[0][0] <= time.monotonic():
+                worker.busy = True
+                worker.still.reset()
+                worker.indexes.append(heapq.heappop(state.waiting)[1])
+                with suppress(OSError):  # it died idle; its end of the pipe says so below
+                    if worker.task is not state.task:
+                        worker.pipe.send(state.task)
+                    worker.pipe.send(worker.indexes[-1])
+                worker.task = state.task
+
+    def _ready(self, state: _Progress) -> list[_Worker]:
+        """Return the workers that have an answer or died; wait until one does, until a task may be tried again, or
+        until it is time to look at their heartbeats."""
+        timeout = min((worker.still.poll_s for worker in self._workers if worker.indexes), default=None)
+        if state.waiting and any(not worker.busy for worker in self._workers):
+            delay_s = max(0.0, state.waiting[0][0] - time.monotonic())
+            timeout = delay_s if timeout is None else min(timeout, delay_s)
+        by_pipe = {worker.pipe: worker for worker in self._workers}
+        return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
+
+    def _failed(self, index: int, failure: _Failure, state: _Progress) -> None:
+        attempts = state.attempts[index] = state.attempts.get(index, 0) + 1
+        if not failure.may_pass or attempts >= MAX_ATTEMPTS:
+            raise failure.error
+        delay_s = FIRST_BACKOFF_S * 2 ** (attempts - 1)
+        self._log(f"shard {index}: {failure.error}; trying again in {delay_s:g} s")
+        heapq.heappush(state.waiting, (time.monotonic() + delay_s, index))
+
+    def _died(self, worker: _Worker, state: _Progress) -> None:
+        worker.process.join()
+        code = worker.process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        self._replace(worker)
+        if not worker.indexes:
+            self._log(f"an idle worker died ({how}); replaced")
+            return
+        # Images are decoded for the last: what kills is in there.
+        self._try_again(
+            worker, worker.indexes[-1], state, f"killed its worker {{}} times, last by {how}", f"died ({how})"
+        )
+
+    def _watch(self, worker: _Worker, state: _Progress) -> None:
+        """Warn that a worker makes no progress; kill it when that has lasted too long."""
+        worker.still.look()
+        index, idle = worker.indexes[0], minutes(worker.still.idle_s)  # those after the first wait for it
+        if not worker.still.is_over:
+            if worker.still.warning_due():
+                self._log(
+                    f"shard {index}: no progress for {idle} (worker process {worker.process.pid}); the worker is "
+                    f"killed and the shard tried again after {minutes(self._stall_s)} (--stall-minutes)"
+                )
+            return
+        worker.process.kill()
+        self._let_end(worker)
+        self._replace(worker)
+        how = f"hung, without progress for {idle}, and was killed"
+        self._try_again(worker, index, state, f"hung its worker {{}} times, last for {idle}", how)
+        state.hangs_in_a_row += 1
+        if state.waiting and state.hangs_in_a_row >= MAX_DEATHS * self._num_workers:
+            raise BuildError(
+                f"{state.hangs_in_a_row} workers hung one after the other, each without progress for "
+                f"{minutes(self._stall_s)} (--stall-minutes), the last with shard {index}; look whether the disk, "
+                "network or bucket of the originals or of the output answers, and run the same command again"
+            )
+
+    def _let_end(self, worker: _Worker) -> None:
+        if not end_or_leave(worker.process):
+            self._log(
+                f"worker process {worker.process.pid} does not end when it is killed: it waits for a disk or network "
+                "file system that does not answer; it is left behind"
+            )
+
+    def _replace(self, worker: _Worker) -> None:
+        worker.pipe.close()
+        self._workers[self._workers.index(worker)] = self._start()
+
+    def _try_again(self, worker: _Worker, blamed: int, state: _Progress, too_often: str, how: str) -> None:
+        """Put the indexes of a lost worker back in the queue; the one that is to blame only if it may be tried again.
+
+        Args:
+            too_often: Why the task is set aside, with a place for the count.
+            how: What became of the worker.
+        """
+        for index in worker.indexes:
+            if index != blamed:
+                heapq.heappush(state.waiting, (time.monotonic(), index))
+        state.deaths[blamed] += 1
+        if state.deaths[blamed] >= MAX_DEATHS:
+            state.set_aside[blamed] = too_often.format(state.deaths[blamed])
+            self._log(f"shard {blamed}: {state.set_aside[blamed]}; set aside")
+            return
+        self._log(f"shard {blamed}: its worker {how}; trying again")
+        heapq.heappush(state.waiting, (time.monotonic(), blamed))
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        heartbeat = self._context.RawValue(ctypes.c_uint64, 0)
+        process = self._context.Process(target=_work, args=(theirs, dict(os.environ), heartbeat), daemon=True)
+        with environment(WORKER_ENVIRONMENT):  # should the server have to be started again
+            process.start()
+        theirs.close()
+        return _Worker(process, ours, Standstill(lambda: heartbeat.value, self._stall_s))
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # an idle worker ends by itself
+            if worker.indexes:
+                worker.process.terminate()
+        deadline_s = time.monotonic() + KILL_S
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline_s - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                self._let_end(worker)
+        self._workers = []
+
+
+def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str], beats: BeatCounter) -> None:
+    """Run as a worker: take a task and its indexes from the pipe, until it closes."""
+    # What was imported is never garbage, and what a task makes dies young: collecting took 2 % of fetching workers.
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    beat_into(beats)
+    os.environ.update(parents_environment)  # the server's is as old as the server
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    on_parents_death(lambda: os._exit(1))
+    sending = threading.Lock()
+
+    def send(message: object) -> None:
+        with sending, suppress(OSError):  # the parent is gone: reading from it says so, too
+            pipe.send(message)
+
+    task: Any = None
+    while True:
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # nothing is left to clean up, and unloading the libraries takes a tenth of a second
+        if callable(message):
+            task = message
+            continue
+        beat()
+        future = _begin(task, message)
+        send(None)  # another index may be handed out now
+        future.add_done_callback(partial(_answer, send, message))
+
+
+def _begin(task: Callable[[int], object], index: int) -> Future[Any]:
+    future: Future[Any] = Future()
+    try:
+        found = task(index)
+    except Exception as error:  # noqa: BLE001  `_answer` tells it from a dead worker
+        future.set_exception(error)
+        return future
+    if isinstance(found, Future):
+        return found
+    future.set_result(found)
+    return future
+
+
+def _answer(send: Callable[[object], None], index: int, future: Future[Any]) -> None:
+    error = future.exception()
+    if error is None:
+        send((index, future.result()))
+    elif isinstance(error, DataprepError):
+        may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
+        send((index, _Failure(error, may_pass)))
+    else:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
+        send((index, _Failure(BuildError(text), may_pass=isinstance(error, OSError))))

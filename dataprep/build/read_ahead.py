@@ -1,0 +1,60 @@
+"""The originals of a shard, read ahead while earlier ones are checked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+
+from dataprep.dataset.records import SampleRef
+from dataprep.errors import SourceError
+from dataprep.storage.base import Storage
+
+# Images read ahead of the one being checked. With 64 requests of 110 kB in flight 7 MB are on their way; the rest
+# evens out the sizes and keeps a worker far below its 400 MB.
+READ_AHEAD_BYTES = 32 * 2**20
+
+
+def read_refs(source: Storage, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes]]:
+    """Yield the originals of some references, in their order, read ahead in bounded memory.
+
+    Raises:
+        SourceError: A range cannot be read whole.
+    """
+    if source.reads_in_flight == 1:
+        for ref in refs:
+            yield ref, _read(source, ref)
+        return
+    pool = threads(source.reads_in_flight)
+    ahead: deque[tuple[SampleRef, Future[bytes]]] = deque()
+    ahead_bytes, waiting = 0, iter(refs)
+    next_ref = next(waiting, None)
+    try:
+        while ahead or next_ref is not None:
+            while next_ref is not None and (not ahead or ahead_bytes + next_ref.num_bytes <= READ_AHEAD_BYTES):
+                ahead.append((next_ref, pool.submit(_read, source, next_ref)))
+                ahead_bytes += next_ref.num_bytes
+                next_ref = next(waiting, None)
+            ref, future = ahead.popleft()
+            yield ref, future.result()
+            ahead_bytes -= ref.num_bytes
+    finally:
+        for _, future in ahead:
+            future.cancel()
+
+
+@lru_cache(maxsize=2)
+def threads(count: int) -> ThreadPoolExecutor:
+    """Return this process's threads for reading or writing so many objects at once."""
+    return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
+
+
+def _read(source: Storage, ref: SampleRef) -> bytes:
+    try:
+        return source.read_range(ref.source, ref.offset, ref.num_bytes)
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"{source.url_of(ref.source)} is gone; it held {ref.key} when the build was planned. "
+            "Put it back and run the same command again"
+        ) from error

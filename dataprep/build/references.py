@@ -1,0 +1,98 @@
+"""The references of a build's plan, one row group a shard: `plan.parquet` below the build's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from dataprep.build.claim import Claim
+from dataprep.build.open_build import OpenBuild
+from dataprep.dataset.columns import table_of
+from dataprep.dataset.records import SampleRef, ShardPlan
+from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.errors import BuildError
+from dataprep.storage import Storage
+from dataprep.storage.parquet import open_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+PLAN_WINDOW_BYTES = 2**20
+"""Bytes of the plan that are read with one request: some forty shards of 500 references."""
+
+
+def plan_parquet(root: str) -> str:
+    """Return the name of the references of the build with this root."""
+    return f"{root}/plan.parquet"
+
+
+def refs_schema() -> pa.Schema:
+    """Return the columns of a reference."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("key", pa.string()),
+            ("source", pa.dictionary(pa.int32(), pa.string())),
+            ("offset", pa.int64()),
+            ("num_bytes", pa.int64()),
+            ("label", pa.int32()),
+        ]
+    )
+
+
+def refs_table(refs: Sequence[SampleRef]) -> pa.Table:
+    """Return references as columns, in their order."""
+    schema = refs_schema()
+    return table_of(([getattr(ref, name) for ref in refs] for name in schema.names), schema)
+
+
+def refs_from_table(table: pa.Table) -> list[SampleRef]:
+    """Return the references of a table, in its order."""
+    columns = (table.column(name).to_pylist() for name in refs_schema().names)
+    return [SampleRef(*row) for row in zip(*columns, strict=True)]
+
+
+def store_references(tables: Iterator[pa.Table], storage: Storage, root: str) -> None:
+    """Store the references of a plan below the folder of its build, one table a shard."""
+    publish_row_groups(storage, plan_parquet(root), tables, refs_schema())
+
+
+def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
+    """Return one shard's references, read as one row group."""
+    split, split_index = build.plan.locate(index)
+    refs = refs_from_table(references_of(build, index))
+    return ShardPlan(index, split.name, split_index, len(split.shard_samples), tuple(refs))
+
+
+def references_of(build: OpenBuild, index: int) -> pa.Table:
+    """Return the references of one shard as a table."""
+    return _opened_references(build).read_row_group(index, use_threads=False)
+
+
+def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
+    """Yield the references of some shards of a build, a table a shard; nothing where a removal has taken them."""
+    try:
+        file = _open_references(storage, claim)
+    except FileNotFoundError:
+        return
+    for index in indexes:
+        yield file.read_row_group(index, use_threads=False)
+
+
+@lru_cache(maxsize=4)
+def _opened_references(build: OpenBuild) -> pq.ParquetFile:
+    try:
+        return _open_references(build.storage, build.claim)
+    except FileNotFoundError as error:
+        build.check()  # whoever overwrites this build removes them
+        where = build.storage.url_of(plan_parquet(build.root))
+        raise BuildError(
+            f"{where} is gone, without which no shard can be built; build again with --overwrite"
+        ) from error
+
+
+def _open_references(storage: Storage, claim: Claim) -> pq.ParquetFile:
+    return open_parquet(storage, plan_parquet(claim.root), window_bytes=PLAN_WINDOW_BYTES)

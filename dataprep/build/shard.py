@@ -1,0 +1,222 @@
+"""Builds shards of originals that are images: reads their ranges, checks, writes, publishes, leaves a receipt.
+
+A worker reads and checks the images of the next shard while the last one is published. Before a receipt exists, another
+attempt writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+from dataprep.build.claim import OvertakenError
+from dataprep.build.image_folder import ImageWriter
+from dataprep.build.images import CheckedImage, check_image
+from dataprep.build.job import BuildJob
+from dataprep.build.open_build import OpenBuild, open_build
+from dataprep.build.plan import Plan
+from dataprep.build.read_ahead import read_refs
+from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
+from dataprep.build.references import shard_plan
+from dataprep.build.writeback import WritebackFile
+from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
+from dataprep.formats import FORMATS
+from dataprep.host.heartbeat import beat
+from dataprep.storage import disk_errors, open_originals
+from dataprep.storage.base import Storage
+from dataprep.storage.checksums import HashingWriter
+
+T = TypeVar("T")
+
+# Checked images of the next shard, while the last one is published: three quarters of a second of decoding.
+CHECKED_AHEAD_BYTES = 48 * 2**20
+
+
+@lru_cache(maxsize=1)
+def shard_builder(job: BuildJob) -> ShardBuilder:
+    """Return the process's builder of a job, which knows of the shard before."""
+    return ShardBuilder(job)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A shard whose samples are all written, and its digests."""
+
+    file: str
+    num_bytes: int
+    sha256: str
+    crc32c: str
+    spool: Path | None
+    """What is to be published as `file`; None where nothing is left to publish."""
+
+
+class ShardBuilder:
+    """Builds shards one after the other.
+
+    While one is being finished, the images of the next are read and checked, but none of its bytes is written, so a
+    worker that is killed has one shard to build again.
+    """
+
+    def __init__(self, job: BuildJob) -> None:
+        self._build = open_build(job.output_url, job.root)
+        self._source = open_originals(job.source_url)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
+        self._last: Future[Any] = _known(None)
+
+    def begin(self, index: int) -> Future[ShardReceipt]:
+        """See `dataprep.build.job.begin_shard`."""
+        build = self._build
+        found = self._threads.submit(read_receipt, build.storage, index, build.root)
+        shard = shard_plan(build, index)
+        events: list[Event] = []
+        checked = _samples(build.plan, shard, self._source, events)
+        ahead = _until_done(checked, (self._last, found))
+        done = found.result()
+        if done is not None:
+            return _known(done[0])
+        rows = IndexRows(shard.split_index)
+        written = _write(build, shard, _drained(ahead, checked), rows)
+        receipt = ShardReceipt(
+            index=index,
+            split=shard.split,
+            split_index=shard.split_index,
+            file=written.file,
+            samples=len(rows),
+            num_bytes=written.num_bytes,
+            sha256=written.sha256,
+            crc32c=written.crc32c,
+            events=tuple(events),
+        )
+        self._last = self._threads.submit(self._finish, written, receipt, rows)
+        return self._last
+
+    def _finish(self, written: _Written, receipt: ShardReceipt, rows: IndexRows) -> ShardReceipt:
+        build = self._build
+        if written.spool is not None:
+            try:
+                build.storage.publish(written.spool, written.file, written.crc32c)
+            except BaseException:
+                _discard(written.spool)
+                raise
+        write_receipt(build.storage, receipt, rows.table(), build.root)
+        if not build.storage.is_local:
+            self._withdraw_if_overtaken(receipt.index)
+        return receipt
+
+    def _withdraw_if_overtaken(self, index: int) -> None:
+        """Remove the receipt if the build was overtaken, as the other build may have cleaned up before it was
+        written.
+        """
+        try:
+            self._build.check()
+        except OvertakenError:
+            self._build.storage.delete(receipt_file(index, self._build.root))
+            raise
+
+
+def _known(result: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+def _until_done(samples: Iterator[Sample], awaited: tuple[Future[Any], ...]) -> deque[Sample]:
+    """Take samples while something is awaited, CHECKED_AHEAD_BYTES of them at most; return when nothing is."""
+    ahead: deque[Sample] = deque()
+    ahead_bytes = 0
+    while ahead_bytes < CHECKED_AHEAD_BYTES and not all(future.done() for future in awaited):
+        sample = next(samples, None)
+        if sample is None:
+            break
+        ahead.append(sample)
+        ahead_bytes += len(sample.image)
+    wait(awaited)
+    return ahead
+
+
+def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample]:
+    while ahead:
+        yield ahead.popleft()
+    yield from samples
+
+
+def _samples(plan: Plan, shard: ShardPlan, source: Storage, events: list[Event]) -> Iterator[Sample]:
+    """Yield the shard's good images in order; note in `events` what was repaired or rejected."""
+    for ref, data in read_refs(source, shard.refs):
+        result = check_image(ref.key, data, plan.options.images)
+        beat()
+        if isinstance(result, Event):
+            events.append(result)
+            continue
+        if result.event is not None:
+            events.append(result.event)
+        yield _sample(ref, result, plan.classes)
+
+
+def _sample(ref: SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> Sample:
+    return Sample(
+        key=ref.key,
+        image=checked.image,
+        label=ref.label,
+        class_name="" if ref.label == NO_LABEL else classes[ref.label],
+        height=checked.height,
+        width=checked.width,
+        orientation=checked.orientation,
+    )
+
+
+def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: IndexRows) -> _Written:
+    """Write the samples in order, and note where each lies."""
+    plan = build.plan
+    shard_format = FORMATS[plan.options.format]
+    name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
+    write = _write_images if shard_format.one_file_per_image else _write_file
+    return write(build, shard, name, samples, rows)
+
+
+def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows) -> _Written:
+    """Write a shard that is one file into a spool on disk, to be published at once."""
+    storage = build.storage
+    spool = storage.spool_path(name)
+    try:
+        with storage.sending(spool, name) as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
+            _write_samples(build.plan, cast(BinaryIO, file), samples, rows)
+    except BaseException:
+        _discard(spool)
+        raise
+    return _Written(name, file.num_bytes, file.sha256, file.crc32c, spool)
+
+
+def _write_images(
+    build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows
+) -> _Written:
+    """Put every image as an object of its own, while digests run over the bytes of all of them, in order."""
+    digest = HashingWriter(None)
+    images = ImageWriter(build, shard)
+
+    def put() -> Iterator[Sample]:
+        for sample in samples:
+            images.add(sample)
+            yield sample
+
+    _write_samples(build.plan, cast(BinaryIO, digest), put(), rows)
+    images.close()
+    return _Written(name, digest.num_bytes, digest.sha256, digest.crc32c, None)
+
+
+def _write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows: IndexRows) -> None:
+    writer = FORMATS[plan.options.format].open_writer(stream, has_classes=bool(plan.classes))
+    for sample in samples:
+        place: Placement = writer.write(sample)
+        rows.add(sample.key, sample.image, place, label=sample.label, height=sample.height, width=sample.width)
+    writer.close()
+
+
+def _discard(spool: Path) -> None:
+    spool.unlink(missing_ok=True)

@@ -1,1 +1,0 @@
-"""What `dataprep verify` looks at, one module a part of a dataset."""

@@ -1,0 +1,261 @@
+"""Reads the name of a TPU: its generation, its chips, and the virtual machines that drive them.
+
+The facts are tables with their sources, `data/tpu_generations.csv` and `data/tpu_types.csv`. Names are Google's: an
+accelerator type (`v3-256`, `v5litepod-64`), a generation or machine type with a topology (`v4:2x2x4`, `tpu7x-2x2x4`,
+`ct3p-hightpu-4t:4x4`), or a machine type alone for one machine.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from math import prod
+from typing import Literal
+
+from dataprep.cloud.tables import table
+from dataprep.errors import UsageError
+
+SLICE_HOST_CHIPS = 4
+"""Chips of each machine in a slice that is larger than one machine, in every generation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """Facts that all TPUs of a generation have in common."""
+
+    name: str
+    """Name of the generation, from `v2` to `v6e` and `7x`."""
+    prefix: str
+    """First part of its TPUs' names: `v5litepod` for v5e, `tpu7x` for 7x, otherwise the generation's own name."""
+    suffix_counts: Literal["cores", "chips", ""]
+    """Unit that the number in an accelerator type counts; empty where there are only topologies."""
+    suffixes: tuple[int, ...]
+    """Sizes on offer, ascending."""
+    dimensions: int
+    """Number of sides that a topology has."""
+    max_chips: int
+    """Number of chips in the largest slice."""
+    cores_per_chip: int
+    devices_per_chip: int
+    """Number of devices that PyTorch/XLA and JAX see in a chip."""
+    hbm_gib_per_chip: int
+    tpu_api: bool
+    """Whether `gcloud compute tpus` creates it."""
+    compute_engine: bool
+    """Whether `gcloud compute instances` creates it."""
+    runtime_version: str
+    """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty where the TPU API does not create it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TpuMachine:
+    """One kind of virtual machine with TPU chips."""
+
+    machine_type: str
+    """Name in Compute Engine and GKE. The TPU API's machines of v2 and v3 have none, and are called so here."""
+    generation: str
+    chips: int
+    vcpus: int
+    ram_gb: int
+    nic_gbps: float | None
+    """Network bandwidth at most, in Gbit/s; None where no source says it."""
+    slices: bool
+    """Whether accelerator types and topologies mean this machine; other kinds are asked for by machine type."""
+    source: str
+    date: str
+    """Date of the source, as YYYY-MM-DD."""
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accelerator:
+    """A slice: some machines of one kind."""
+
+    name: str
+    """Name as Google writes it."""
+    generation: Generation
+    machine: TpuMachine
+    hosts: int
+    """Number of machines: of the TPU VM's workers."""
+    chips: int
+    topology: str | None
+    """Topology such as `2x2x4`, where the name said it."""
+
+    @property
+    def cores(self) -> int:
+        """Number of TensorCores."""
+        return self.chips * self.generation.cores_per_chip
+
+    @property
+    def devices(self) -> int:
+        """Number of devices that PyTorch/XLA and JAX see."""
+        return self.chips * self.generation.devices_per_chip
+
+    @property
+    def hbm_gib(self) -> int:
+        """Memory of all chips, in GiB."""
+        return self.chips * self.generation.hbm_gib_per_chip
+
+
+def parse_accelerator(name: str) -> Accelerator:
+    """Return the TPU of a name, in upper or lower case.
+
+    Raises:
+        UsageError: There is none of this name; the nearest ones are listed.
+    """
+    wanted = name.strip().lower()
+    shown = name if name.isprintable() else ascii(name)
+    if wanted in machines() and wanted not in generations():
+        return _one_machine(machines()[wanted])
+    by_topology = re.fullmatch(r"(.+)[:-]([0-9]{1,5}(?:x[0-9]{1,5})+)", wanted)
+    if by_topology:
+        return _by_topology(shown, *by_topology.groups())
+    by_suffix = re.fullmatch(r"(.+)-([0-9]{1,6})", wanted)
+    generation = _families().get(by_suffix[1]) if by_suffix else None
+    if by_suffix is None or generation is None:
+        raise UsageError(f"{shown}: no TPU of this name is known; {_nearest(wanted)}")
+    return _by_suffix(shown, generation, int(by_suffix[2]))
+
+
+@cache
+def generations() -> dict[str, Generation]:
+    """Return all generations by name, the oldest first."""
+    return {row["generation"]: _generation(row) for row in table("tpu_generations.csv")}
+
+
+@cache
+def machines() -> dict[str, TpuMachine]:
+    """Return all kinds of machines by machine type."""
+    return {row["machine_type"]: _machine(row) for row in table("tpu_types.csv")}
+
+
+def accelerator_types(generation: Generation) -> list[str]:
+    """Return a generation's accelerator types, the smallest first; none where there are only topologies."""
+    return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
+
+
+def _by_suffix(name: str, generation: Generation, suffix: int) -> Accelerator:
+    if not generation.suffixes:
+        raise UsageError(
+            f"{name}: {generation.prefix} is named by its topology, because a number could mean chips or cores; "
+            f"write {generation.prefix}-2x2x4 for 16 chips"
+        )
+    if suffix not in generation.suffixes:
+        near = sorted(sorted(generation.suffixes, key=lambda known: abs(known - suffix))[:2])
+        raise UsageError(
+            f"{name}: {generation.prefix} does not come with {suffix:,} {generation.suffix_counts}; "
+            f"nearest: {', '.join(f'{generation.prefix}-{known}' for known in near)}"
+        )
+    chips = suffix // generation.cores_per_chip if generation.suffix_counts == "cores" else suffix
+    machine = _slice_machine(generation, chips)
+    return Accelerator(
+        name=f"{generation.prefix}-{suffix}",
+        generation=generation,
+        machine=machine,
+        hosts=chips // machine.chips,
+        chips=chips,
+        topology=None,
+    )
+
+
+def _by_topology(name: str, family: str, topology: str) -> Accelerator:
+    machine = machines().get(family)
+    generation = generations()[machine.generation] if machine else _families().get(family)
+    if generation is None:
+        raise UsageError(f"{name}: no TPU of this name is known; {_nearest(family)}")
+    sides = [int(side) for side in topology.split("x")]
+    chips = prod(sides)
+    if len(sides) != generation.dimensions or not 0 < chips <= generation.max_chips:
+        shape = "x".join("ABC"[: generation.dimensions])
+        raise UsageError(
+            f"{name}: a topology of {generation.prefix} is {shape} with at most {generation.max_chips:,} chips; "
+            f"got {topology}"
+        )
+    machine = machine or _slice_machine(generation, chips)
+    if chips % machine.chips:
+        raise UsageError(f"{name}: {chips} chips are no whole number of machines with {machine.chips} chips each")
+    suffix = chips * (generation.cores_per_chip if generation.suffix_counts == "cores" else 1)
+    known = machine == _slice_machine(generation, chips)
+    official = f"{generation.prefix}-{suffix if suffix in generation.suffixes else topology}"
+    return Accelerator(
+        name=official if known else f"{machine.machine_type}:{topology}",
+        generation=generation,
+        machine=machine,
+        hosts=chips // machine.chips,
+        chips=chips,
+        topology=topology,
+    )
+
+
+def _one_machine(machine: TpuMachine) -> Accelerator:
+    generation = generations()[machine.generation]
+    return Accelerator(
+        name=machine.machine_type, generation=generation, machine=machine, hosts=1, chips=machine.chips, topology=None
+    )
+
+
+def _slice_machine(generation: Generation, chips: int) -> TpuMachine:
+    """Return the kind of machine that a slice is made of: one with all chips if there is such, else one of four."""
+    kinds = {kind.chips: kind for kind in machines().values() if kind.generation == generation.name and kind.slices}
+    return kinds.get(chips, kinds[SLICE_HOST_CHIPS])
+
+
+def _families() -> dict[str, Generation]:
+    """Return generations by the first part of a name: the prefix, or the generation, which people write (`v5e-16`)."""
+    return {key: found for found in generations().values() for key in (found.name, found.prefix)}
+
+
+def _nearest(wanted: str) -> str:
+    suffixes = [(found, size) for found in generations().values() for size in found.suffixes]
+    names = [f"{found.prefix}-{size}" for found, size in suffixes if size & (size - 1) == 0]  # not v4's other 1,000
+    topologies = [f"{found.prefix}-{'x'.join('224'[: found.dimensions])}" for found in generations().values()]
+    types = machines().keys() - generations().keys()
+    near = get_close_matches(wanted, [*names, *topologies, *sorted(types)], n=3, cutoff=0.5)
+    if near:
+        return f"nearest: {', '.join(near)}"
+    examples = [next(iter(accelerator_types(found)), f"{found.prefix}-2x2x1") for found in generations().values()]
+    return f"expected a name such as {', '.join(examples)} or v4:2x2x4"
+
+
+def _generation(row: dict[str, str]) -> Generation:
+    counts = row["suffix_counts"]
+    return Generation(
+        name=row["generation"],
+        prefix=row["prefix"],
+        suffix_counts="cores" if counts == "cores" else "chips" if counts == "chips" else "",
+        suffixes=_suffixes(row["suffixes"]),
+        dimensions=int(row["dimensions"]),
+        max_chips=int(row["max_chips"]),
+        cores_per_chip=int(row["cores_per_chip"]),
+        devices_per_chip=int(row["devices_per_chip"]),
+        hbm_gib_per_chip=int(row["hbm_gib_per_chip"]),
+        tpu_api=row["tpu_api"] == "yes",
+        compute_engine=row["compute_engine"] == "yes",
+        runtime_version=row["runtime_version"],
+    )
+
+
+def _suffixes(text: str) -> tuple[int, ...]:
+    """Parse the column `suffixes`: `8 32 128`, or `8..8192/8` for every eighth number."""
+    match = re.fullmatch(r"([0-9]+)\.\.([0-9]+)/([0-9]+)", text)
+    if match:
+        first, last, step = map(int, match.groups())
+        return tuple(range(first, last + 1, step))
+    return tuple(map(int, text.split()))
+
+
+def _machine(row: dict[str, str]) -> TpuMachine:
+    return TpuMachine(
+        machine_type=row["machine_type"],
+        generation=row["generation"],
+        chips=int(row["chips"]),
+        vcpus=int(row["vcpus"]),
+        ram_gb=int(row["ram_gb"]),
+        nic_gbps=float(row["nic_gbps"]) if row["nic_gbps"] else None,
+        slices=row["slices"] == "yes",
+        source=row["source"],
+        date=row["date"],
+        note=row["note"],
+    )

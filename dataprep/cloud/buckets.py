@@ -1,0 +1,171 @@
+"""Creates buckets for training data: beside their readers, closed to the public, with a lifecycle.
+
+A request is a value; an existing bucket is compared with it, and never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dataprep.cloud.region import describe
+from dataprep.errors import AccessError, UsageError
+from dataprep.messages import first_line
+from dataprep.storage import gcs_client
+from dataprep.storage.gcs_errors import bucket_errors
+from dataprep.storage.gcs_location import BucketLocation
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Bucket, Client
+
+STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
+LIFECYCLES = ("delete", "nearline")
+ABANDONED_UPLOAD_DAYS = 7
+"""Age at which parts of unfinished uploads are removed: they cost as much as objects, and no list shows them."""
+_DAY_S = 86_400
+_CREATE = "storage.buckets.create"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BucketRequest:
+    """A bucket as it should be."""
+
+    name: str
+    location: str
+    """Region of the bucket, in upper case."""
+    storage_class: str = "STANDARD"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    lifecycle_days: int | None = None
+    """Age of objects, in days, at which the lifecycle acts; None: never."""
+    lifecycle: str = "delete"
+    """What happens at that age: one of LIFECYCLES."""
+    soft_delete_days: int = 7
+    """Days for which deleted objects can be restored, and are paid for; 0, or 7 to 90."""
+    uniform_access: bool = True
+    """Whether rights are given on the bucket alone, never on single objects."""
+    public_access: str = "enforced"
+    """Setting of Cloud Storage's public access prevention."""
+
+    def __post_init__(self) -> None:
+        if self.soft_delete_days and not 7 <= self.soft_delete_days <= 90:
+            raise UsageError(f"--soft-delete-days {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
+
+    @property
+    def rules(self) -> list[dict[str, Any]]:
+        """Rules of the lifecycle, as Cloud Storage writes them."""
+        abandoned = {"type": "AbortIncompleteMultipartUpload"}
+        rules: list[dict[str, Any]] = [{"action": abandoned, "condition": {"age": ABANDONED_UPLOAD_DAYS}}]
+        if self.lifecycle_days is not None:
+            action = {"type": "Delete"}
+            if self.lifecycle == "nearline":
+                action = {"type": "SetStorageClass", "storageClass": "NEARLINE"}
+            rules.append({"action": action, "condition": {"age": self.lifecycle_days}})
+        return rules
+
+    def document(self) -> dict[str, Any]:
+        """Return the request as JSON values."""
+        return {**asdict(self), "labels": dict(self.labels), "lifecycle_rules": self.rules}
+
+
+def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, list[str]]:
+    """Create a bucket, or compare the existing one.
+
+    Args:
+        request: The bucket.
+        project: Project that pays; None: that of the credentials.
+
+    Returns:
+        Whether the bucket was created, and a line for each difference of an existing one.
+
+    Raises:
+        UsageError: The bucket exists in another place, or no project is known.
+        AccessError: The bucket is somebody else's, or may not be created.
+        StorageError: Cloud Storage cannot be reached.
+    """
+    from google.api_core.exceptions import Conflict
+
+    url = f"gs://{request.name}"
+    with bucket_errors(url, _CREATE):
+        client = gcs_client.client()
+    found = _found(client, request.name)
+    if found is None:
+        if project is None and client.project is None and not gcs_client.emulator_url():
+            raise UsageError(f"{url}: no project is known; add --project")
+        try:
+            _create(client, request, project)
+            return True, []
+        except Conflict:  # another one was faster
+            found = _found(client, request.name)
+    if found is None:
+        raise AccessError(f"{url}: the name is taken, and the bucket cannot be seen; choose another name")
+    _check_place(found, request)
+    return False, _differences(found, request)
+
+
+def _found(client: Client, name: str) -> Bucket | None:
+    from google.api_core.exceptions import Forbidden, NotFound
+
+    try:
+        with bucket_errors(f"gs://{name}", "storage.buckets.get"):
+            try:
+                return client.get_bucket(name, retry=gcs_client.retry_policy())
+            except NotFound:
+                return None
+    except AccessError as error:
+        if not isinstance(error.__cause__, Forbidden):
+            raise
+        raise AccessError(
+            f"gs://{name}: a bucket of this name exists already and may not be seen (storage.buckets.get is missing); "
+            "it may be somebody else's: choose another name"
+        ) from error
+
+
+def _create(client: Client, request: BucketRequest, project: str | None) -> None:
+    from google.api_core.exceptions import Forbidden
+
+    bucket = client.bucket(request.name)
+    bucket.storage_class = request.storage_class
+    bucket.labels = dict(request.labels)
+    bucket.lifecycle_rules = request.rules
+    bucket.iam_configuration.uniform_bucket_level_access_enabled = request.uniform_access
+    bucket.iam_configuration.public_access_prevention = request.public_access
+    bucket.soft_delete_policy.retention_duration_seconds = request.soft_delete_days * _DAY_S
+    try:
+        with bucket_errors(f"gs://{request.name}", _CREATE):
+            client.create_bucket(bucket, project=project, location=request.location, retry=gcs_client.retry_policy())
+    except AccessError as error:
+        if not isinstance(error.__cause__, Forbidden):
+            raise
+        raise AccessError(
+            f"gs://{request.name}: it may not be created: permission {_CREATE} is missing in the project; ask for "
+            f"roles/storage.admin there ({first_line(error.__cause__)})"
+        ) from error
+
+
+def _check_place(found: Bucket, request: BucketRequest) -> None:
+    place = BucketLocation(
+        location=found.location or "",
+        location_type=found.location_type or "",
+        data_locations=tuple(found.data_locations or ()),
+    )
+    if place.location.upper() != request.location.upper() or place.location_type not in ("", "region"):
+        raise UsageError(
+            f"gs://{request.name}: it exists already, in {describe(place)}, not in {request.location.lower()}, and "
+            "buckets do not move; choose another name"
+        )
+
+
+def _differences(found: Bucket, request: BucketRequest) -> list[str]:
+    """List differences from a request; labels and rules that it does not name are none."""
+    rules = [dict(rule) for rule in found.lifecycle_rules]
+    soft_delete_s = found.soft_delete_policy.retention_duration_seconds
+    pairs: list[tuple[str, object, object]] = [
+        ("storage class", found.storage_class, request.storage_class),
+        ("uniform access", bool(found.iam_configuration.uniform_bucket_level_access_enabled), request.uniform_access),
+        ("public access prevention", found.iam_configuration.public_access_prevention, request.public_access),
+        ("soft delete, days", (soft_delete_s or 0) // _DAY_S, request.soft_delete_days),
+        *((f"label {key}", found.labels.get(key), value) for key, value in request.labels.items()),
+    ]
+    lines = [f"{what}: {got}, asked for was {due}" for what, got, due in pairs if got != due]
+    return lines + [f"lifecycle: no rule {rule}" for rule in request.rules if rule not in rules]

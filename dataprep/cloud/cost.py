@@ -1,0 +1,151 @@
+"""Costs of reading and copying a dataset, in USD. Pure: amounts, a verdict and prices in, costs out.
+
+1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A insert, list and copy; those of class B read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dataprep.cloud.prices import Prices
+from dataprep.cloud.region import UNKNOWN, Verdict, area_of, placement, region_of
+from dataprep.storage.gcs_location import BucketLocation
+
+GIB = 2**30
+_STANDARD = "standard"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amount:
+    """Objects of one storage class, and what is done with them."""
+
+    storage_class: str
+    num_bytes: int
+    """Bytes that are read or copied, counted every time."""
+    objects: int
+    gets: int
+    """Number of requests of class B."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """Parts of a cost, in USD."""
+
+    transfer: float
+    retrieval: float
+    operations: float
+
+    @property
+    def total(self) -> float:
+        """Sum of the parts."""
+        return self.transfer + self.retrieval + self.operations
+
+    def times(self, count: float) -> Cost:
+        """Return the cost of doing the same `count` times."""
+        return Cost(
+            transfer=count * self.transfer, retrieval=count * self.retrieval, operations=count * self.operations
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyCost:
+    """Costs of a copy beside the reader, in USD."""
+
+    once: Cost
+    storage_per_month: float
+    epochs: int | None
+    """Epochs after which the copy has cost less than reading from afar, storage aside; None where it never does."""
+
+
+def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdict, prices: Prices) -> Cost | None:
+    """Cost of reading the amounts once; None where the transfer's price is not known."""
+    if found.usd_per_gib is None:
+        return None
+    kind = _kind(bucket)
+    retrieval = sum(_retrieval(amount, bucket, prices) for amount in amounts)
+    gets = sum(
+        amount.gets / 1000 * (prices.find("class_b_per_1000", _billed_class(amount.storage_class, bucket), kind) or 0.0)
+        for amount in amounts
+    )
+    transfer = found.usd_per_gib * sum(amount.num_bytes for amount in amounts) / GIB
+    return Cost(transfer=transfer, retrieval=retrieval, operations=gets)
+
+
+def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int, prices: Prices) -> Cost:
+    """Cost of writing a build's output: its requests, and replication where the bucket has several regions."""
+    storage_class, kind = _billed_class(bucket.storage_class or _STANDARD, bucket), _kind(bucket)
+    operations = inserts / 1000 * (prices.find("class_a_per_1000", storage_class, kind) or 0.0)
+    operations += gets / 1000 * (prices.find("class_b_per_1000", storage_class, kind) or 0.0)
+    regions = placement(bucket)[1]
+    area = area_of(regions[0] if regions else bucket.location) or ""
+    written = prices.find("replication_per_gib", area, kind) or 0.0
+    written += prices.find("write_per_gib", storage_class, kind) or 0.0
+    return Cost(transfer=written * num_bytes / GIB, retrieval=0.0, operations=operations)
+
+
+def copy_cost(
+    amounts: Sequence[Amount], bucket: BucketLocation, where: str, epoch: Cost | None, found: Verdict, prices: Prices
+) -> CopyCost | None:
+    """Cost of a server-side copy into a bucket of class Standard in the reader's region.
+
+    Args:
+        amounts: One pass over the data, each object once.
+        bucket: Where the data are now.
+        where: The reader's zone or region.
+        epoch: Cost of an epoch that is read from where the data are now.
+        found: What lies between the bucket and the reader.
+        prices: What is charged.
+
+    Returns:
+        None where a price is not known.
+    """
+    if found.kind == UNKNOWN or found.usd_per_gib is None or epoch is None:
+        return None
+    beside = BucketLocation(location=region_of(where), location_type="region", storage_class=_STANDARD)
+    num_bytes = sum(amount.num_bytes for amount in amounts)
+    # A rewrite is one operation of class A on what it writes.
+    rewrites = sum(amount.objects for amount in amounts) / 1000
+    once = Cost(
+        transfer=found.usd_per_gib * num_bytes / GIB,
+        retrieval=sum(_retrieval(amount, bucket, prices) for amount in amounts),
+        operations=rewrites * (prices.find("class_a_per_1000", _STANDARD, "region") or 0.0),
+    )
+    stored = prices.find("storage_per_gib_month", _STANDARD, "region") or 0.0
+    gets = sum(amount.gets for amount in amounts)
+    as_standard = Amount(storage_class=_STANDARD, num_bytes=num_bytes, objects=0, gets=gets)
+    near = reading_cost([as_standard], beside, Verdict("co-located", 0.0, ""), prices)
+    near = near or Cost(transfer=0.0, retrieval=0.0, operations=0.0)
+    return CopyCost(
+        once=once, storage_per_month=stored * num_bytes / GIB, epochs=epochs_to_pay(once, far=epoch, near=near)
+    )
+
+
+def epochs_to_pay(once: Cost, *, far: Cost, near: Cost) -> int | None:
+    """Count the epochs after which a copy has cost less than reading from afar; None where it never does.
+
+    Storage of the copy is not counted.
+
+    Args:
+        once: Making the copy.
+        far: One epoch read from the original.
+        near: One epoch read from the copy.
+    """
+    saved = far.total - near.total
+    return max(1, math.ceil(once.total / saved)) if saved > 0 else None
+
+
+def _retrieval(amount: Amount, bucket: BucketLocation, prices: Prices) -> float:
+    if bucket.autoclass:
+        return 0.0
+    return amount.num_bytes / GIB * (prices.find("retrieval_per_gib", amount.storage_class, _kind(bucket)) or 0.0)
+
+
+def _billed_class(storage_class: str, bucket: BucketLocation) -> str:
+    """Autoclass bills all operations as Standard's."""
+    return _STANDARD if bucket.autoclass else storage_class.lower()
+
+
+def _kind(bucket: BucketLocation) -> str:
+    return placement(bucket)[0] or "region"

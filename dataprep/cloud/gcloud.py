@@ -1,0 +1,191 @@
+"""Runs `gcloud`, the command line of Google Cloud, and says what its errors mean."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
+
+TIMEOUT_S = 900.0
+"""Longest time that a command gets; creating a TPU or copying to its workers takes minutes."""
+SAID_CHARACTERS = 300
+"""Characters of what gcloud or a worker said that a message quotes, at most."""
+_NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
+_MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
+    (r"active account|gcloud auth login|reauth", AccessError, 'nobody is logged in; run "gcloud auth login"'),
+    (r"attribute \[project\]|core/project", UsageError, "no project is set; add --project"),
+    (
+        r"SERVICE_DISABLED|has not been used in project|it is disabled",
+        AccessError,
+        'the API is off in this project; run "gcloud services enable tpu.googleapis.com compute.googleapis.com"',
+    ),
+    (
+        r"quota",
+        AccessError,
+        "the project's quota for this type and zone is used up; choose another zone or size, or ask for more",
+    ),
+    (
+        r"no more capacity|RESOURCE_POOL_EXHAUSTED|STOCKOUT|not have enough resources|insufficient capacity",
+        StorageError,
+        "the zone has no capacity now; try --queued, --spot, or another zone",
+    ),
+    (
+        r"RESOURCE_EXHAUSTED",
+        AccessError,
+        "quota or capacity is used up; choose another zone, or try --queued or --spot",
+    ),
+    (
+        r"accelerator.?type.*(not (found|available|supported)|invalid)|machine type .* does not exist",
+        UsageError,
+        'the zone has no such type; "gcloud compute tpus accelerator-types list --zone=ZONE" lists its types',
+    ),
+    (
+        r"(location|zone)\b.*(not found|invalid|may not exist|unknown|does not exist)",
+        UsageError,
+        'no such zone for TPUs; "gcloud compute tpus locations list" lists them',
+    ),
+    (r"ALREADY_EXISTS|already exists", UsageError, "the name is taken; choose another, or delete what has it"),
+    (
+        r"ssh-add|Permission denied \(publickey",
+        AccessError,
+        'the SSH key is not taken; run "ssh-add ~/.ssh/google_compute_engine"',
+    ),
+    (
+        r"PERMISSION_DENIED|Required '.*' permission|HttpError 403",
+        AccessError,
+        "this account may not do that; ask for the role TPU Admin or Compute Instance Admin",
+    ),
+    (r"unrecognized arguments|Invalid choice", UsageError, 'this gcloud is too old; run "gcloud components update"'),
+    (
+        r"return code \[255\]|Connection (timed out|refused|closed|reset)|Could not resolve",
+        UndecidedError,
+        "the worker cannot be reached; it may still be starting, or try --internal-ip",
+    ),
+)
+
+
+class GcloudMissingError(UsageError):
+    """There is no gcloud on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sent:
+    """Standard input of a command. It may hold secrets, which an argument would show to every user of the machine."""
+
+    text: str = field(repr=False)
+    shown: str
+    """Text that a dry run prints in its place, without the secrets."""
+
+
+class Gcloud:
+    """Runs gcloud, or only shows the command lines that would be run.
+
+    Args:
+        echo: Called with each line of a dry run.
+        dry_run: Run nothing, and show every command line as a shell takes it.
+    """
+
+    def __init__(self, echo: Callable[[str], None], *, dry_run: bool = False) -> None:
+        self.echo = echo
+        self.dry_run = dry_run
+
+    def show(self, text: str) -> None:
+        """Print a line in a dry run, and nothing otherwise."""
+        if self.dry_run:
+            self.echo(text)
+
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, sent: Sent | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, whatever its exit code; a dry run returns exit code 0 and no output.
+
+        Raises:
+            GcloudMissingError: There is no gcloud.
+            UndecidedError: The command did not end in time.
+        """
+        self.show(shlex.join(argv) + (f" <<< {shlex.quote(sent.shown)}" if sent else ""))
+        if self.dry_run:
+            return subprocess.CompletedProcess(list(argv), 0, "", "")
+        try:
+            return subprocess.run(
+                argv,
+                input=sent.text if sent else "",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise GcloudMissingError("gcloud is not on the PATH; install the Google Cloud CLI") from None
+        except subprocess.TimeoutExpired:
+            raise UndecidedError(
+                f"{_shown(argv)}: no answer in {timeout_s:.0f} s; run the same command again"
+            ) from None
+
+    def require(self, argv: Sequence[str], *, missing_ok: bool = False) -> None:
+        """Run a command, and raise its error in plain words.
+
+        Args:
+            argv: The command.
+            missing_ok: Pass over the error that something does not exist, as there is nothing to delete then.
+        """
+        ran = self.run(argv)
+        if ran.returncode and not (missing_ok and _NOT_FOUND.search(ran.stderr)):
+            raise meaning(argv, ran.stderr)
+
+    def read(self, argv: Sequence[str]) -> Any:
+        """Return the JSON that a command prints; None where the resource does not exist, and in a dry run."""
+        ran = self.run(argv)
+        if ran.returncode and _NOT_FOUND.search(ran.stderr):
+            return None
+        return _answer(argv, ran)
+
+    def entries(self, argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+        """Return the JSON objects that a command lists.
+
+        Raises:
+            DataprepError: gcloud failed.
+            UndecidedError: The answer is not a list.
+        """
+        listed = _answer(argv, self.run(argv, timeout_s=timeout_s))
+        if listed is None:
+            return []
+        if not isinstance(listed, list):
+            raise UndecidedError(f"{_shown(argv)}: its answer is no list in JSON; run it by hand")
+        return [entry for entry in listed if isinstance(entry, dict)]
+
+
+def meaning(argv: Sequence[str], said: str) -> DataprepError:
+    """The error that gcloud's words mean, in one line with the next step."""
+    for pattern, kind, advice in _MEANINGS:
+        if re.search(pattern, said, re.IGNORECASE | re.DOTALL):
+            return kind(f"{_shown(argv)}: {advice} ({_first_line(said)})")
+    return StorageError(f"{_shown(argv)}: {_first_line(said)}; mend that, and run the same command again")
+
+
+def _answer(argv: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Any:
+    if ran.returncode:
+        raise meaning(argv, ran.stderr)
+    try:
+        return json.loads(ran.stdout) if ran.stdout.strip() else None
+    except ValueError:
+        raise UndecidedError(f"{_shown(argv)}: its answer is no JSON; run it by hand") from None
+
+
+def _shown(argv: Sequence[str]) -> str:
+    """The beginning of a command line, without its flags."""
+    return " ".join([word for word in argv if not word.startswith("-")][:6])
+
+
+def _first_line(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR")]
+    line = (errors or lines or ["it said nothing"])[0]
+    return re.sub(r"^ERROR: \(gcloud[^)]*\) ", "", line)[:SAID_CHARACTERS]

@@ -1,0 +1,67 @@
+"""Prices of Google Cloud: the published ones, and those of a contract in their place. All names are in lower case."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataprep.cloud.tables import rows, table
+from dataprep.errors import UsageError
+
+Key = tuple[str, str, str]
+"""An item, what it is charged of, and where."""
+ANYWHERE = "*"
+COLUMNS = ("item", "of", "where", "usd")
+_TABLES = ("network_prices.csv", "storage_prices.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices in USD."""
+
+    usd: Mapping[Key, float]
+
+    def find(self, item: str, of: str, where: str) -> float | None:
+        """Return the price in one place, else the one that holds anywhere; None where none is published."""
+        of, where = of.lower(), where.lower()
+        found = self.usd.get((item, of, where))
+        return self.usd.get((item, of, ANYWHERE)) if found is None else found
+
+
+@functools.cache
+def published_prices() -> Prices:
+    """Prices of the tables that come with the package."""
+    return Prices({key: usd for name in _TABLES for key, usd in _prices_in(name, table(name)).items()})
+
+
+def read_prices(path: Path) -> Prices:
+    """Read a CSV file whose rows replace published prices: those of a contract, or newer ones.
+
+    Raises:
+        UsageError: The file cannot be read, or has another row than `item,of,where,usd`.
+    """
+    try:
+        found = rows(path.read_text(encoding="utf-8").splitlines())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); give a CSV file with {','.join(COLUMNS)}") from error
+    return Prices({**published_prices().usd, **_prices_in(str(path), found)})
+
+
+def _prices_in(name: str, entries: Iterable[Mapping[str, str]]) -> dict[Key, float]:
+    known = {key[0] for key in published_prices().usd} if name not in _TABLES else None
+    found = {}
+    for row in entries:
+        try:
+            item, of, where, usd = row["item"], row["of"].lower(), row["where"].lower(), float(row["usd"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            shown = ",".join(str(value) for value in row.values())
+            raise UsageError(f"{name}: row {shown!r}, expected {','.join(COLUMNS)} and a number in usd") from None
+        if not 0 <= usd < math.inf:
+            raise UsageError(f"{name}: {item} of {of} in {where} costs {row['usd']!r}, expected 0 or more")
+        if known is not None and item not in known:
+            raise UsageError(f"{name}: no price {item!r}; there are {', '.join(sorted(known))}")
+        found[item, of, where] = usd
+    return found

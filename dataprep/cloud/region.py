@@ -1,0 +1,177 @@
+"""Judges what lies between a bucket and its reader. Pure: values in, a verdict out.
+
+same region, or same zone                   co-located
+a dual-region with the reader's region      free
+everything else                             paid, by the areas of both; a multi-region always, also from inside it
+something needed is not known               unknown, and says what
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dataprep.cloud.prices import Prices
+from dataprep.cloud.tables import table
+from dataprep.errors import UsageError
+from dataprep.messages import did_you_mean
+from dataprep.storage.gcs_location import BucketLocation
+
+CO_LOCATED, FREE, PAID, UNKNOWN = "co-located", "free", "paid", "unknown"
+REGION, ZONE, DUAL_REGION, MULTI_REGION = "region", "zone", "dual-region", "multi-region"
+_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Judgement about reading a bucket from one place."""
+
+    kind: str
+    """One of CO_LOCATED, FREE, PAID and UNKNOWN."""
+    usd_per_gib: float | None
+    """Price of the transfer alone; None where it is not known."""
+    reason: str
+    """Explanation for people, in one line."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the transfer is known to cost nothing."""
+        return self.kind in (CO_LOCATED, FREE)
+
+
+def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdict:
+    """Compare a bucket's place with its reader's.
+
+    Args:
+        bucket: As Cloud Storage describes it, in upper or lower case.
+        where: The reader's zone or region; None where it is not known.
+    """
+    if not where:
+        return _unknown("where the reader is; give --zone or --tpu")
+    place = where.lower()
+    kind, regions = placement(bucket)
+    if kind is None:
+        code = bucket.location or "the bucket"
+        return _unknown(f"whether {code} is a dual-region or a multi-region: no locationType")
+    if kind != MULTI_REGION and not regions:
+        missing = "customPlacementConfig.dataLocations" if kind == DUAL_REGION else "location"
+        return _unknown(f"which regions the {kind} {bucket.location.upper()} has: {missing} is missing")
+    region, shown = region_of(place), describe(bucket)
+    if region in regions:
+        if kind == DUAL_REGION:
+            return Verdict(FREE, 0.0, f"{region} is one of the regions of {shown}")
+        if kind == ZONE and place != region and place not in _zones(bucket):
+            return Verdict(FREE, 0.0, f"{place} is another zone of {shown}'s region: free, but not as near")
+        return Verdict(CO_LOCATED, 0.0, f"{place} is in {region}, as the bucket is")
+    return _paid(bucket, regions or (bucket.location.lower(),), place, prices)
+
+
+def placement(bucket: BucketLocation) -> tuple[str | None, tuple[str, ...]]:
+    """Return the kind of a bucket's location, None where that cannot be told, and its regions.
+
+    A multi-region has none that it names.
+    """
+    code, stated = bucket.location.lower(), tuple(dict.fromkeys(region_of(place) for place in _zones(bucket)))
+    kind: str | None = bucket.location_type.lower() or None
+    if kind is None and (_REGION.fullmatch(code) or _ZONE.fullmatch(code)):
+        kind = REGION if _REGION.fullmatch(code) else ZONE
+    if kind is None and (code in _predefined() or len(stated) > 1):
+        kind = DUAL_REGION
+    if kind == MULTI_REGION or kind is None:
+        return kind, ()
+    if kind == DUAL_REGION:
+        return kind, stated or _predefined().get(code, ())
+    return kind, stated or ((region_of(code),) if code else ())
+
+
+def describe(bucket: BucketLocation) -> str:
+    """Name a bucket's place: `the multi-region US`, `the dual-region NAM4 (us-central1, us-east1)`, `europe-west4`."""
+    kind, regions = placement(bucket)
+    if kind in (None, REGION):
+        return bucket.location.lower() if kind else bucket.location or "an unknown place"
+    if kind == ZONE:
+        return f"the zone {', '.join(_zones(bucket)) or bucket.location.lower()}"
+    inside = f" ({', '.join(regions)})" if regions else ""
+    return f"the {kind} {bucket.location.upper()}{inside}"
+
+
+def region_of(place: str) -> str:
+    """Return the region of a zone, and anything else as it is."""
+    found = _ZONE.fullmatch(place.lower())
+    return found[1] if found else place.lower()
+
+
+def check_place(text: str) -> str:
+    """Return the name of a zone or region in lower case.
+
+    Raises:
+        UsageError: The text has not the form of such a name.
+    """
+    place = text.strip().lower()
+    if _ZONE.fullmatch(place) or _REGION.fullmatch(place):
+        return place
+    guess = did_you_mean(place, sorted({row["zone"] for row in table("tpu_zones.csv")}))
+    raise UsageError(f"{text!r} is no zone or region; expected e.g. us-central1-a or europe-west4{guess}")
+
+
+def area_of(place: str) -> str | None:
+    """Return the area whose transfer prices hold for a zone, region or multi-region; None where it is not known."""
+    found = _area_row(place)
+    return found["area"] if found else None
+
+
+def _area_row(place: str) -> dict[str, str] | None:
+    place = region_of(place)
+    fitting = [row for row in table("regions.csv") if _starts(place, row["prefix"])]
+    return max(fitting, key=lambda row: len(row["prefix"]), default=None)
+
+
+def _starts(place: str, prefix: str) -> bool:
+    return place.startswith(prefix) if prefix.endswith("-") else place == prefix
+
+
+def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Prices) -> Verdict:
+    """Judge a transfer that costs something: by the dearest pair, where a bucket has several regions."""
+    region, shown = region_of(place), describe(bucket)
+    found: list[float] = []
+    notes: dict[str, None] = {}
+    for start in froms:
+        price = _transfer_price(bucket, start, region, prices)
+        if price is None:
+            return _unknown(f"what a read of {shown} from {region} costs: no price is published for it")
+        found.append(price)
+        rows = (_area_row(start), _area_row(region))
+        notes.update({row["note"]: None for row in rows if row and row["note"]})
+    reason = f"{place} reads from {shown}"
+    if placement(bucket)[0] == MULTI_REGION:
+        reason += ", and a multi-region is no region's own"
+    return Verdict(PAID if max(found) else FREE, max(found), "; ".join([reason, *notes]))
+
+
+def _transfer_price(bucket: BucketLocation, start: str, region: str, prices: Prices) -> float | None:
+    """Return the price between two regions: of this very pair, as contracts have it, before that of their areas."""
+    for of in (start, bucket.location.lower()):
+        price = prices.find("transfer_per_gib", of, region)
+        if price is not None:
+            return price
+    areas = area_of(start), area_of(region)
+    if areas[0] is None or areas[1] is None:
+        return None
+    return prices.find("transfer_per_gib", areas[0], areas[1])
+
+
+def _predefined() -> dict[str, tuple[str, ...]]:
+    rows = table("dual_regions.csv")
+    return {row["code"]: tuple(row["regions"].split()) for row in rows if row["kind"] == "predefined"}
+
+
+def _zones(bucket: BucketLocation) -> tuple[str, ...]:
+    """Places that the bucket states for its data: regions, or zones for a zonal bucket."""
+    stated = tuple(place.lower() for place in bucket.data_locations)
+    return stated or ((bucket.location.lower(),) if _ZONE.fullmatch(bucket.location.lower()) else ())
+
+
+def _unknown(what: str) -> Verdict:
+    return Verdict(UNKNOWN, None, f"it is not known {what}")

@@ -1,0 +1,278 @@
+"""Copies a finished dataset to other places: create-only, checked by size and CRC32C, whole or nothing.
+
+    listing of the source, compared with its manifest -> what belongs to the dataset
+    listing of the target -> what exists there already; another object of the same name is refused before any copy
+    shards -> index and events -> the format's metadata -> dataset.json, which makes it a dataset
+    replicas.json of every place -> all of them
+
+Killed anywhere and run again, only what is missing is copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dataprep.cloud.placement import bucket_name, is_bucket
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.records import Manifest
+from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
+from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
+from dataprep.formats import FORMATS
+from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.copies import check_same, copy_object, stored_crc32c
+from dataprep.storage.gcs_location import BucketLocation, bucket_location
+
+QUEUED_PER_THREAD = 4
+"""Objects that wait for each thread, at most: an image folder has a million of them."""
+Phases = tuple[tuple[ObjectInfo, ...], ...]
+"""Objects in the order in which they are copied: all of one phase before the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copying:
+    """One copy to be made."""
+
+    source: Storage
+    target: Storage
+    phases: Phases
+    """Objects that are still to be copied."""
+    standing: int
+    """Number of objects that exist at the target already."""
+
+    @property
+    def objects(self) -> int:
+        return sum(len(phase) for phase in self.phases)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(info.num_bytes for phase in self.phases for info in phase)
+
+
+def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[str]]) -> Phases:
+    """List all objects of a finished dataset, with CRC32C as the manifest or the store has it.
+
+    Args:
+        storage: The dataset.
+        find_faults: Yields a line for each way in which a manifest is not one that a build writes.
+
+    Raises:
+        UsageError: There is no finished dataset, or one that cannot be copied object by object.
+        FormatError: `find_faults` found a fault in the manifest.
+        VerificationError: The objects differ from the manifest.
+    """
+    manifest = read_manifest(storage)
+    if manifest is None:
+        building = storage.stat(PLAN_JSON) is not None
+        hint = "a build is under way there: run it again to finish it" if building else "check the URL"
+        raise UsageError(f"{storage.url}: no finished dataset there (no {MANIFEST}); {hint}")
+    if is_adopted(manifest):
+        raise UsageError(
+            f"{storage.url}: its data were adopted and lie where other tools wrote them; copy them with "
+            "`gcloud storage cp --recursive`, then `dataprep adopt` the copy"
+        )
+    fault = next(iter(find_faults(manifest)), None)
+    if fault:
+        raise FormatError(f"{storage.url_of(MANIFEST)}: {fault}; run dataprep verify {storage.url}")
+    shard_format = FORMATS[manifest.format]
+    if any(shard_format.passes_written(split.repeats["stored"]) < split.repeats["stored"] for split in manifest.splits):
+        raise UsageError(
+            f"{storage.url}: its repeats are links, which a bucket has not; build it with --repeat virtual, or copy "
+            "the folder with `cp -a`"
+        )
+    there = {info.name: info for info in storage.list()}
+    list_data = _images if shard_format.one_file_per_image else _shards
+    data = list_data(storage, manifest, there)
+    index = [entry for split in manifest.splits for entry in (split.index, split.events)]
+    return (
+        tuple(data),
+        tuple(_described(storage, entry, there) for entry in index),
+        tuple(_described(storage, entry, there) for entry in manifest.files),
+        (there[MANIFEST],),
+    )
+
+
+def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
+    """Find out what is missing at a target, and write nothing.
+
+    Raises:
+        UsageError: The target lies inside the source or holds it, or a build is under way there.
+        ConflictError: Other objects exist where those of the dataset, or none, should be.
+    """
+    source, target = open_storage(source_url), open_storage(target_url)
+    if f"{source.url}/".startswith(f"{target.url}/") or f"{target.url}/".startswith(f"{source.url}/"):
+        raise UsageError(f"--to {target.url}: it is, holds or lies in {source.url} itself; give another place")
+    there = {info.name: info for info in target.list()}
+    if PLAN_JSON in there:
+        raise UsageError(f"--to {target.url}: a build is under way there; give another place, or finish it")
+    wanted = {info.name: info for phase in phases for info in phase}
+    tops = {_top(name) for name in wanted}
+    strange = next((name for name in there if name not in wanted and name != REPLICAS and _top(name) in tops), None)
+    if strange is not None:
+        raise ConflictError(
+            f"{target.url_of(strange)}: not of {source.url}, and would be taken for a part of it; give another place, "
+            "or remove it"
+        )
+    standing = wanted.keys() & there.keys()
+    for name in sorted(standing, key=lambda name: name != MANIFEST):  # another dataset is told by its manifest first
+        info = wanted[name]
+        check_same(target, replace(info, crc32c=stored_crc32c(source, info)), there[name])
+    missing = tuple(tuple(info for info in phase if info.name not in standing) for phase in phases)
+    return Copying(source=source, target=target, phases=missing, standing=len(standing))
+
+
+def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int], None]) -> None:
+    """Copy what is missing, many objects at a time.
+
+    Args:
+        copying: The copy to be made.
+        workers: Number of threads.
+        copied: Called from any thread with the objects and bytes that are done; of a large object bytes come first.
+
+    Raises:
+        ConflictError: Another object exists at the target.
+        StorageError: An object could not be copied. Finished copies stay, and a rerun goes on.
+    """
+    stop = threading.Event()
+
+    def part(num_bytes: int) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        copied(0, num_bytes)
+
+    def copy(info: ObjectInfo) -> None:
+        try:
+            copy_object(copying.source, copying.target, info, part)
+        except FileNotFoundError as error:
+            raise VerificationError(
+                f"{copying.source.url_of(info.name)}: it was there and is gone; another process is changing the dataset"
+            ) from error
+        copied(1, 0)
+
+    copying.target.remove_stale_spools()
+    with ThreadPoolExecutor(workers, thread_name_prefix="copy") as threads:
+        try:
+            for phase in copying.phases:
+                _run(threads, copy, phase, QUEUED_PER_THREAD * workers)
+        except BaseException:
+            stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[str], None]) -> list[Replica]:
+    """Write the list of all copies into `replicas.json` of the source and of every place on the list.
+
+    A list only grows, except that places are removed at which there is no copy any more; of two writers at the same
+    time the second one completes what the first wrote. A place on disk is not listed, as other machines could not read
+    it.
+
+    Args:
+        source: The dataset that was copied.
+        targets: Places of the new copies.
+        warn: Called with one line for each place that could not be written.
+
+    Returns:
+        All copies, by URL.
+    """
+    made = [source, *targets]
+    manifest = source.stat(MANIFEST)
+    if manifest is None:
+        raise VerificationError(f"{source.url_of(MANIFEST)}: it was there and is gone; was the dataset removed?")
+    manifest = replace(manifest, crc32c=stored_crc32c(source, manifest))
+    known = {each.url: each for each in _known(made, warn)}
+    known |= {place.url: Replica(place.url, _location(place.url, warn)) for place in made if is_bucket(place.url)}
+    urls = {place.url for place in made}
+    others = [open_storage(url) for url in known if url not in urls]
+    gone = [place.url for place in others if not _stands(place, manifest, warn)]
+    listed: dict[str, Replica] = {url: each for url, each in known.items() if url not in gone}
+    for place in [*made, *(place for place in others if place.url not in gone)]:
+        try:
+            listed |= {each.url: each for each in record_replicas(place, listed.values(), gone)}
+            if place.is_local:
+                place.remove_stale_spools()  # and with them the empty folder that they leave
+        except DataprepError as error:
+            warn(f"the copies are not recorded at {place.url}: {error}")
+    return [listed[url] for url in sorted(listed)]
+
+
+def _known(places: Iterable[Storage], warn: Callable[[str], None]) -> Iterator[Replica]:
+    for place in places:
+        try:
+            yield from (each for each in read_replicas(place) if is_bucket(each.url))
+        except DataprepError as error:
+            warn(str(error))
+
+
+def _stands(place: Storage, manifest: ObjectInfo, warn: Callable[[str], None]) -> bool:
+    """Return whether the copy is still there; one that cannot be read counts as there."""
+    try:
+        return same_dataset(place, manifest)
+    except DataprepError as error:
+        warn(f"{place.url} stays on the list of copies: {error}")
+        return True
+
+
+def _location(url: str, warn: Callable[[str], None]) -> BucketLocation:
+    try:
+        return bucket_location(bucket_name(url))
+    except DataprepError as error:
+        warn(f"no reader will choose {url} by itself: {error}")
+        return BucketLocation(location="")
+
+
+def _run(
+    threads: ThreadPoolExecutor, work: Callable[[ObjectInfo], None], phase: Iterable[ObjectInfo], most: int
+) -> None:
+    pending: set[Future[None]] = set()
+    for info in phase:
+        if len(pending) >= most:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
+        pending.add(threads.submit(work, info))
+    for future in as_completed(pending):
+        future.result()
+
+
+def _shards(storage: Storage, manifest: Manifest, there: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
+    for split in manifest.splits:
+        for shard in split.shards:
+            yield _described(storage, shard, there)
+
+
+def _images(storage: Storage, manifest: Manifest, there: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
+    """List the images of a folder: the manifest has their number, the index their names, which `verify` compares."""
+    for split in manifest.splits:
+        root = f"{FORMATS[manifest.format].image_root(split.name, split.repeats['stored'])}/"
+        found = [info for name, info in there.items() if name.startswith(root)]
+        num_bytes = sum(info.num_bytes for info in found)
+        if (len(found), num_bytes) != (split.samples, split.num_bytes):
+            raise VerificationError(
+                f"{storage.url_of(split.name)}: {len(found):,} files of {num_bytes:,} bytes, the manifest has "
+                f"{split.samples:,} of {split.num_bytes:,}; run dataprep verify {storage.url}"
+            )
+        yield from found
+
+
+def _described(storage: Storage, entry: Mapping[str, Any], there: Mapping[str, ObjectInfo]) -> ObjectInfo:
+    """Return an object that the manifest names, with its CRC32C if that is known."""
+    info, crc32c = there.get(entry["file"]), entry.get("crc32c")
+    step = f"run dataprep verify {storage.url}"
+    if info is None:
+        raise VerificationError(f"{storage.url_of(entry['file'])}: not there, and the manifest names it; {step}")
+    if info.num_bytes != entry["bytes"] or (None not in (crc32c, info.crc32c) and crc32c != info.crc32c):
+        raise VerificationError(
+            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes with CRC32C {info.crc32c or 'unread'}, the "
+            f"manifest has {entry['bytes']:,} with {crc32c or 'none'}; {step}"
+        )
+    return replace(info, crc32c=info.crc32c or crc32c)
+
+
+def _top(name: str) -> str:
+    return name.partition("/")[0]

@@ -1,0 +1,239 @@
+"""The part of a build that all datasets share: options, the region check, the engine, the dry run, the output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import Any
+
+import click
+
+from dataprep.build.driver import BuildResult, prepare, run_build
+from dataprep.build.job import Engine, begin_shard
+from dataprep.build.plan import Plan
+from dataprep.build.pool import Pool
+from dataprep.build.recipe import recipe_of
+from dataprep.build.request import BuildRequest
+from dataprep.cloud.placement import guard
+from dataprep.commands.options import json_option, stall_option, workers_option
+from dataprep.commands.progress import BuildProgress
+from dataprep.commands.region_options import (
+    beside_option,
+    named_place,
+    place_of_workers,
+    region_policy_option,
+    runs_here,
+    tpu_option,
+)
+from dataprep.commands.region_plan import PlannedBucket, planned_buckets
+from dataprep.dataset.records import SplitManifest
+from dataprep.errors import UsageError, install_hint
+from dataprep.storage import open_storage
+
+LOCAL = "local"
+_OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
+_BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
+_OPTIONS = (
+    click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
+    click.option("--runner", default=LOCAL, show_default=True, help="Engine: local, or the name of a Beam runner."),
+    workers_option,
+    stall_option(
+        "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
+        "finished shard after which a job of a Beam runner is cancelled."
+    ),
+    beside_option,
+    tpu_option,
+    region_policy_option,
+    click.option("--overwrite", is_flag=True, help="Remove the existing dataset first."),
+    click.option("--dry-run", is_flag=True, help="Print the plan, and write nothing."),
+    json_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Options of a build that do not depend on its dataset, and change no byte of it."""
+
+    runner: str
+    workers: int
+    stall_minutes: float
+    beside: str | None
+    tpu: str | None
+    region_policy: str
+    dry_run: bool
+    as_json: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """What a build of one kind of dataset shows."""
+
+    progress: type[BuildProgress]
+    plan_lines: Callable[[Plan], Iterable[str]]
+    """Describes a plan in lines, for --dry-run."""
+    split_line: Callable[[SplitManifest], str]
+    """Describes a finished split."""
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every dataset; the command gets all but --output and --overwrite as `run`, a `Run`."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **values: Any) -> None:
+        command(*arguments, run=Run(**{field.name: values.pop(field.name) for field in fields(Run)}), **values)
+
+    decorated: Callable[..., None] = wrapped
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def build(
+    request: BuildRequest,
+    run: Run,
+    beam_options: tuple[str, ...],
+    shown: Shown,
+    *,
+    check: Callable[[BuildProgress], object] = lambda _progress: None,
+) -> None:
+    """Build a dataset, or print its plan, and then what was done.
+
+    Args:
+        request: What to build.
+        run: How.
+        beam_options: Options of a Beam runner.
+        shown: What is shown.
+        check: Checks the originals, before anything else is read.
+    """
+    reader, builder = named_place(run.beside, run.tpu), place_of_workers(beam_options)
+    if not run.dry_run:
+        _guard(request, run, reader=reader, builder=builder)
+    with shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
+        check(progress)
+        if run.dry_run:
+            plan = prepare(request, progress, keep=False).plan
+            progress.stop()
+            buckets = planned_buckets(
+                plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
+            )
+            _print_plan(plan, request, buckets, shown.plan_lines(plan), as_json=run.as_json)
+            return
+        started_s = time.monotonic()
+        with _open_engine(request, run, beam_options, progress) as engine:
+            result = run_build(request, engine, progress)
+        elapsed_s = time.monotonic() - started_s
+    _print_result(result, request.output_url, elapsed_s, shown.split_line, as_json=run.as_json)
+
+
+def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:
+    """Refuse a runner, or options of it, with which no build can run; no cluster is asked.
+
+    Raises:
+        UsageError: There are Beam options without a Beam runner, the runner or an option is unknown, the runner loses
+            data, or Beam is not installed.
+    """
+    if runner == LOCAL:
+        if beam_options:
+            raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
+        return
+    with _needing_beam(runner):
+        from pipelines.options import pipeline_options
+    pipeline_options(runner, beam_options)
+
+
+def shards_at_once(runner: str, workers: int, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
+    """Count the shards that a build has in flight; the options of a Beam runner say it, or --workers.
+
+    Args:
+        runner: `local`, or a Beam runner's name.
+        workers: Value of --workers.
+        beam_options: Options of a Beam runner.
+        urls: URLs of originals and output.
+    """
+    if runner == LOCAL:
+        return workers
+    with _needing_beam(runner):
+        from pipelines.engine import shards_under_way
+    return shards_under_way(runner, workers, beam_options, urls)
+
+
+def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str | None) -> None:
+    """Check the regions of output and source; see `dataprep.cloud.placement.guard`.
+
+    Args:
+        request: What is built.
+        run: How.
+        reader: Zone or region in which the output will be read; None: this machine's.
+        builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
+    """
+    guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
+    if runs_here(run.runner) or builder is not None:
+        guard(request.source_url, run.region_policy, where=builder)
+
+
+def _open_engine(
+    request: BuildRequest, run: Run, beam_options: tuple[str, ...], progress: BuildProgress
+) -> AbstractContextManager[Engine]:
+    """Open what runs the shards of a build: processes of this machine, or a Beam runner."""
+    if run.runner == LOCAL:
+        return _local_engine(request, run.workers, progress)
+    with _needing_beam(run.runner):
+        from pipelines.engine import beam_engine
+    urls = (request.source_url, request.output_url)
+    engine = beam_engine(run.runner, run.workers, beam_options, urls, stall_s=progress.stall_s, log=progress.log)
+    return nullcontext(engine)
+
+
+@contextmanager
+def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) -> Iterator[Engine]:
+    """Open a pool, whose workers import what they need while the originals are listed and planned."""
+    on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
+    modules = recipe_of(request.options.dataset).worker_modules
+    preload = modules if on_disk else (*modules, *_BUCKET_MODULES)
+    with Pool(workers, progress.warn, preload=preload, stall_s=progress.stall_s) as pool:
+        yield lambda job, indexes: pool.run(partial(begin_shard, job), indexes)
+
+
+@contextmanager
+def _needing_beam(runner: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(f"--runner {runner} needs Apache Beam ({error}): {install_hint('beam')}") from error
+
+
+def _print_plan(
+    plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], lines: Iterable[str], *, as_json: bool
+) -> None:
+    if as_json:
+        click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
+        return
+    click.echo(f"{plan.options.dataset} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
+    for line in (*lines, *(bucket.line for bucket in buckets)):
+        click.echo(line)
+    click.echo("Nothing was written (--dry-run).")
+
+
+def _print_result(
+    result: BuildResult, output: str, elapsed_s: float, split_line: Callable[[SplitManifest], str], *, as_json: bool
+) -> None:
+    manifest = result.manifest
+    if as_json:
+        summary = asdict(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
+        summary["shards_built"] = result.shards_built
+        json.dump(summary, sys.stdout)
+        click.echo()
+        return
+    for split in manifest.splits:
+        click.echo(split_line(split))
+    if result.shards_built == 0:
+        click.echo(f"{output} was whole already; nothing was done")
+        return
+    samples = sum(split.samples for split in manifest.splits)
+    click.echo(f"{output} is whole: {samples:,} samples in {elapsed_s:.1f} s; check it with: dataprep verify {output}")

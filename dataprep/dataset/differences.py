@@ -1,0 +1,40 @@
+"""Comparison of two JSON documents, such as two plans or two loader states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from dataprep.messages import shortened
+
+MAX_CHARACTERS = 60
+"""Characters of a value that a line shows, at most."""
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
+    """Return what differs between two documents, one line each, for the person who has to decide.
+
+    `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
+    """
+    lines: list[str] = []
+    for name in sorted(ours.keys() | theirs.keys()):
+        here, there = ours.get(name), theirs.get(name)
+        if name == "plan_hash" or here == there:
+            continue
+        label = f"{path}{name}"
+        if isinstance(here, dict) and isinstance(there, dict):
+            lines += differences(here, there, f"{label}.")
+        elif name == "splits" and here and there:
+            lines += differences(_by_name(here), _by_name(there), f"{label}.")
+        else:
+            lines.append(f"{label} is {_short(there)} there, {_short(here)} here")
+    return lines
+
+
+def _by_name(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {split["name"]: split for split in splits}
+
+
+def _short(value: Any) -> str:
+    return shortened(json.dumps(value), MAX_CHARACTERS)

@@ -1,0 +1,126 @@
+"""Typed reading of JSON documents that anyone may have written.
+
+A document's type is a dataclass, a TypedDict or a msgspec.Struct; msgspec reads it. Each error says where in the
+document the fault is, what was expected there and what was got: `$.splits[0].shards[3].bytes: expected int, got "x"`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from dataprep.errors import DataprepError, FormatError
+from dataprep.messages import one_line, shortened
+
+T = TypeVar("T")
+MAX_COUNT = 1 << 53
+"""Upper bound of samples or bytes: JSON carries integers below it exactly, and sums of them fit in 64 bits."""
+Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
+
+_VALUE_CHARACTERS = 80
+_FAULT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_EXPECTED_GOT = re.compile(r"Expected (?P<expected>.*?)(?:, got `.*`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<position>\d+)\]|\[\.\.\.\]")
+
+
+def decode(
+    data: bytes,
+    kind: type[T],
+    *,
+    where: str,
+    advice: str,
+    error: type[DataprepError] = FormatError,
+    lax: bool = False,
+) -> T:
+    """Read a JSON document.
+
+    Args:
+        data: The document's bytes.
+        kind: The type that it is to have. Fields that the type does not know are passed over.
+        where: URL of the document, for the error.
+        advice: What to do about a damaged one, for the error.
+        error: The class of the error.
+        lax: Take a text of a number for the number, as JSON that protobuf writes has it.
+
+    Raises:
+        FormatError, or `error`: It is no JSON, or a value is missing, of another type or out of range.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind, strict=not lax)
+    except msgspec.ValidationError as fault:
+        raise error(f"{where}: {_located(str(fault), _values_in(data))}; {advice}") from fault
+    except (msgspec.DecodeError, RecursionError) as fault:
+        raise error(f"{where}: {one_line(fault)}; {advice}") from fault
+
+
+def convert(values: Any, kind: type[T], *, where: str, advice: str, at: str = "$") -> T:
+    """Read a part of a document that was decoded already; see `decode`.
+
+    Args:
+        at: Path of the part in its document.
+
+    Raises:
+        FormatError: A value is missing, of another type or out of range.
+    """
+    try:
+        return msgspec.convert(values, type=kind)
+    except msgspec.ValidationError as fault:
+        raise FormatError(f"{where}: {at}{_located(str(fault), values)[1:]}; {advice}") from fault
+    except RecursionError as fault:
+        raise FormatError(f"{where}: {one_line(fault)}; {advice}") from fault
+
+
+def json_text(value: Any) -> str:
+    """Quote a value as JSON on one line of ASCII, cut where it is long."""
+    return shortened(json.dumps(value, default=repr), _VALUE_CHARACTERS)
+
+
+def _values_in(data: bytes) -> Any:
+    """Read a document for the value that an error quotes; None where the part behind the fault is no JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _located(text: str, values: Any) -> str:
+    """Put the path first and the value that was got last."""
+    fault = _FAULT.fullmatch(text)
+    if fault is None:
+        return one_line(ValueError(text))
+    path, what = fault["path"] or "", fault["what"]
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        return f"${path}: the field {missing['name']} is missing"
+    expected = _EXPECTED_GOT.fullmatch(what)
+    if expected is None:
+        return f"${path}: {one_line(ValueError(what))}"
+    value, found = _value_at(values, path)
+    return f"${path}: expected {expected['expected'].replace('`', '')}, {'got' if found else 'in'} {json_text(value)}"
+
+
+def _value_at(values: Any, path: str) -> tuple[Any, bool]:
+    """Follow a path such as `.splits[0].name`, and tell whether it led to the end.
+
+    msgspec names no keys of a mapping, a `[...]` stands for some key: it is followed where one key alone leads on.
+    """
+    at = 0
+    while step := _STEP.match(path, at):
+        name, position = step["name"], step["position"]
+        if isinstance(values, dict) and name in values:
+            values = values[name]
+        elif isinstance(values, list | tuple) and position is not None and int(position) < len(values):
+            values = values[int(position)]
+        elif isinstance(values, dict) and step[0] == "[...]":
+            ends = [
+                value for value, found in (_value_at(inner, path[step.end() :]) for inner in values.values()) if found
+            ]
+            return (ends[0], True) if len(ends) == 1 else (values, False)
+        else:
+            break
+        at = step.end()
+    return values, at == len(path)

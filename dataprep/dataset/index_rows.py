@@ -1,0 +1,104 @@
+"""The rows of `index/<split>.parquet`: their columns, and how they are made of what a writer has placed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dataprep.dataset.columns import table_of
+from dataprep.dataset.records import Placement
+from dataprep.storage.checksums import crc32c_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def index_schema(*, with_files: bool = False) -> pa.Schema:
+    """Return the columns of `index/<split>.parquet`; height and width are null where images were not checked.
+
+    Args:
+        with_files: Add a last column `file`, the image's name below the data's root, as the index of an adopted image
+            folder has it: there it does not follow from the key. Adopted data may have no image_crc32c.
+    """
+    import pyarrow as pa
+
+    fields = [
+        ("key", pa.string()),
+        ("shard", pa.int32()),
+        ("record_offset", pa.int64()),
+        ("record_bytes", pa.int64()),
+        ("image_offset", pa.int64()),
+        ("image_bytes", pa.int64()),
+        ("image_crc32c", pa.uint32()),
+        ("label", pa.int32()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+    ]
+    return pa.schema([*fields, ("file", pa.string())] if with_files else fields)
+
+
+class IndexRow(NamedTuple):
+    """Where one sample lies; offsets and sizes are bytes of the stored object that holds it."""
+
+    key: str
+    record_offset: int
+    record_bytes: int
+    image_offset: int
+    image_bytes: int
+    image_crc32c: int | None
+    label: int
+    height: int | None
+    width: int | None
+    file: str = ""
+    """The object that is the image, in an adopted image folder."""
+
+
+def index_table(rows: Sequence[IndexRow], shard: int, *, with_files: bool = False) -> pa.Table:
+    """Return the rows of one shard as a row group of the index.
+
+    Args:
+        rows: The rows, in the order of the shard's samples.
+        shard: Position of the shard in its split.
+        with_files: Add the column `file`; see `index_schema`.
+    """
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(IndexRow._fields)
+    key, *rest, file = columns
+    values = [key, (shard,) * len(rows), *rest]
+    return table_of([*values, file] if with_files else values, index_schema(with_files=with_files))
+
+
+class IndexRows:
+    """Collects the index rows of one shard, in the order of its samples.
+
+    Args:
+        split_index: Position of the shard in its split.
+    """
+
+    def __init__(self, split_index: int) -> None:
+        self._split_index = split_index
+        self._rows: list[IndexRow] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(
+        self, key: str, image: bytes, place: Placement, *, label: int, height: int | None, width: int | None
+    ) -> None:
+        """Add the row of one sample; a side of 0 pixels is unknown, and becomes null."""
+        self._rows.append(
+            IndexRow(
+                key,
+                place.record_offset,
+                place.record_bytes,
+                place.image_offset,
+                place.image_bytes,
+                crc32c_of(image),
+                label,
+                height or None,
+                width or None,
+            )
+        )
+
+    def table(self) -> pa.Table:
+        """Return the rows as a table of `index_schema()`."""
+        return index_table(self._rows, self._split_index)

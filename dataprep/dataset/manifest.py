@@ -1,0 +1,148 @@
+"""Reads and writes `dataset.json`, the manifest.
+
+The manifest is written last and once. Its bytes hold no time, no absolute path and nothing about who built it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from dataprep.dataset.documents import convert, decode, json_text
+from dataprep.dataset.records import (
+    AdoptedOptions,
+    FileEntry,
+    Manifest,
+    PlannedSource,
+    ShardEntry,
+    ShardReceipt,
+    SourceEntry,
+    SplitManifest,
+)
+from dataprep.errors import FormatError
+from dataprep.messages import not_one_of, quoted
+from dataprep.storage.base import Storage, read_bounded
+
+MANIFEST = "dataset.json"
+SCHEMA_VERSION = "1.1"
+MAX_MANIFEST_BYTES = 256 * 2**20
+"""Size of a manifest, at most: some 500,000 shards with sidecars; the 41,000 shards of LAION-400M take 23 MB."""
+FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
+"""Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares both."""
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
+_ADVICE = "restore the manifest or build again"
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return a manifest as canonical JSON: the same manifest gives the same bytes."""
+    return json.dumps(asdict(manifest), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def read_manifest(storage: Storage) -> Manifest | None:
+    """Read the manifest of a finished dataset; None when there is none. Its fields have the types that readers rely on.
+
+    Raises:
+        FormatError: The file is no manifest, or of a version that this code does not know.
+    """
+    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES)
+    if data is None:
+        return None
+    where = storage.url_of(MANIFEST)
+    version = decode(data, _Versioned, where=f"{where}: not a dataset manifest", advice=_ADVICE).schema_version
+    if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        raise FormatError(f"{where}: schema version {version}, this dataprep reads {SCHEMA_VERSION}; update dataprep")
+    manifest = decode(data, Manifest, where=where, advice=_ADVICE)
+    if isinstance(manifest.options.get("adopted"), dict):
+        convert(manifest.options["adopted"], AdoptedOptions, where=where, at="$.options.adopted", advice=_ADVICE)
+    for fault in _value_faults(manifest):
+        raise FormatError(f"{where}: {fault}; {_ADVICE}")
+    return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    """The field that manifests of all versions have."""
+
+    schema_version: str
+
+
+def _value_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield what keeps a manifest of the right types from being used, be it built, adopted, or of a later version."""
+    if manifest.format not in FORMAT_NAMES:
+        yield not_one_of("$.format", manifest.format, FORMAT_NAMES)
+    names = [split.name for split in manifest.splits]
+    if not names or len(set(names)) < len(names):
+        yield f"$.splits: expected each name once and at least one, got {json_text(names)}"
+    for number, split in enumerate(manifest.splits):
+        at = f"$.splits[{number}]"
+        if not _SPLIT_NAME.fullmatch(split.name):
+            yield f"{at}.name: expected letters, digits, _ and -, got {json_text(split.name)}"
+        for name, entry, due in zip(("index", "events"), (split.index, split.events), index_files(split), strict=True):
+            if entry["file"] != due:
+                yield f"{at}.{name}.file: expected {due}, got {json_text(entry['file'])}"
+        if split.repeats["stored"] > split.repeats["count"]:
+            yield f"{at}.repeats: expected at most as many stored as count, got {json_text(split.repeats)}"
+
+
+def digest_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield what is no digest where a build writes one; adopted data may have none."""
+    if not _SHA256.fullmatch(manifest.plan_hash):
+        yield f"plan_hash is {quoted(manifest.plan_hash)}, expected 64 hexadecimal digits"
+    for entry in manifest.files:
+        yield from _sha256_faults("files: ", entry["sha256"])
+    for split in manifest.splits:
+        for number, shard in enumerate(split.shards):
+            where = f"split {split.name}: shard {number}: "
+            yield from _sha256_faults(where, shard["sha256"])
+            if not _CRC32C.fullmatch(shard["crc32c"]):
+                yield f"{where}crc32c is {quoted(shard['crc32c'])}, expected 8 characters of base64"
+        yield from _sha256_faults(f"split {split.name}: index: ", split.index["sha256"])
+        yield from _sha256_faults(f"split {split.name}: events: ", split.events["sha256"])
+
+
+def source_faults(manifest: Manifest, fields: Sequence[str]) -> Iterator[str]:
+    """Yield the entries of sources that have other fields than these, or no digest where one is due."""
+    for entry in manifest.sources:
+        if set(entry) != set(fields):
+            yield f"sources: fields {', '.join(sorted(entry))}; expected {', '.join(fields)}"
+        for name in ("sha256", "enumeration_sha256"):
+            if name in entry:
+                yield from _sha256_faults("sources: ", str(entry.get(name)), name)
+
+
+def _sha256_faults(where: str, value: str, name: str = "sha256") -> Iterator[str]:
+    if not _SHA256.fullmatch(value):
+        yield f"{where}{name} is {quoted(value)}, expected 64 hexadecimal digits"
+
+
+def index_files(split: SplitManifest) -> tuple[str, str]:
+    """Return the names of the index of a split and of its events."""
+    return f"index/{split.name}.parquet", f"index/{split.name}-events.parquet"
+
+
+def bytes_entry(name: str, data: bytes) -> FileEntry:
+    """Return the manifest's entry for a file about to be written."""
+    return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def source_entry(split: str, source: PlannedSource, enumeration_sha256: str | None = None) -> SourceEntry:
+    """Return the manifest's entry for an original file; a table has no hash of an enumeration."""
+    entry = cast(SourceEntry, {"split": split, **source})
+    return entry if enumeration_sha256 is None else {**entry, "enumeration_sha256": enumeration_sha256}
+
+
+def shard_entry(receipt: ShardReceipt) -> ShardEntry:
+    """Return the manifest's entry for a shard."""
+    return {
+        "file": receipt.file,
+        "samples": receipt.samples,
+        "bytes": receipt.num_bytes,
+        "sha256": receipt.sha256,
+        "crc32c": receipt.crc32c,
+    }

@@ -1,0 +1,12 @@
+"""Names below a dataset's root that several rooms must know; what lies under them, dataprep/build tells."""
+
+BUILD = "_build"
+"""Folder of a build that is under way."""
+PLAN_JSON = f"{BUILD}/plan.json"
+"""The plan that holds the place; see dataprep/build/claim.py."""
+OVERWRITING = f"{BUILD}/overwriting"
+"""The names that `--overwrite` removes; while it stands, no build begins here."""
+OVERWRITTEN = f"{BUILD}/overwritten"
+"""Says that `--overwrite` is done and that a build may begin; in a bucket, which names were removed."""
+RETRY = "_retry"
+"""Folder of what `dataprep retry-failed` does while it is under way."""

@@ -1,0 +1,273 @@
+"""The values that pass between the stages of a build: frozen and picklable, without behaviour of their own.
+
+SampleRef -> (plan) -> ShardPlan -> (build) -> Sample, Placement, Event -> ShardReceipt -> (merge) -> Manifest
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
+
+from dataprep.dataset.documents import Count
+
+NO_LABEL = -1
+MAX_REPEATS = 1_000
+"""Passes of an epoch, at most."""
+
+
+class FileEntry(TypedDict):
+    """A file of a dataset, as its manifest lists it."""
+
+    file: str
+    """Path relative to the dataset's root."""
+    bytes: Count
+    sha256: str
+    """Hexadecimal."""
+
+
+class ShardEntry(TypedDict):
+    """A shard of a dataset, as its manifest lists it; the digests of adopted shards may be empty."""
+
+    file: str
+    """Path relative to the dataset's root."""
+    samples: Count
+    bytes: Count
+    sha256: str
+    """Hexadecimal."""
+    crc32c: str
+    """Base64 of the big-endian value, as Cloud Storage writes it."""
+
+
+class SidecarEntry(FileEntry):
+    """A sidecar of a shard, as the shard's receipt lists it."""
+
+    crc32c: str
+    """Base64 of the big-endian value, as Cloud Storage writes it."""
+
+
+class PlannedSource(TypedDict):
+    """An original file, as a plan lists it by split: an archive or folder, or a table of URLs."""
+
+    name: str
+    bytes: Count
+    rows: NotRequired[Count]
+    """Rows of a table."""
+    sha256: NotRequired[str]
+    """Digest of a table."""
+
+
+class SourceEntry(PlannedSource):
+    """An original file, as the manifest lists it."""
+
+    split: str
+    enumeration_sha256: NotRequired[str]
+    """Hash of what was found in all archives of the split; a table has none."""
+
+
+class AdoptedOptions(TypedDict, total=False):
+    """How data of other tools were adopted: `adopted` among a manifest's options."""
+
+    kind: str
+    """What wrote the data."""
+    data_url: str | None
+    """Where the data lie; None for those beside the manifest."""
+    labels: str | None
+    splits: list[tuple[str, str]]
+    """Names of splits, each with the pattern of its files."""
+    digest: bool
+    """Whether the index has the CRC32C of every image."""
+
+
+class Repeats(TypedDict):
+    """How often an epoch passes over a split."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
+    """Passes of an epoch."""
+    stored: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
+    """How many of them are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRef:
+    """Where one original image lies: a byte range of an archive, or a whole file."""
+
+    key: str
+    """Unique in its split ignoring case; characters `[A-Za-z0-9_/-]`, other bytes as `=XX`; at most 200 bytes."""
+    source: str
+    """File that holds the image, relative to the source root, e.g. `train2017.zip` or `train/n01440764/x.JPEG`."""
+    offset: int
+    """First byte of the image in `source`."""
+    num_bytes: int
+    label: int = NO_LABEL
+    """Position in the sorted class list, or NO_LABEL."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One original archive, or one unpacked folder taken as a whole."""
+
+    name: str
+    """Relative to the source root."""
+    num_bytes: int
+    """Size of the archive; of a folder the sum of its image files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """All references of one split, in the order of the originals."""
+
+    refs: list[SampleRef]
+    sources: list[SourceFile]
+    classes: tuple[str, ...] = ()
+    """Names of the classes, sorted: a label is a position here. Empty where the dataset has no classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """One shard to build: its name, and which samples it holds in which order."""
+
+    index: int
+    """Position among all shards of all splits; row group of `_build/plan.parquet`."""
+    split: str
+    split_index: int
+    """Position among the shards of its split."""
+    split_shards: int
+    refs: tuple[SampleRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One checked image, ready to be written by any format."""
+
+    key: str
+    image: bytes
+    """A JPEG file."""
+    label: int
+    class_name: str
+    """Empty where the dataset has no classes."""
+    height: int
+    """Pixels; 0 where images are not checked (`--check none`)."""
+    width: int
+    orientation: int
+    """EXIF orientation 1..8 as recorded in the file; 1 where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a format put a sample inside its shard, in bytes from the shard's start."""
+
+    record_offset: int
+    record_bytes: int
+    image_offset: int
+    image_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to an image that was not simply copied."""
+
+    key: str
+    kind: str
+    """`repaired` (written, re-encoded) or `rejected` (not written)."""
+    reason: str
+    """A short fixed word, e.g. `png`, `cmyk`, `truncated`; counted in the manifest."""
+    detail: str
+    """One line for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """What the receipt of a shard says where the images come from the web.
+
+    Such bytes cannot be made twice, so the receipt decides which attempt is the shard (dataprep/fetched/commit.py).
+    """
+
+    attempt: str
+    """Folder in which the files of the attempt wait to be put in place, under their own names."""
+    files: tuple[SidecarEntry, ...]
+    """Sidecars: the files that belong to the samples' file."""
+    statuses: dict[str, Count]
+    """Rows by how they ended."""
+    reasons: dict[str, Count]
+    """Rows by reason; `success` for rows that have none."""
+    allow_networks: tuple[str, ...] = ()
+    """Networks that the fetcher could reach beyond public addresses."""
+    before: dict[str, dict[str, Count]] = field(default_factory=dict)
+    """Where rows were tried again: their earlier `statuses` and `reasons`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReceipt:
+    """Proof that one shard is whole and in its place, or, where it was `fetched`, waits to be put there.
+
+    The shard's index rows are stored with it in the receipt's file.
+    """
+
+    index: int
+    split: str
+    split_index: int
+    file: str
+    """Path relative to the dataset's root."""
+    samples: Count
+    num_bytes: Count
+    sha256: str
+    """Hexadecimal digest of the shard; of an image folder's shard, of its files one after the other."""
+    crc32c: str
+    """CRC32C of the same bytes as `sha256`: base64 of the big-endian value, as Cloud Storage writes it."""
+    events: tuple[Event, ...] = ()
+    fetched: Fetched | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitManifest:
+    """One split of a finished dataset."""
+
+    name: str
+    samples: Count
+    num_bytes: Count
+    shards: tuple[ShardEntry, ...]
+    class_counts: tuple[Count, ...]
+    """Samples per label; empty where the dataset has no classes."""
+    repeats: Repeats
+    repaired: dict[str, Count]
+    """Repaired images by reason."""
+    rejected: dict[str, Count]
+    """Rejected images by reason."""
+    index: FileEntry
+    """`index/<split>.parquet`."""
+    events: FileEntry
+    """`index/<split>-events.parquet`."""
+    statuses: dict[str, Count] = field(default_factory=dict)
+    """Rows of a table by how they ended; empty where the originals are no table."""
+    reasons: dict[str, Count] = field(default_factory=dict)
+    """Rows of a table by reason; `success` for rows that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`dataset.json`: where it exists, the dataset is whole."""
+
+    name: str
+    schema_version: str
+    """`major.minor`; readers refuse an unknown major version and read older ones for ever."""
+    revision: Count
+    format: str
+    plan_hash: str
+    order_version: Count
+    options: dict[str, Any]
+    """Options that decided the dataset's bytes; for adopted data, `adopted`."""
+    sources: tuple[SourceEntry, ...]
+    codecs: dict[str, str]
+    licence: str
+    origin: str
+    classes: tuple[str, ...]
+    shuffled: bool
+    checked: str
+    """`decode`, `header` or `none`."""
+    partial: bool
+    """True where `--allow-partial` let counts differ from the published ones."""
+    splits: tuple[SplitManifest, ...]
+    files: tuple[FileEntry, ...] = ()
+    """The dataset's own metadata files (TFDS), and the sidecars of its shards."""

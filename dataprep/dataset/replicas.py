@@ -1,0 +1,131 @@
+"""`replicas.json`: where copies of a dataset are.
+
+It is not part of any digest, so that a copy changes nothing. Every copy has the whole list, itself included:
+
+{"version": 1, "replicas": [{"url": "gs://…", "location": "EUROPE-WEST4", "location_type": "region",
+                             "data_locations": []}]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+from dataprep.dataset.documents import decode
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.errors import FormatError, StorageError
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
+from dataprep.storage.gcs_location import BucketLocation
+
+REPLICAS = "replicas.json"
+VERSION = 1
+MAX_BYTES = 2**20
+"""Size of the list, at most: some thousand copies."""
+RECORD_TRIES = 20
+"""How many may write the list at once: each try is lost to another writer's success."""
+_ADVICE = "remove it and run dataprep replicate again"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A whole copy of a dataset."""
+
+    url: str
+    bucket: BucketLocation
+
+
+class _Entry(TypedDict):
+    """A replica as the file lists it."""
+
+    url: str
+    location: str
+    location_type: str
+    data_locations: NotRequired[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """`replicas.json`."""
+
+    version: int
+    replicas: list[_Entry]
+
+
+def read_replicas(storage: Storage) -> list[Replica]:
+    """Read the copies that a dataset knows of; none where there is no such file.
+
+    Raises:
+        FormatError: The file is not what it should be.
+    """
+    return _parsed(storage, _stored(storage))
+
+
+def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterable[str] = ()) -> list[Replica]:
+    """Add copies to the list at one place, which several may do at once.
+
+    Args:
+        replicas: The copies to add.
+        gone: URLs to take off the list, because there is no copy any more.
+
+    Returns:
+        The list as it is there now.
+
+    Raises:
+        FormatError: The list that is there is not what it should be.
+        StorageError: The list cannot be written.
+    """
+    added, removed = list(replicas), set(gone)
+    for _ in range(RECORD_TRIES):
+        before = _stored(storage)
+        merged = {each.url: each for each in (*_parsed(storage, before), *added) if each.url not in removed}
+        listed = [merged[url] for url in sorted(merged)]
+        data = _document(listed)
+        if data == before or storage.replace(REPLICAS, data, before):
+            return listed
+    raise StorageError(f"{storage.url_of(REPLICAS)}: changed by others all the while; run the same command again")
+
+
+def same_dataset(storage: Storage, original: ObjectInfo) -> bool:
+    """Tell whether the manifest there is the one that is described, by its size and CRC32C."""
+    there = storage.stat(MANIFEST)
+    return there is not None and (there.num_bytes, there.crc32c) == (original.num_bytes, original.crc32c)
+
+
+def _stored(storage: Storage) -> bytes | None:
+    return read_bounded(storage, REPLICAS, MAX_BYTES)
+
+
+def _parsed(storage: Storage, data: bytes | None) -> list[Replica]:
+    if data is None:
+        return []
+    where = f"{storage.url_of(REPLICAS)}: no list of replicas"
+    document = decode(data, _Document, where=where, advice=_ADVICE)
+    if document.version != VERSION:
+        raise FormatError(f"{where}: version {document.version}, expected {VERSION}; {_ADVICE}")
+    return [
+        Replica(
+            url=entry["url"],
+            bucket=BucketLocation(
+                location=entry["location"],
+                location_type=entry["location_type"],
+                data_locations=tuple(entry.get("data_locations", ())),
+            ),
+        )
+        for entry in document.replicas
+    ]
+
+
+def _document(replicas: Iterable[Replica]) -> bytes:
+    entries: list[_Entry] = [
+        {
+            "url": each.url,
+            "location": each.bucket.location,
+            "location_type": each.bucket.location_type,
+            "data_locations": list(each.bucket.data_locations),
+        }
+        for each in replicas
+    ]
+    return json.dumps({"version": VERSION, "replicas": entries}, indent=1).encode() + b"\n"

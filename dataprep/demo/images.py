@@ -1,0 +1,150 @@
+"""Makes images like ImageNet's from the photographs that scikit-image and scikit-learn carry in their wheels.
+
+Every image is a crop of one photograph, resized, perhaps mirrored, with camera grain: a pure function of the seed, its
+position and the versions of Pillow and NumPy. The mean is 475x400 pixels and 110 kB, as in ImageNet. A class is crops
+of one photograph, so that the data serve to test bytes, speed and programs, but not accuracy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.dataset.randomness import philox_words
+from dataprep.demo.oddities import ODDITIES, encode
+from dataprep.errors import UsageError, install_hint
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+PHOTOGRAPHS = (
+    ("skimage", "data/astronaut.png"),
+    ("skimage", "data/coffee.png"),
+    ("skimage", "data/chelsea.png"),
+    ("skimage", "data/rocket.jpg"),
+    ("skimage", "data/motorcycle_left.png"),
+    ("skimage", "data/retina.jpg"),
+    ("skimage", "data/hubble_deep_field.jpg"),
+    ("skimage", "data/ihc.png"),
+    ("sklearn", "datasets/images/china.jpg"),
+    ("sklearn", "datasets/images/flower.jpg"),
+)
+"""Photographs, each with its package, that are in the wheels; scikit-image fetches others over the network."""
+
+# Weight, and width and height in pixels: ImageNet's commonest sizes, with a tail of small and large ones.
+_SIZES = (
+    (46, 500, 375),
+    (13, 375, 500),
+    (13, 500, 333),
+    (6, 333, 500),
+    (6, 500, 500),
+    (4, 400, 300),
+    (3, 640, 480),
+    (3, 250, 188),
+    (1, 160, 213),
+    (1.6, 800, 600),
+    (0.4, 1600, 1200),
+)
+_QUALITIES = (90, 92, 94, 95, 95, 96, 96)
+_GRAIN_SIGMAS = (2, 5, 8, 10, 11, 12)  # grey levels; a JPEG's size is mostly its grain
+_GRAIN_SIDE = 701  # a prime, so that no image's width divides it
+
+
+@dataclass(frozen=True, slots=True)
+class DemoImage:
+    """Description of one demo image, which travels to a worker."""
+
+    name: str
+    """Seed of the demo, by which draws are keyed."""
+    seed: int
+    index: int
+    photograph: int
+    oddity: str = ""
+    """Name in ODDITIES; empty for a plain JPEG."""
+
+
+class MadeImage(NamedTuple):
+    """An image file, and the size in pixels of the image that it was made from."""
+
+    file: bytes
+    width: int
+    height: int
+
+
+def require_photographs() -> None:
+    """Raise UsageError unless the packages that carry the photographs are installed."""
+    for package, file in PHOTOGRAPHS:
+        if not _photograph_path(package, file).is_file():
+            raise UsageError(
+                f"demo-data needs the photographs of scikit-image and scikit-learn, {package}/{file} was not found: "
+                + install_hint("demo")
+            )
+
+
+def make_image(spec: DemoImage) -> MadeImage:
+    """Make the image file of a description."""
+    words = philox_words(8, seed=spec.seed, purpose=f"demo/{spec.name}", pass_index=spec.index)
+    draws = words / 2.0**64
+    image = _crop(_photograph(spec.photograph), draws)
+    image = _with_grain(image, draws)
+    file = encode(image, quality=_QUALITIES[int(draws[6] * len(_QUALITIES))])
+    if spec.oddity:
+        file = ODDITIES[spec.oddity].make(image, file)
+    return MadeImage(file, image.width, image.height)
+
+
+def _photograph_path(package: str, file: str) -> Path:
+    spec = find_spec(package)
+    folder = (spec.submodule_search_locations or ["."])[0] if spec else "."
+    return Path(folder) / file
+
+
+@cache
+def _photograph(index: int) -> Image.Image:
+    from PIL import Image
+
+    with Image.open(_photograph_path(*PHOTOGRAPHS[index % len(PHOTOGRAPHS)])) as image:
+        return image.convert("RGB")
+
+
+def _crop(photograph: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
+    """Cut a part of a photograph, at one of ImageNet's sizes."""
+    from PIL import Image, ImageOps
+
+    weights = np.cumsum([weight for weight, _, _ in _SIZES])
+    _, width, height = _SIZES[int(np.searchsorted(weights, draws[0] * weights[-1], side="right"))]
+    largest = min(photograph.width / width, photograph.height / height)  # photograph pixels a pixel, at most
+    smallest = max(min(1.0, largest), 0.25 * largest)
+    scale = smallest + (largest - smallest) * draws[1] ** 0.5  # leans to wide views
+    left = draws[2] * (photograph.width - width * scale)
+    top = draws[3] * (photograph.height - height * scale)
+    box = (left, top, left + width * scale, top + height * scale)
+    image = photograph.resize((width, height), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+    return ImageOps.mirror(image) if draws[4] < 0.5 else image
+
+
+@cache
+def _grain_tile() -> NDArray[np.float32]:
+    words = philox_words(_GRAIN_SIDE * _GRAIN_SIDE // 2 + 1, seed=0, purpose="demo/grain")
+    quarters = words.view(np.uint8)[: _GRAIN_SIDE * _GRAIN_SIDE * 4].reshape(_GRAIN_SIDE, _GRAIN_SIDE, 4)
+    bell = quarters.sum(axis=2, dtype=np.float32) - 510.0  # four even draws make a bell, of sigma 148
+    tile: NDArray[np.float32] = bell / np.float32(148.0)
+    return tile
+
+
+def _with_grain(image: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
+    from PIL import Image
+
+    sigma = _GRAIN_SIGMAS[int(draws[5] * len(_GRAIN_SIGMAS))]
+    shift = int(draws[7] * _GRAIN_SIDE)
+    rows = np.arange(shift, shift + image.height) % _GRAIN_SIDE
+    columns = np.arange(2 * shift, 2 * shift + image.width) % _GRAIN_SIDE
+    grain_HW1 = (_grain_tile()[rows][:, columns] * np.float32(sigma)).round().astype(np.int16)[:, :, None]
+    pixels_HWC = np.asarray(image).astype(np.int16) + grain_HW1
+    return Image.fromarray(np.clip(pixels_HWC, 0, 255).astype(np.uint8), "RGB")

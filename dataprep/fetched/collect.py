@@ -1,0 +1,175 @@
+"""Gives every row of a shard its one status and reason, whatever the order in which the web answers.
+
+Encoded images go to a spool file as they come; only their places are held. So a slow answer for an early row keeps
+nothing in memory, and what is written of the rows afterwards depends on the rows and the bytes that came alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from dataprep.errors import BuildError, UsageError
+from dataprep.fetched.duplicates import DuplicatePolicy, duplicates_of
+from dataprep.fetched.encode import EncodedImage, EncodeOptions, RejectedImageError, encode_image
+from dataprep.fetched.filters import RowFilter, filter_reason
+from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, STATUSES, SUCCESS
+from dataprep.host.heartbeat import beat
+from dataprep.sources.laion import Row
+from dataprep.web.outcomes import Outcome, Request, Status
+
+HASH_MISMATCH = "hash mismatch"
+VERIFIED_HASHES = ("md5", "sha256")
+DIGESTS = ("md5", "sha256", "sha512")
+"""Names of columns that hold a hash of the bytes that came."""
+MAX_TEXT_BYTES = 32 << 10
+"""Bytes of a row's strings together, at most: readers of records bound everything but the image to twice as much."""
+
+Fetch = Callable[[Iterable[Request]], Iterator[Outcome]]
+"""Fetches all requests and yields exactly one outcome for each, in any order; `Request.key` is the row's position."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowOptions:
+    """Options that decide what becomes of a row, besides the bytes that come."""
+
+    row_filter: RowFilter = field(default_factory=RowFilter)
+    encode: EncodeOptions = field(default_factory=EncodeOptions)
+    duplicates: DuplicatePolicy = field(default_factory=DuplicatePolicy)
+    verify_hash: str | None = None
+    """Column, `md5` or `sha256`, to which the hash of the bytes that came must be equal."""
+    digest: str = "sha256"
+    """Hash that is noted, in a column of its name: one of DIGESTS."""
+
+    def __post_init__(self) -> None:
+        if self.verify_hash is not None and self.verify_hash not in VERIFIED_HASHES:
+            raise UsageError(f"--verify-hash {self.verify_hash}: expected one of {', '.join(VERIFIED_HASHES)}")
+
+
+@dataclass(slots=True)
+class RowResult:
+    """The result of a row."""
+
+    status: str = ""
+    """How the row ended: one of STATUSES."""
+    reason: str = ""
+    """Why, as a short fixed phrase; empty on success."""
+    image: EncodedImage | None = None
+    """The image, without its bytes, which are in the spool file."""
+    digest: str | None = None
+    """Hash of the bytes that came, in hexadecimal."""
+    duplicate_of: str | None = None
+    """Key of the first row whose image is like it."""
+    spool_offset: int = 0
+    spool_bytes: int = 0
+
+
+def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: BinaryIO) -> list[RowResult]:
+    """Fetch the rows that pass the filter, and encode their images.
+
+    Args:
+        rows: Rows of one shard.
+        fetch: Fetches from the web, or from a substitute for it.
+        options: What determines a row's status.
+        spool: An empty file, opened for writing and reading; gets the encoded images in the order in which they are
+            ready.
+
+    Returns:
+        One result for each row, in the order of the rows.
+
+    Raises:
+        BuildError: An outcome belongs to no requested row, or came twice.
+    """
+    results = [RowResult() for _ in rows]
+    requests = []
+    for position, row in enumerate(rows):
+        reason = _reason_not_to_ask(row, options)
+        if reason:
+            results[position] = RowResult(FILTERED, reason)
+        else:
+            requests.append(Request(position, row.roles["url"]))
+    for outcome in fetch(requests):
+        if not 0 <= outcome.key < len(rows) or results[outcome.key].status:
+            raise BuildError(f"an outcome of row {outcome.key} came unasked or twice; expected one a request")
+        results[outcome.key] = _result_of(rows[outcome.key], outcome, options, spool)
+        beat()
+    for result in results:
+        if not result.status:
+            result.status, result.reason = FAILED_TO_DOWNLOAD, "no answer"
+    _mark_duplicates(rows, results, options.duplicates)
+    return results
+
+
+def read_image(spool: BinaryIO, result: RowResult) -> bytes:
+    """Return the encoded image of a row."""
+    spool.seek(result.spool_offset)
+    return spool.read(result.spool_bytes)
+
+
+def count_statuses(results: Iterable[RowResult]) -> dict[str, int]:
+    """Count the rows by status, all of STATUSES."""
+    counts = Counter(result.status for result in results)
+    return {status: counts[status] for status in STATUSES}
+
+
+def count_reasons(results: Iterable[RowResult]) -> dict[str, int]:
+    """Count the rows by reason, `success` for those that have none; sorted by name."""
+    return dict(sorted(Counter(result.reason or result.status for result in results).items()))
+
+
+def failure_reason(outcome: Outcome) -> str:
+    """Return why nothing came, as a fixed phrase, without what differs from run to run."""
+    if outcome.status is Status.HTTP:
+        return f"http {outcome.http_code}"
+    return outcome.status.value.replace("_", " ")
+
+
+def _reason_not_to_ask(row: Row, options: RowOptions) -> str:
+    if _text_bytes(row) > MAX_TEXT_BYTES:
+        return "row too large"
+    if options.verify_hash is not None and not row.roles[options.verify_hash]:
+        return "no hash"
+    return filter_reason(row.roles, options.row_filter)
+
+
+def _result_of(row: Row, outcome: Outcome, options: RowOptions, spool: BinaryIO) -> RowResult:
+    if outcome.body is None:
+        return RowResult(FAILED_TO_DOWNLOAD, failure_reason(outcome))
+    if options.verify_hash is not None:
+        expected = row.roles[options.verify_hash].strip().lower()
+        if hashlib.new(options.verify_hash, outcome.body, usedforsecurity=False).hexdigest() != expected:
+            return RowResult(FAILED_TO_DOWNLOAD, HASH_MISMATCH)
+    try:
+        image = encode_image(outcome.body, options.encode, options.row_filter, with_dhash=options.duplicates.looks)
+    except RejectedImageError as error:
+        return RowResult(FAILED_TO_RESIZE, str(error))
+    offset, data, image.data = spool.tell(), image.data, b""
+    spool.write(data)
+    return RowResult(
+        SUCCESS,
+        image=image,
+        digest=hashlib.new(options.digest, outcome.body, usedforsecurity=False).hexdigest(),
+        spool_offset=offset,
+        spool_bytes=len(data),
+    )
+
+
+def _text_bytes(row: Row) -> int:
+    texts = (value for value in (*row.roles.values(), *row.carried) if isinstance(value, str))
+    return sum(len(text.encode()) for text in texts)
+
+
+def _mark_duplicates(rows: Sequence[Row], results: Sequence[RowResult], policy: DuplicatePolicy) -> None:
+    if not policy.looks:
+        return
+    found = [(row.key, result) for row, result in zip(rows, results, strict=True) if result.status == SUCCESS]
+    digests = [result.digest or "" for _, result in found]
+    dhashes = [(result.image and result.image.dhash) or 0 for _, result in found]
+    for duplicate in duplicates_of(digests, dhashes, policy):
+        result = found[duplicate.position][1]
+        result.duplicate_of = found[duplicate.first][0]
+        if duplicate.action == "drop":
+            result.status, result.reason = DUPLICATE, duplicate.reason

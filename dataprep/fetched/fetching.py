@@ -1,0 +1,165 @@
+"""Offers `dataprep.web`, which is asynchronous, as the iterators that `collect` takes; one thread serves all of
+them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, NamedTuple, cast
+
+import uvloop
+
+from dataprep.errors import BuildError
+from dataprep.fetched.collect import Fetch
+from dataprep.web.caches import Known
+from dataprep.web.client import Fetcher
+from dataprep.web.limits import Limits
+from dataprep.web.outcomes import Outcome, Request
+
+# Outcomes that wait, besides those in flight: enough for the encoder never to wait for a switch of threads.
+OUTCOMES_AHEAD = 64
+# Outcomes taken before their places are given back together: one by one takes a tenth more of the thread's time.
+OUTCOMES_AT_ONCE = 32
+
+
+def web_fetch(limits: Limits, known: Known | None = None) -> Fetch:
+    """Return a `Fetch` that asks the web on a thread of its own, so that encoding never keeps it from its deadlines.
+
+    Several threads may use it at once; they share the limits and the connections.
+
+    Args:
+        limits: Limits on connections, bytes, times and addresses.
+        known: What was learnt of hosts; it is kept beyond the last use.
+    """
+    return _Web(limits, known or Known()).fetch
+
+
+class _Loop(uvloop.Loop):
+    """An event loop on which a request takes half the processor time that it takes on asyncio's own."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        """Resolve with the type of a stream socket: connecting to an address resolves it once more, and only for a
+        stream at once; otherwise another thread does, which costs as much as connecting."""
+        return await super().getaddrinfo(host, port, **{"type": socket.SOCK_STREAM, **options})
+
+
+class _Running(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    fetcher: Fetcher
+    stop: asyncio.Event
+
+
+class _Web:
+    """Runs a thread with a fetcher while anything is fetched."""
+
+    def __init__(self, limits: Limits, known: Known) -> None:
+        self._limits, self._known = limits, known
+        self._lock = threading.Lock()
+        self._users = 0
+
+    def fetch(self, requests: Iterable[Request]) -> Iterator[Outcome]:
+        """Yield exactly one outcome for each request, in no order; closing the iterator cancels what is in flight."""
+        outcomes: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()
+        room = asyncio.Semaphore(OUTCOMES_AHEAD)
+        with self._used() as (loop, fetcher, _):
+            pump = asyncio.run_coroutine_threadsafe(_begin(fetcher, requests, outcomes.put, room), loop).result()
+            taken = 0
+            try:
+                while (outcome := outcomes.get()) is not None:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    yield outcome
+                    del outcome  # so that the body is held by the caller alone
+                    taken += 1
+                    if taken % OUTCOMES_AT_ONCE == 0:
+                        _call(loop, _release, room, OUTCOMES_AT_ONCE)
+            except BaseException:
+                _call(loop, pump.cancel)
+                while outcomes.get() is not None:
+                    pass
+                raise
+
+    @contextmanager
+    def _used(self) -> Iterator[_Running]:
+        """Start the thread for its first user, and end it with the last."""
+        with self._lock:
+            if not self._users:
+                self._start()
+            self._users += 1
+        try:
+            yield self._running
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    _call(self._running.loop, self._running.stop.set)
+                    self._thread.join()
+
+    def _start(self) -> None:
+        ready: Future[_Running] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="dataprep-web", daemon=True)
+        self._thread.start()
+        self._running = ready.result()
+
+    def _run(self, ready: Future[_Running]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_Loop) as runner:
+                runner.run(self._serve(ready))
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _serve(self, ready: Future[_Running]) -> None:
+        async with Fetcher(self._limits, self._known) as fetcher:
+            stop = asyncio.Event()
+            ready.set_result(_Running(asyncio.get_running_loop(), fetcher, stop))
+            await stop.wait()
+
+
+async def _begin(
+    fetcher: Fetcher,
+    requests: Iterable[Request],
+    put: Callable[[Outcome | BaseException | None], None],
+    room: asyncio.Semaphore,
+) -> asyncio.Task[None]:
+    """Start to put outcomes, then the error that ended them if there was one, then None."""
+
+    def end(pump: asyncio.Task[None]) -> None:
+        # A caller that stops early listens no more; one that listens must not take missing rows for failed ones.
+        cut_off = BuildError("the thread that fetches has ended early; run the same command again")
+        error = cut_off if pump.cancelled() else pump.exception()
+        if error is not None:
+            put(error)
+        put(None)
+
+    pump = asyncio.create_task(_pump(fetcher, requests, put, room))
+    pump.add_done_callback(end)
+    return pump
+
+
+async def _pump(
+    fetcher: Fetcher, requests: Iterable[Request], put: Callable[[Outcome], None], room: asyncio.Semaphore
+) -> None:
+    outcomes = cast("AsyncGenerator[Outcome]", fetcher.fetch_many(requests))
+    async with aclosing(outcomes):
+        async for outcome in outcomes:
+            put(outcome)
+            del outcome
+            await room.acquire()
+
+
+def _release(room: asyncio.Semaphore, count: int) -> None:
+    for _ in range(count):
+        room.release()
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
+    """Call on the loop's thread, if that has not ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)

@@ -1,0 +1,113 @@
+"""Decides by the columns of a table which rows are not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dataprep.errors import UsageError
+
+Number = int | float
+"""A limit that is stored as it was given: 3 stays 3 and does not become 3.0 in plan and manifest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFilter:
+    """Limits on a table's columns; None and empty ones are not applied.
+
+    A row without a value in a limited column is filtered, because an unknown value may break the limit. Sizes are the
+    exception: if the table does not have them, the downloaded image is measured.
+    """
+
+    min_image_size: int = 0
+    """Length of the shorter side, in pixels, at least: by the table, and again by the image that came."""
+    max_image_area: int | None = None
+    """Pixels of an image, at most."""
+    max_aspect_ratio: Number | None = None
+    """Longer side divided by shorter side, at most."""
+    min_similarity: Number | None = None
+    max_punsafe: Number | None = None
+    max_pwatermark: Number | None = None
+    nsfw: tuple[str, ...] = ()
+    """Values of NSFW to keep, e.g. UNLIKELY, in upper or lower case."""
+    languages: tuple[str, ...] = ()
+    """Language codes to keep, e.g. en, in upper or lower case."""
+
+    def __post_init__(self) -> None:
+        if self.min_image_size < 0:
+            raise UsageError(f"--min-image-size must be 0 or more, got {self.min_image_size}")
+        if self.max_image_area is not None and self.max_image_area < 1:
+            raise UsageError(f"--max-image-area must be 1 or more, got {self.max_image_area}")
+        if self.max_aspect_ratio is not None and not self.max_aspect_ratio >= 1:
+            raise UsageError(f"--max-aspect-ratio must be 1 or more, got {self.max_aspect_ratio:g}")
+
+
+LIMITED_ROLES = {
+    "similarity": "min_similarity",
+    "punsafe": "max_punsafe",
+    "pwatermark": "max_pwatermark",
+    "nsfw": "nsfw",
+    "language": "languages",
+}
+"""Limit that needs the column of a role, by role."""
+
+
+def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> None:
+    """Raise UsageError if a limit needs a column that the table does not have: it would filter every row."""
+    for role, limit in LIMITED_ROLES.items():
+        value = getattr(row_filter, limit)
+        if value not in (None, ()) and role not in roles:
+            raise UsageError(
+                f"--{limit.replace('_', '-')} needs a column {role}, the table has none by that name; "
+                f"say which one with --column {role}=NAME, or leave the limit out"
+            )
+
+
+def filter_reason(roles: Mapping[str, Any], row_filter: RowFilter) -> str:
+    """Return why a row is not asked for; empty where it is asked for.
+
+    Args:
+        roles: The row's values by role.
+        row_filter: The limits.
+    """
+    if not (roles["url"] or "").strip():
+        return "no url"
+    width, height = roles.get("width"), roles.get("height")
+    if width is not None and height is not None and min(width, height) > 0:
+        reason = size_reason(width, height, row_filter)
+        if reason:
+            return reason
+    if row_filter.min_similarity is not None and not _at_least(roles["similarity"], row_filter.min_similarity):
+        return "similarity"
+    for role, limit in (("punsafe", row_filter.max_punsafe), ("pwatermark", row_filter.max_pwatermark)):
+        if limit is not None and not _at_most(roles[role], limit):
+            return role
+    for role, kept in (("nsfw", row_filter.nsfw), ("language", row_filter.languages)):
+        if kept and not _one_of(roles[role], kept):
+            return role
+    return ""
+
+
+def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
+    """Return why an image of this size, in pixels, is not taken, in img2dataset's words; empty where it is taken."""
+    if min(width, height) < row_filter.min_image_size:
+        return "image too small"
+    if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:
+        return "image area too large"
+    ratio = max(width, height) / min(width, height)
+    if row_filter.max_aspect_ratio is not None and ratio > row_filter.max_aspect_ratio:
+        return "aspect ratio too large"
+    return ""
+
+
+def _at_least(value: float | None, limit: float) -> bool:
+    return value is not None and value >= limit
+
+
+def _at_most(value: float | None, limit: float) -> bool:
+    return value is not None and value <= limit
+
+
+def _one_of(value: str | None, kept: tuple[str, ...]) -> bool:
+    return value is not None and value.strip().lower() in {choice.lower() for choice in kept}

@@ -1,0 +1,101 @@
+"""The end of a build from tables of URLs: its receipts become index, TFDS files and manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from dataprep.build.merge import build_manifest, merge_split
+from dataprep.build.open_build import OpenBuild
+from dataprep.dataset.manifest import bytes_entry, source_entry
+from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.errors import BuildError
+from dataprep.fetched.commit import Places, entries_of, fetched, placing
+from dataprep.fetched.metadata import metadata_files
+from dataprep.fetched.names import built_names
+from dataprep.fetched.plan import LaionOptions, laion_of
+from dataprep.formats.img2dataset import SUCCESS
+from dataprep.sources.laion import LAION, SPLIT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOP_REASONS = 5
+
+
+def finish_tables(build: OpenBuild) -> Manifest:
+    """Put waiting files in place, write everything but the manifest, and return the manifest.
+
+    Raises:
+        BuildError: A receipt is missing.
+        FormatError: A receipt names files of another shard.
+    """
+    storage, plan = build.storage, build.plan
+    _, options = laion_of(plan)
+    places = Places(root=build.root, names=built_names(plan.options.format, SPLIT, options.shard_digits))
+    place, indexes = placing(storage), count()
+    sidecars: list[FileEntry] = []
+    networks: set[str] = set()
+    statuses: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+
+    def seen(receipt: ShardReceipt, rows: pa.Table) -> None:
+        place(places.checked(storage, next(indexes), receipt))
+        sidecars.extend(entries_of(receipt))
+        what = fetched(receipt)
+        networks.update(what.allow_networks)
+        statuses.update(what.statuses)
+        reasons.update(what.reasons)
+
+    merged = merge_split(build, plan.splits[0], 0, check=_check_rows, seen=seen)
+    split = replace(merged, statuses=dict(statuses), reasons=dict(sorted(reasons.items())))
+    written = tfds_files(plan.options.format, options, split)
+    for name, data in written.items():
+        storage.create(name, data)
+    metadata = [bytes_entry(name, data) for name, data in written.items()]
+    files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
+    manifest = build_manifest(plan, LAION, [split], files)
+    return replace(
+        manifest,
+        options={
+            "dataset": LAION.name,
+            "format": plan.options.format,
+            "splits": [SPLIT],
+            LAION.name: options.document(),
+            "allow_networks": sorted(networks),
+        },
+        sources=tuple(source_entry(SPLIT, source) for source in plan.splits[0].sources),
+        shuffled=False,
+        checked="decode",
+    )
+
+
+def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+    """Return the number of a receipt's rows, and whether as many of them succeeded as the index has."""
+    statuses = fetched(receipt).statuses
+    return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
+
+
+def nothing_came(url: str, split: SplitManifest) -> BuildError:
+    """Return the error for a build in which not one row became an image."""
+    return BuildError(
+        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
+        "nothing is kept; check the table, the filters and the network, and run the same command again"
+    )
+
+
+def tfds_files(format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
+    """Return the files that TFDS reads, name to content; none for other formats."""
+    if format_name != "tfrecord":
+        return {}
+    lengths = {split.name: [int(shard["samples"]) for shard in split.shards]}
+    return metadata_files(options.schema, lengths, {split.name: split.num_bytes})
+
+
+def top_reasons(reasons: Mapping[str, int], most: int = TOP_REASONS) -> str:
+    """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
+    failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
+    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(most))

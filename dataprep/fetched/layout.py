@@ -1,0 +1,81 @@
+"""The layout of a finished dataset of fetched rows, whoever wrote it: all that a retry must know of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.fetched.finish import tfds_files
+from dataprep.fetched.manifest import laion_options, sidecars_of
+from dataprep.fetched.names import ShardNames, built_names
+from dataprep.fetched.plan import LaionOptions
+from dataprep.fetched.shard import ShardSchema
+from dataprep.sources.laion import RENAMED, SPLIT, Row
+
+
+class Replacement(NamedTuple):
+    """The content of a file, and what replaces it."""
+
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One split of shards, with a parquet file of all rows for each."""
+
+    parquet_files: Sequence[str]
+    """Parquet file of each shard, by its position."""
+    numbers: Sequence[int]
+    """Number of each shard, by its position; the keys of its rows begin with it."""
+    key_digits: int
+    """Digits of a row's number, with which keys end."""
+    names: ShardNames
+    """Names of the shards that a retry adds."""
+    shard_rows: int
+    """Rows of a shard that a retry adds, at most."""
+    schema: ShardSchema
+    row_of: Callable[[dict[str, Any]], Row]
+    """Makes a row of the table of URLs from a row of a parquet file."""
+    reason_of: Callable[[str], str]
+    """Returns the phrase for an `error_message`."""
+    described: Callable[[SplitManifest], dict[str, Replacement]]
+    """Returns the TFDS files, by name, for a split that has grown."""
+
+
+def built_layout(manifest: Manifest) -> Layout:
+    """Return the layout that `dataprep build` writes. Expects a manifest in which nothing was found."""
+    options, (split,) = laion_options(manifest), manifest.splits
+    places = range(len(split.shards))
+
+    def described(grown: SplitManifest) -> dict[str, Replacement]:
+        old = tfds_files(manifest.format, options, split)
+        new = tfds_files(manifest.format, options, grown)
+        return {name: Replacement(old[name], content) for name, content in new.items()}
+
+    return Layout(
+        parquet_files=[sidecars_of(manifest, place)[0] for place in places],
+        numbers=places,
+        key_digits=math.ceil(math.log10(options.rows_per_shard)),
+        names=built_names(manifest.format, SPLIT, options.shard_digits),
+        shard_rows=options.rows_per_shard,
+        schema=options.schema,
+        row_of=_row_reader(options),
+        reason_of=str,
+        described=described,
+    )
+
+
+def _row_reader(options: LaionOptions) -> Callable[[dict[str, Any]], Row]:
+    carried = [column.name for column in options.schema.carried]
+    written = dict(zip((column.name for column in options.carried), carried, strict=True))
+    columns = {role: role if role in RENAMED else written[name] for role, name in options.columns.items()}
+
+    def row_of(fields: dict[str, Any]) -> Row:
+        roles = {role: fields[name] for role, name in columns.items()}
+        return Row(fields["key"], roles, tuple(fields[name] for name in carried))
+
+    return row_of

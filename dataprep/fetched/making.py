@@ -1,0 +1,109 @@
+"""How img2dataset made the images of an adopted dataset, so that more can be made in the same way.
+
+img2dataset does not record it. The user's flags say it, with img2dataset's own names and defaults, and are compared
+with the sizes of existing images. What sizes do not show must be given: `border` and `center_crop` give the same sizes,
+and the limits for which rows failed are recorded nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from dataprep.errors import UsageError
+from dataprep.fetched.collect import DIGESTS, HASH_MISMATCH, RowOptions
+from dataprep.fetched.encode import EncodeOptions, RejectedImageError, resize
+from dataprep.fetched.existing import FetchedDataset
+from dataprep.fetched.filters import RowFilter
+from dataprep.fetched.layout import Layout
+from dataprep.formats.image_limits import MAX_PIXELS
+from dataprep.formats.img2dataset import SUCCESS
+from dataprep.storage import Storage
+from dataprep.storage.parquet import read_columns
+
+DEFAULTS: Mapping[str, Any] = {
+    "image_size": 256,
+    "resize_only_if_bigger": False,
+    "skip_reencode": False,
+    "encode_quality": 95,
+}
+"""Defaults of img2dataset, by field of EncodeOptions; resize_mode is not among them."""
+_FILTERS = {
+    "image too small": "min_image_size",
+    "image area too large": "max_image_area",
+    "aspect ratio too large": "max_aspect_ratio",
+}
+"""Limit without which no row has a reason, by reason."""
+_SIZES = ("width", "height", "original_width", "original_height")
+_SIZES_COMPARED = 32
+
+
+def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
+    """Return what becomes of rows that are tried again: what img2dataset would have made of them.
+
+    Args:
+        dataset: The dataset.
+        making: What the user says of it, by field of EncodeOptions or RowFilter; the rest is img2dataset's default.
+        log: Called with lines for people.
+
+    Raises:
+        UsageError: The images that are there were made otherwise, or something must be said.
+    """
+    storage, layout = dataset.storage, dataset.layout
+    if "resize_mode" not in making:
+        raise UsageError(
+            f"{storage.url}: how img2dataset resized its images stands nowhere; say it with --resize-mode; border is "
+            "what it does untold"
+        )
+    encoding = {name: making.get(name, usual) for name, usual in DEFAULTS.items()}
+    encoding |= {"resize_mode": making["resize_mode"], "encode_format": layout.schema.image_name}
+    encode = EncodeOptions(**encoding)
+    limits = {name: making[name] for name in _FILTERS.values() if name in making}
+    reasons = dataset.manifest.splits[0].reasons
+    for reason, limit in _FILTERS.items():
+        if reasons.get(reason) and limit not in limits:
+            raise UsageError(
+                f"{storage.url}: rows failed for {reason!r}; say which limit img2dataset had: "
+                f"--{limit.replace('_', '-')}"
+            )
+    if reasons.get(HASH_MISMATCH):
+        log("img2dataset kept no hashes of rows that failed: what comes now is not compared with any")
+    _check_sizes(storage, layout, encode)
+    digest = next((column.name for column in layout.schema.results if column.name in DIGESTS), "sha256")
+    return RowOptions(row_filter=RowFilter(**limits), encode=encode, digest=digest)
+
+
+def _check_sizes(storage: Storage, layout: Layout, encode: EncodeOptions) -> None:
+    """Raise UsageError if these options would have given existing images another size."""
+    import numpy as np
+
+    for width, height, original_width, original_height in islice(_stored_sizes(storage, layout), _SIZES_COMPARED):
+        if None in (width, height, original_width, original_height):
+            if encode.resize_mode != "no":
+                raise UsageError(
+                    f"{storage.url}: the sizes of its images are not known, img2dataset kept their bytes "
+                    "(--disable_all_reencoding); say so: --resize-mode no --skip-reencode"
+                )
+            continue
+        if not 0 < original_width * original_height <= MAX_PIXELS:
+            continue
+        try:
+            made = resize(np.empty((original_height, original_width), np.uint8), encode).shape[:2]
+        except RejectedImageError:
+            continue
+        # The rounding of img2dataset differs between versions of the library with which it resizes.
+        if max(abs(made[0] - height), abs(made[1] - width)) > 1:
+            raise UsageError(
+                f"{storage.url}: an image of {original_width} x {original_height} is stored as {width} x {height}; "
+                f"{encode.resize_mode} at {encode.image_size} makes {made[1]} x {made[0]}; say with --image-size, "
+                "--resize-mode and --resize-only-if-bigger how img2dataset made it"
+            )
+
+
+def _stored_sizes(storage: Storage, layout: Layout) -> Iterator[tuple[Any, Any, Any, Any]]:
+    for name in layout.parquet_files:
+        table = read_columns(storage, name, ("status", *_SIZES))
+        for row in table.to_pylist():
+            if row["status"] == SUCCESS:
+                yield row["width"], row["height"], row["original_width"], row["original_height"]

@@ -1,0 +1,48 @@
+"""Writes `dataset_info.json` and `features.json` for TFRecord shards from counts, without a pass over the data.
+
+The features are those of CLIPA's reader: `jpg`, `txt`, and one for each column. Shards are named by their number only,
+so that shards can be added to a finished dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dataprep.fetched.shard import ShardSchema
+from dataprep.formats.base import DatasetInfo
+from dataprep.formats.tfds import dataset_info, features_dict, image, json_bytes, scalar, text
+from dataprep.sources.laion import CITATION, DESCRIPTION, LICENCE
+
+FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+
+
+def metadata_files(
+    schema: ShardSchema, shard_samples: Mapping[str, Sequence[int]], split_bytes: Mapping[str, int]
+) -> dict[str, bytes]:
+    """Return the files in the dataset's root, name to content.
+
+    Args:
+        schema: Columns of the shards.
+        shard_samples: By split, the samples of each shard, in the order of their numbers.
+        split_bytes: By split, bytes of all shards.
+    """
+    facts = DatasetInfo(
+        name="laion",
+        description=DESCRIPTION,
+        citation=CITATION,
+        licence=LICENCE,
+        classes=(),
+        shard_samples=shard_samples,
+        split_bytes=split_bytes,
+    )
+    info = dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
+    return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
+
+
+def _features(schema: ShardSchema) -> dict[str, Any]:
+    kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
+    features = {column.name: kinds[column.kind] for column in schema.columns}
+    features["txt"] = text()
+    features[schema.image_name] = image("png" if schema.image_name == "png" else "jpeg")
+    return features_dict(features)

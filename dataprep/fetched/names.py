@@ -1,0 +1,43 @@
+"""Names of a shard's files: of its number alone, so that shards which a later run adds rename nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FETCHED_FORMATS = ("webdataset", "tfrecord")
+"""Formats in which fetched images are stored."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardNames:
+    """File names relative to the dataset's root, by a shard's position in the split."""
+
+    samples: str
+    """Name of the samples' file, with {} for the shard's number."""
+    sidecar: str
+    """Name of the sidecars, with {} for the number, without `.parquet` or `_stats.json`."""
+    digits: int
+    """Digits of a shard's number, at least."""
+    offset: int = 0
+    """Difference between a shard's number and its position."""
+
+    def samples_file(self, index: int) -> str:
+        """Return the name of the samples' file."""
+        return self.samples.replace("{}", self._number(index))
+
+    def parquet_file(self, index: int) -> str:
+        """Return the name of the parquet file of all rows."""
+        return self.sidecar.replace("{}", self._number(index)) + ".parquet"
+
+    def stats_file(self, index: int) -> str:
+        """Return the name of the file of counts."""
+        return self.sidecar.replace("{}", self._number(index)) + "_stats.json"
+
+    def _number(self, index: int) -> str:
+        return f"{index + self.offset:0{self.digits}d}"
+
+
+def built_names(format_name: str, split: str, digits: int) -> ShardNames:
+    """Return the names of a build."""
+    samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"laion-{split}.tfrecord-{{}}"
+    return ShardNames(samples=samples, sidecar=f"{split}/{{}}", digits=digits)

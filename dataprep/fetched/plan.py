@@ -1,0 +1,155 @@
+"""The request of a build from tables of URLs, and its plan: a shard for each range of the tables' rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
+from dataprep.build.request import BuildRequest
+from dataprep.dataset.documents import convert
+from dataprep.errors import SourceError
+from dataprep.fetched.collect import RowOptions
+from dataprep.fetched.make import refuse_unfit
+from dataprep.fetched.shard import ShardSchema, schema_with
+from dataprep.host.versions import codec_versions
+from dataprep.sources.laion import (
+    DEFAULT_ROWS_PER_SHARD,
+    LAION,
+    SPLIT,
+    LaionTables,
+    measure_tables,
+    open_tables,
+    source_entries,
+    tables_from_document,
+)
+from dataprep.sources.tables import Column, Progress
+
+if TYPE_CHECKING:
+    from dataprep.web.limits import Limits
+
+MAX_DIGITS = 12
+"""Digits of a shard's number, at most."""
+_RESIZER = "opencv-python-headless"
+
+
+def laion_codecs() -> dict[str, str]:
+    """Return the versions of the libraries that make images of what comes from the web."""
+    return codec_versions(_RESIZER)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableRequest:
+    """The tables to fetch, and how."""
+
+    sources: tuple[str, ...]
+    """URLs of tables, or of one folder of them."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Name of the column of a role, by role, where it is none of the usual names."""
+    rows_per_shard: int = DEFAULT_ROWS_PER_SHARD
+    rows: RowOptions = field(default_factory=RowOptions)
+    limits: Limits
+    """Limits of one worker; no part of the plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FetchRequest(BuildRequest):
+    """A build whose originals are tables of URLs; any number of rows may fail."""
+
+    tables: TableRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaionOptions:
+    """Options in plan and manifest: all by which the shards can be read, compared, and tried again."""
+
+    columns: dict[str, str]
+    """Name of the column of each role."""
+    carried: tuple[Column, ...]
+    """The table's columns that are written as they are."""
+    rows_per_shard: Annotated[int, Meta(ge=1)]
+    shard_digits: Annotated[int, Meta(ge=1, le=MAX_DIGITS)]
+    """Digits of a shard's number in names, at least."""
+    rows: RowOptions
+
+    @property
+    def schema(self) -> ShardSchema:
+        """Columns of all shards."""
+        return schema_with(self.carried, self.rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the options as JSON values."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
+
+
+def options_of(tables: LaionTables, rows: RowOptions) -> LaionOptions:
+    """Return the options of a plan over these tables."""
+    return LaionOptions(
+        columns=tables.columns,
+        carried=tables.carried,
+        rows_per_shard=tables.rows_per_shard,
+        shard_digits=tables.shard_digits,
+        rows=rows,
+    )
+
+
+def options_from(document: Any, *, where: str = "options", at: str = "$") -> LaionOptions:
+    """Read the JSON values of `LaionOptions.document`.
+
+    Args:
+        document: The options as JSON values.
+        where: Name of the document that holds them, for the error.
+        at: Path of the options in that document.
+
+    Raises:
+        FormatError: A value is missing, of another type or out of range.
+        UsageError: An option has an invalid value.
+    """
+    return convert(document, LaionOptions, where=where, at=at, advice="build it again")
+
+
+def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress | None = None) -> Plan:
+    """Measure the tables and plan one shard for each range of their rows.
+
+    Raises:
+        SourceError: The tables are absent, damaged, empty, or have different columns.
+        UsageError: Options need something that the tables or the format do not have.
+    """
+    storage, names = open_tables(request.sources)
+    tables = measure_tables(
+        storage, names, rows_per_shard=request.rows_per_shard, overrides=request.columns, progress=progress
+    )
+    refuse_unfit(tables, request.rows, options.format)
+    if not tables.rows:
+        raise SourceError(f"{storage.url}: no row in {len(names):,} tables; check --source")
+    sources = tuple(source_entries(tables))
+    split = PlannedSplit(
+        name=SPLIT,
+        shard_samples=tables.shard_rows,
+        repeat_count=1,
+        repeat_stored=1,
+        sources=sources,
+        enumeration_sha256=hashlib.sha256(json.dumps(sources).encode()).hexdigest(),
+        source_bytes=0,  # not known before they are fetched
+    )
+    details = {"tables": tables.document(), "rows": asdict(request.rows)}
+    return Plan(options=options, codecs=laion_codecs(), classes=(), splits=(split,), details=details)
+
+
+def laion_of(plan: Plan) -> tuple[LaionTables, LaionOptions]:
+    """Return the tables of a plan, and its options."""
+    at, details = f"$.{plan.options.dataset}", plan.details or {}
+    tables = tables_from_document(details.get("tables"))
+    rows = convert(details.get("rows"), RowOptions, where="plan", at=f"{at}.rows", advice="build it again")
+    return tables, options_of(tables, rows)
+
+
+def build_options(format_name: str) -> BuildOptions:
+    """Return the options that builds of every recipe have."""
+    return BuildOptions(dataset=LAION.name, format=format_name, splits=(SPLIT,))

@@ -1,0 +1,149 @@
+"""The recipe of datasets whose originals are tables of URLs: the images come from the web.
+
+tables ─▶ a shard for each range of rows ─▶ fetch, encode, write ─▶ index, TFDS files, manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import lru_cache
+
+from dataprep.build.claim import Claim
+from dataprep.build.finished import planned_metadata
+from dataprep.build.job import BuildJob
+from dataprep.build.open_build import OpenBuild
+from dataprep.build.overwrite import remove_unfinished
+from dataprep.build.plan import Plan
+from dataprep.build.recipe import Planned
+from dataprep.build.request import BuildRequest, Progress
+from dataprep.build.traffic import Traffic
+from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
+from dataprep.errors import UsageError
+from dataprep.fetched.finish import finish_tables, nothing_came, tfds_files
+from dataprep.fetched.manifest import (
+    file_of,
+    laion_options,
+    option_faults,
+    sidecar_faults,
+    sidecar_names,
+)
+from dataprep.fetched.names import built_names
+from dataprep.fetched.plan import FetchRequest, laion_of, plan_tables
+from dataprep.fetched.shards import FetchJob, ShardFetcher
+from dataprep.fetched.traffic import fetched_traffic, tables_traffic
+from dataprep.storage import Storage, open_storage
+
+
+class WebRecipe:
+    """Builds what tables of URLs name; implements `dataprep.build.recipe.Recipe`."""
+
+    shuffled = False
+    output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
+    joins_unnamed_builds = False
+    worker_modules = (
+        "dataprep.cli", "dataprep.fetched.recipe", "dataprep.fetched.fetching", "numpy", "pyarrow.parquet",
+        "simplejpeg", "cv2",
+    )  # fmt: skip
+    shard_check = "dataprep.verify.fetched_shard:check_fetched_shard"
+
+    def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
+        """Measure the tables, and plan a shard for each range of their rows."""
+        asked = _fetch_request(request)
+        progress.enumerating(request.options.splits[0])
+        return Planned(plan_tables(asked.tables, request.options, progress.reading), _mark_begun)
+
+    def job(self, request: BuildRequest, root: str) -> FetchJob:
+        """Return what a worker needs besides a shard's index, including the limits of its fetching."""
+        limits = _fetch_request(request).tables.limits
+        return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
+
+    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
+        """Fetch one shard, or return the receipt that it has."""
+        return ShardFetcher(_fetch_job(job)).build(index)
+
+    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
+        """Fetch one shard, and return while its late rows are in flight."""
+        return _fetcher(_fetch_job(job)).begin(index)
+
+    def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
+        """Put waiting files in place, write index and metadata, and return the manifest.
+
+        Raises:
+            BuildError: Not one row became an image. The build is removed, because its failures would otherwise be
+                final.
+        """
+        manifest = finish_tables(build)
+        if not any(split.samples for split in manifest.splits):
+            remove_unfinished(open_storage(build.storage.url), build.claim)
+            raise nothing_came(build.storage.url, manifest.splits[0])
+        return manifest
+
+    def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
+        """Return the traffic of a build with its output."""
+        return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+
+    def source_traffic(self, plan: Plan) -> Traffic:
+        """Return the traffic of a build with its tables."""
+        return tables_traffic(plan)
+
+    def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
+        """Yield the TFDS files, and the three files of every shard."""
+        plan = claim.plan
+        yield from planned_metadata(plan)
+        for split in plan.splits:
+            names = built_names(plan.options.format, split.name, laion_of(plan)[1].shard_digits)
+            for index in range(len(split.shard_samples)):
+                yield from (names.samples_file(index), names.parquet_file(index), names.stats_file(index))
+
+    def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
+        """Return the name of the samples' file."""
+        return file_of(manifest, number)
+
+    def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
+        """Return the parquet file and the stats of every shard."""
+        return sidecar_names(manifest)
+
+    def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
+        """Return TFDS's files for the counts of the manifest."""
+        return tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
+
+    def shape_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield faults that keep sources, options and counts from being read."""
+        yield from option_faults(manifest)
+
+    def layout_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield sidecars that are not listed, and files that are not in the order of their names."""
+        yield from sidecar_faults(manifest)
+
+    def option_faults(self, manifest: Manifest) -> Iterator[str]:
+        """Yield nothing: values that are recorded twice are compared for every recipe."""
+        return iter(())
+
+
+WEB = WebRecipe()
+
+
+def _fetch_request(request: BuildRequest) -> FetchRequest:
+    if not isinstance(request, FetchRequest):
+        name = request.options.dataset
+        raise UsageError(f"{name} is built from a table of URLs, got no table; build it with dataprep build {name}")
+    return request
+
+
+def _fetch_job(job: BuildJob) -> FetchJob:
+    if not isinstance(job, FetchJob):
+        raise UsageError("a table of URLs is built within limits, got none; build it with dataprep build laion")
+    return job
+
+
+@lru_cache(maxsize=1)
+def _fetcher(job: FetchJob) -> ShardFetcher:
+    """Return the process's fetcher of a job, which keeps what it learns of hosts from shard to shard."""
+    return ShardFetcher(job)
+
+
+def _mark_begun(storage: Storage, root: str) -> None:
+    """Create the build's folder on disk; nothing else creates it, see `Storage.staged`."""
+    if storage.is_local:
+        storage.create(f"{root}/begun", b"")

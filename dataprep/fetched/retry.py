@@ -1,0 +1,233 @@
+"""Tries failed rows of a finished dataset again; their images are added as new shards after the last one.
+
+    which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ `_retry/` is removed
+
+Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py). A Layout holds
+the differences between our datasets and those of img2dataset (layout.py, img2dataset.py).
+
+A new shard has a parquet file and stats of its own, with the rows that were tried and their new status; their old rows
+are kept as history. So the newest status of a row is that in the last shard whose parquet file has its key. The
+manifest counts every row once, by its newest status: the entry `before` in a shard's stats says what to subtract.
+
+After an interruption the same command continues, because `_retry/plan.json` says what was begun (retry_plan.py); it is
+the first file that is removed at the end. Workers make the shards by retry_shards.py.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dataprep.build.receipts import finished_shards, read_receipts
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import RETRY
+from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.errors import ConflictError, UsageError
+from dataprep.fetched.collect import RowOptions
+from dataprep.fetched.commit import Places, files_of
+from dataprep.fetched.existing import FetchedDataset, open_fetched
+from dataprep.fetched.making import rows_as_made
+from dataprep.fetched.manifest import laion_options
+from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
+from dataprep.fetched.plan import laion_codecs
+from dataprep.fetched.retry_plan import RETRY_JSON, ChoiceEntry, RetryPlan, clean_up, no_plan, read_plan, rows_file
+from dataprep.fetched.retry_shards import RetryJob
+from dataprep.fetched.revision import publish_revision
+
+if TYPE_CHECKING:
+    from dataprep.web.limits import Limits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retried:
+    """The dataset after a retry, and what this run did for it."""
+
+    manifest: Manifest
+    rows: int
+    """Rows that were tried."""
+    came: int
+    shards: int
+    """New shards; 0 where nothing came."""
+
+
+Engine = Callable[[RetryJob, list[int]], Iterator[ShardReceipt]]
+
+
+class RetryProgress(Protocol):
+    """What a retry tells whoever watches."""
+
+    def shards(self, samples: Sequence[int], done: set[int]) -> None:
+        """The new shards have so many rows each; these of them are done already."""
+
+    def shard_done(self, receipt: ShardReceipt) -> None:
+        """One more shard is done."""
+
+    def log(self, line: str) -> None:
+        """A line for people."""
+
+
+def retry_failed(
+    url: str,
+    choice: Choice,
+    limits: Limits,
+    engine: Engine,
+    progress: RetryProgress,
+    making: Mapping[str, Any] | None = None,
+) -> Retried:
+    """Try failed rows again, or go on with what an interrupted run began.
+
+    Args:
+        url: URL of a finished dataset.
+        choice: Which rows are tried; a retry that was begun keeps its own choice.
+        limits: Limits of one worker.
+        engine: Runs `retry_shard` for many indexes.
+        progress: Told what is done.
+        making: How img2dataset made the images of an adopted dataset, by field of EncodeOptions or RowFilter; a retry
+            that was begun keeps its own.
+
+    Raises:
+        UsageError: There is no dataset of a table of URLs, or it must be said how its images were made.
+        ConflictError: Another process has changed the dataset meanwhile.
+    """
+    dataset = open_fetched(url)
+    dataset.storage.remove_stale_spools()
+    begun = read_plan(dataset.storage)
+    if begun is not None and begun.manifest_sha256 != dataset.sha256:
+        if _tidy_up(dataset, begun, progress):
+            return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
+        begun = None
+    said = dict(making or {})
+    given = said if begun is None else begun.making
+    rows = _row_options(dataset, given, progress.log)
+    plan = _begin(dataset, choice, said) if begun is None else _checked_begin(dataset, begun)
+    if plan is None:
+        return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
+    if plan.making != given:  # another process has begun meanwhile
+        rows = _row_options(dataset, plan.making, progress.log)
+    told, wanted = {**plan.choice, **plan.making}, {**_document(choice), **said}
+    if told != wanted:
+        text = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        progress.log(f"going on with what an interrupted run was told: {text or 'nothing'}")
+    _make_missing(
+        RetryJob(dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs),
+        finished_shards(dataset.storage, plan.root),
+        plan.shard_rows,
+        engine,
+        progress,
+    )
+    return _finish(dataset, plan)
+
+
+def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
+    """Remove a retry of another manifest; whether it had published the revision that is there."""
+    revision = dataset.manifest.revision
+    if revision > begun.revision:
+        progress.log(f"revision {begun.revision + 1} stands already: an earlier run was interrupted when all was done")
+    clean_up(dataset.storage, begun)
+    return revision == begun.revision + 1
+
+
+def _checked_begin(dataset: FetchedDataset, begun: RetryPlan) -> RetryPlan:
+    """Return the plan that was begun. Raises FormatError where its shards do not follow those of the dataset."""
+    shards = len(dataset.layout.parquet_files)
+    if begun.first_shard != shards:
+        raise no_plan(dataset.storage, f"its first shard is number {begun.first_shard}, after {shards:,} shards")
+    return begun
+
+
+def _make_missing(
+    job: RetryJob, done: set[int], shard_rows: Sequence[int], engine: Engine, progress: RetryProgress
+) -> None:
+    progress.shards(shard_rows, done)
+    missing = [index for index in range(len(shard_rows)) if index not in done]
+    if missing:
+        for receipt in engine(job, missing):
+            progress.shard_done(receipt)
+
+
+def _row_options(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
+    """Return what becomes of a row: as the manifest says, or as img2dataset would have it. Raises UsageError."""
+    if is_adopted(dataset.manifest):
+        return rows_as_made(dataset, making, log)
+    if making:
+        flag = next(iter(making)).replace("_", "-")
+        raise UsageError(f"--{flag}: how {dataset.storage.url} makes its images stands in its manifest; leave it out")
+    return laion_options(dataset.manifest).rows
+
+
+def _begin(dataset: FetchedDataset, choice: Choice, making: Mapping[str, Any]) -> RetryPlan | None:
+    """Choose rows and store which; None where there are none to try."""
+    storage, layout = dataset.storage, dataset.layout
+    chosen = rows_to_try(storage, layout, choice)
+    first = next(chosen, None)
+    if first is None:
+        storage.delete_tree(RETRY)  # what an interrupted cleaning up left
+        return None
+    shards = len(layout.parquet_files)
+    places = RowPlaces(layout.shard_rows)
+    plan = RetryPlan(
+        id=uuid.uuid4().hex,
+        revision=dataset.manifest.revision,
+        manifest_sha256=dataset.sha256,
+        choice=_document(choice),
+        making=dict(making),
+        shard_rows=(),
+        first_shard=shards,
+        codecs=laion_codecs(),
+    )
+    tables = places.tables(chain([first], chosen))
+    publish_row_groups(storage, rows_file(plan.root), tables, places.schema())
+    plan = replace(plan, shard_rows=tuple(places.shard_rows))
+    total = shards + len(plan.shard_rows)
+    if len(str(layout.names.offset + total)) > layout.names.digits:
+        storage.delete_tree(plan.root)
+        raise UsageError(
+            f"{storage.url}: {total:,} shards have longer numbers than the {shards:,} there, whose names would change; "
+            "build the failed rows as a dataset of their own"
+        )
+    try:
+        storage.create(RETRY_JSON, json.dumps(asdict(plan), indent=1).encode())
+    except ConflictError:  # another process began at the same time
+        storage.delete_tree(plan.root)
+        return read_plan(storage)
+    for info in list(storage.list(f"{RETRY}/")):  # what an interrupted cleaning up left
+        if info.name != RETRY_JSON and not info.name.startswith(f"{plan.root}/"):
+            storage.delete(info.name)
+    return plan
+
+
+def _document(choice: Choice) -> ChoiceEntry:
+    """As it comes back from JSON."""
+    return {"reasons": list(choice.reasons), "everything": choice.everything}
+
+
+def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
+    """Sum up, and publish the next revision; where nothing came, remove what was written."""
+    storage, manifest = dataset.storage, dataset.manifest
+    new = _sum_up(dataset, plan)
+    rows = sum(plan.shard_rows)
+    came = sum(receipt.samples for receipt in new)
+    if came:
+        manifest = publish_revision(dataset, plan.root, new)
+    elif storage.read(MANIFEST) == dataset.data:
+        for receipt in new:
+            for info in files_of(receipt):
+                storage.delete(info.name)
+    clean_up(storage, plan)
+    return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
+
+
+def _sum_up(dataset: FetchedDataset, plan: RetryPlan) -> list[ShardReceipt]:
+    storage = dataset.storage
+    places = Places(root=plan.root, names=dataset.layout.names, first_shard=plan.first_shard)
+    found = enumerate(read_receipts(storage, range(len(plan.shard_rows)), plan.root))
+    receipts = [places.checked(storage, index, pair[0]) for index, pair in found if pair is not None]
+    if len(receipts) != len(plan.shard_rows):
+        raise ConflictError(f"{storage.url}: receipts of this retry are gone; another process has finished it")
+    return receipts

@@ -1,0 +1,301 @@
+"""The files of one shard: the samples, and as sidecars img2dataset's parquet file of all rows and its `_stats.json`.
+
+    train/00012.tar                 key.jpg, key.json, key.txt
+    or laion-train.tfrecord-00012
+    train/00012.parquet             every row, with its status and reason
+    train/00012_stats.json          rows by status and by reason; no times, so that equal shards are equal files
+
+A name has the shard's number only, so that a later run that adds shards renames nothing. Shards that are added to
+img2dataset's output have its names and its columns.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+from dataprep.dataset.columns import table_of
+from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.records import NO_LABEL, Placement
+from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image
+from dataprep.formats.example import bytes_feature, example_before, float_feature, integer_feature, map_entry
+from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
+from dataprep.formats.ustar import BLOCK_BYTES, header, member
+from dataprep.formats.wire import frame_around
+from dataprep.sources.laion import LaionTables, Row
+from dataprep.sources.tables import Column, Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT_FIELDS = (
+    Column("caption", "string"),
+    Column("url", "string"),
+    Column("key", "string"),
+    Column("status", "string"),
+    Column("error_message", "string"),
+    Column("width", "int"),
+    Column("height", "int"),
+    Column("original_width", "int"),
+    Column("original_height", "int"),
+    Column("exif", "string"),
+    Column("sha256", "string"),
+)
+"""Columns that say how a row ended, in img2dataset's order; they follow those that are carried."""
+_DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
+_TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {"txt", "jpg", "png", "webp"}
+_ABSENT: dict[Kind, Any] = {"string": "", "int": -1, "float": -1.0}
+"""What stands for a missing value in records, which have no null: Hugging Face infers a schema from the first few
+records, and TFDS knows no null."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardSchema:
+    """The columns of all shards of a dataset."""
+
+    image_name: str
+    """Extension of image members and name of the image feature: `jpg`, `png` or `webp`."""
+    carried: tuple[Column, ...]
+    """Columns of the table, as records name them: `table_<name>` where a name is taken."""
+    duplicates: bool
+    """Whether duplicates are looked for."""
+    results: tuple[Column, ...] = RESULT_FIELDS
+    """Columns that follow; img2dataset writes only some of them."""
+    arrow_types: tuple[str, ...] = ()
+    """Arrow types of the parquet file's columns, where another tool chose them."""
+    json_nulls: bool = False
+    """Whether `key.json` holds null for a missing value, as img2dataset's does."""
+    texts: frozenset[str] = frozenset()
+    """Columns that TFRecords hold as texts whatever they are: img2dataset found no value there, and wrote empty
+    texts."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the parquet file and of each record."""
+        return (*self.carried, *self.results, *(_DUPLICATE_FIELDS if self.duplicates else ()))
+
+    @property
+    def has_captions(self) -> bool:
+        """Whether samples have captions."""
+        return any(column.name == "caption" for column in self.results)
+
+
+class Record(NamedTuple):
+    """One sample as it is stored in a shard, in three pieces, so that the image's bytes need not be copied."""
+
+    head: bytes
+    image: bytes
+    tail: bytes
+
+
+def schema_of(tables: LaionTables, options: RowOptions) -> ShardSchema:
+    """Return the columns of a build."""
+    return schema_with(tables.carried, options)
+
+
+def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
+    """Return the columns of a build from those of its table, as the table names them."""
+    carried: list[Column] = []
+    taken = set(_TAKEN) | {column.name for column in table_columns}
+    for column in table_columns:
+        name = column.name
+        if name in _TAKEN:
+            while name in taken:
+                name = f"table_{name}"
+            taken.add(name)
+        carried.append(Column(name, column.kind))
+    return ShardSchema(
+        image_name=options.encode.encode_format, carried=tuple(carried), duplicates=options.duplicates.looks
+    )
+
+
+def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:
+    """Return a row's values of `schema.columns`; None where there is none."""
+    image = result.image
+    found = {
+        "caption": row.roles.get("caption"),
+        "url": row.roles["url"],
+        "key": row.key,
+        "status": result.status,
+        "error_message": result.reason or None,
+        "width": image.width if image else None,
+        "height": image.height if image else None,
+        "original_width": image.original_width if image else None,
+        "original_height": image.original_height if image else None,
+        "exif": image.exif if image else None,
+    } | dict.fromkeys(DIGESTS, result.digest)
+    values = (*row.carried, *(found[column.name] for column in schema.results))
+    if not schema.duplicates:
+        return values
+    dhash = None if image is None or image.dhash is None else f"{image.dhash:016x}"
+    return (*values, dhash, result.duplicate_of)
+
+
+def write_samples(
+    stream: BinaryIO,
+    format_name: str,
+    rows: Sequence[Row],
+    results: Sequence[RowResult],
+    schema: ShardSchema,
+    spool: BinaryIO,
+) -> list[Placement]:
+    """Write the samples of a shard, which are the rows with the status success, in the order of the rows.
+
+    Returns:
+        Place of each, in bytes from the shard's start.
+    """
+    render = RENDERERS[format_name]
+    places: list[Placement] = []
+    offset = 0
+    for row, result in _successes(rows, results):
+        record = render(values_of(row, result, schema), read_image(spool, result), schema)
+        for piece in record:
+            stream.write(piece)
+        image_offset = offset + len(record.head)
+        size = sum(map(len, record))
+        places.append(Placement(offset, size, image_offset, len(record.image)))
+        offset += size
+    if format_name == "webdataset":
+        stream.write(bytes(2 * BLOCK_BYTES))
+    return places
+
+
+def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+    """Return a sample as members of a tar: `key.jpg`, `key.json` and `key.txt`, in the order of webdataset's writer."""
+    fields = _present(values, schema)
+    written = dict(zip(fields, values, strict=True)) if schema.json_nulls else fields
+    key = fields["key"].encode()
+    tail = member(key, b".json", _indented(written).encode())
+    if schema.has_captions:
+        tail += member(key, b".txt", fields["caption"].encode())
+    padding = bytes(-len(image) % BLOCK_BYTES)
+    return Record(header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
+
+
+def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+    """Return a sample as a framed tf.train.Example: the image, `txt`, and a feature for each column, sorted by name."""
+    fields = _present(values, schema)
+    kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
+    for column, value in zip(schema.columns, values, strict=True):
+        if column.name in schema.texts:
+            kinds[column.name], fields[column.name] = "string", "" if value is None else str(value)
+    if schema.has_captions:
+        fields["txt"] = fields["caption"]
+    before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
+    after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
+    start = example_before(before, schema.image_name.encode(), len(image), len(after))
+    head, tail = frame_around(start, image, after)
+    return Record(head, image, tail)
+
+
+def index_table(
+    split_index: int,
+    rows: Sequence[Row],
+    results: Sequence[RowResult],
+    places: Sequence[Placement],
+    spool: BinaryIO,
+) -> pa.Table:
+    """Return the shard's rows of `index/<split>.parquet`."""
+    table = IndexRows(split_index)
+    for (row, result), place in zip(_successes(rows, results), places, strict=True):
+        image = result.image
+        height, width = (image.height, image.width) if image else (None, None)
+        table.add(row.key, read_image(spool, result), place, label=NO_LABEL, height=height, width=width)
+    return table.table()
+
+
+def rows_parquet(rows: Sequence[Row], results: Sequence[RowResult], schema: ShardSchema) -> bytes:
+    """Return the content of the parquet file: every row of the shard, also those without an image."""
+    import pyarrow.parquet as pq
+
+    arrow = arrow_schema(schema)
+    values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
+    columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
+    table = table_of(columns, arrow)
+    if schema.arrow_types:
+        table = _retyped(table, schema.arrow_types)
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def arrow_schema(schema: ShardSchema) -> pa.Schema:
+    """Return the Arrow schema of the parquet file."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
+    narrow = {"width", "height", "original_width", "original_height"}
+    return pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])
+
+
+def stats_json(
+    statuses: Mapping[str, int], reasons: Mapping[str, int], before: Mapping[str, Mapping[str, int]] | None = None
+) -> bytes:
+    """Return the content of `_stats.json`: img2dataset's counts, and those that it does not know, so that all sum up to
+    `count`.
+
+    Args:
+        statuses: Rows by status.
+        reasons: Rows by reason.
+        before: `statuses` and `reasons` that rows had before they were tried again; these rows count here now.
+    """
+    document = {
+        "count": sum(statuses.values()),
+        "successes": statuses[SUCCESS],
+        "failed_to_download": statuses[FAILED_TO_DOWNLOAD],
+        "failed_to_resize": statuses[FAILED_TO_RESIZE],
+        "filtered": statuses[FILTERED],
+        "duplicates": statuses[DUPLICATE],
+        "status_dict": reasons,
+    }
+    return json.dumps(document | ({"before": before} if before else {}), indent=4).encode()
+
+
+def _indented(fields: Mapping[str, Any]) -> str:
+    """Return `json.dumps(fields, indent=4)` of plain values; the encoder in C, which is faster, cannot indent."""
+    return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
+
+
+def _retyped(table: pa.Table, types: Sequence[str]) -> pa.Table:
+    """Return the columns in the types that another tool chose; it has a type of its own for columns without a value."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, values, alias in zip(table.column_names, table.columns, types, strict=True):
+        if alias != "null":
+            columns[name] = values.cast(pa.type_for_alias(alias))
+        else:
+            columns[name] = values if values.null_count < len(values) else pa.nulls(len(values))
+    return pa.table(columns)
+
+
+def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tuple[Row, RowResult]]:
+    for row, result in zip(rows, results, strict=True):
+        if result.status == SUCCESS:
+            yield row, result
+
+
+def _present(values: Sequence[Any], schema: ShardSchema) -> dict[str, Any]:
+    """Return the values by name, none of them null."""
+    return {
+        column.name: _ABSENT[column.kind] if value is None else value
+        for column, value in zip(schema.columns, values, strict=True)
+    }
+
+
+def _entry(name: str, kind: Kind, value: Any) -> bytes:
+    """Return an entry of Features.feature: the name, and a list of one value."""
+    return map_entry(name.encode(), _FEATURES[kind](value))
+
+
+_FEATURES: dict[Kind, Callable[[Any], bytes]] = {
+    "string": lambda text: bytes_feature(text.encode()),
+    "float": float_feature,
+    "int": integer_feature,
+}
+Renderer = Callable[[Sequence[Any], bytes, ShardSchema], Record]
+"""Makes a record of a row's values, which have the order of the schema's columns, and its image."""
+RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}

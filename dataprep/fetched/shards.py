@@ -1,0 +1,216 @@
+"""Builds the shards of a table of URLs: rows, web, files in a folder of their own, receipt."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from dataprep.build.job import BuildJob
+from dataprep.build.open_build import open_build
+from dataprep.build.receipts import read_receipt
+from dataprep.build.writeback import WritebackFile
+from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
+from dataprep.errors import UsageError, install_hint
+from dataprep.fetched.collect import Fetch
+from dataprep.fetched.commit import Places, decide, put_in_place
+from dataprep.fetched.make import MadeShard, Making, Streams, make_shard
+from dataprep.fetched.names import built_names
+from dataprep.fetched.plan import laion_of
+from dataprep.sources.laion import SPLIT, Row, read_shard_rows
+from dataprep.storage import Storage, disk_errors, open_originals
+from dataprep.storage.checksums import HashingWriter
+
+if TYPE_CHECKING:
+    from dataprep.web.limits import Limits
+    from dataprep.web.outcomes import Outcome, Request
+
+LATE_PART = 20
+"""Share of rows, one in so many, at which the next shard is begun: the last rows may take minutes and no processor, and
+the first rows of the next shard take a while to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchJob(BuildJob):
+    """Everything that a worker on any machine needs besides a shard's index."""
+
+    limits: Limits
+    """Limits within which one worker fetches."""
+
+
+class WebFetch:
+    """Fetches the rows of shard after shard; what it learns of hosts serves the next shard.
+
+    Raises:
+        UsageError: The packages for fetching are not installed.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        try:
+            from dataprep.fetched.fetching import web_fetch
+            from dataprep.web.caches import Known
+        except ImportError as error:
+            raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
+        self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))
+        self.fetch: Fetch = web_fetch(limits, Known())
+
+    def telling(self, nearly_done: Callable[[], object]) -> WebFetch:
+        """Return the same fetch, which also calls `nearly_done` when few rows are left."""
+        other = copy.copy(self)
+        other.fetch = partial(_fetch_telling, self.fetch, nearly_done)
+        return other
+
+
+def _fetch_telling(fetch: Fetch, nearly_done: Callable[[], object], requests: Iterable[Request]) -> Iterator[Outcome]:
+    waiting = list(requests)
+    left = len(waiting)
+    for outcome in fetch(waiting):
+        left -= 1
+        if left == len(waiting) // LATE_PART:
+            nearly_done()
+        yield outcome
+        del outcome  # so that the body is held by the caller alone
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where shards are written, and in which form."""
+
+    storage: Storage
+    places: Places
+    making: Making
+    check: Callable[[], None]
+    """Raises an error where the place is no longer this build's or retry's."""
+
+
+class ShardFetcher:
+    """Builds the shards of one job, one at a time but for the late rows of the shard before."""
+
+    def __init__(self, job: FetchJob) -> None:
+        self._source = open_originals(job.source_url)
+        self._web = WebFetch(job.limits)
+        build = open_build(job.output_url, job.root)
+        self._tables, options = laion_of(build.plan)
+        name = build.plan.options.format
+        places = Places(root=build.root, names=built_names(name, SPLIT, options.shard_digits))
+        self._target = Target(build.storage, places, Making(name, options.rows, options.schema), build.check)
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
+
+    def begin(self, index: int) -> Future[ShardReceipt]:
+        """Build one shard, but return when only late rows are left, so that the next one can be begun.
+
+        This is for one thread of a process. There are never more than two shards under way: the third waits here.
+        """
+        nearly_done = threading.Event()
+        receipt = self._threads.submit(self._build, index, self._web.telling(nearly_done.set))
+        receipt.add_done_callback(lambda _: nearly_done.set())
+        nearly_done.wait()
+        return receipt
+
+    def build(self, index: int) -> ShardReceipt:
+        """Build one shard, or return its receipt: rows of a shard that has one are not asked for again."""
+        return self._build(index, self._web)
+
+    def _build(self, index: int, web: WebFetch) -> ShardReceipt:
+        found = read_receipt(self._target.storage, index, self._target.places.root)
+        if found is not None:
+            receipt = self._target.places.checked(self._target.storage, index, found[0])
+            put_in_place(self._target.storage, receipt)
+            return receipt
+        rows = read_shard_rows(self._source, self._tables, index)
+        return fetch_shard(self._target, index, rows, web)
+
+
+def fetch_shard(
+    target: Target,
+    index: int,
+    rows: Sequence[Row],
+    web: WebFetch,
+    before: Mapping[str, dict[str, int]] | None = None,
+) -> ShardReceipt:
+    """Fetch rows as one shard, and decide it (dataprep/fetched/commit.py).
+
+    Args:
+        target: Where it goes.
+        index: Number of its receipt.
+        rows: In the table's order.
+        web: Asks for them.
+        before: `statuses` and `reasons` that rows had before, where they are tried again.
+
+    Returns:
+        The receipt that counts, which may be another attempt's.
+    """
+    storage, names = target.storage, target.places.names
+    split_index = target.places.first_shard + index
+    file = names.samples_file(split_index)
+    attempt = target.places.attempt(index, uuid.uuid4().hex)
+    made, samples = _write(target, f"{attempt}/{file}", split_index, rows, web.fetch, before)
+    sidecars = {names.parquet_file(split_index): made.parquet, names.stats_file(split_index): made.stats}
+    for name, data in sidecars.items():
+        storage.create(f"{attempt}/{name}", data)
+    receipt = ShardReceipt(
+        index=index,
+        split=SPLIT,
+        split_index=split_index,
+        file=file,
+        samples=made.index.num_rows,
+        num_bytes=samples.num_bytes,
+        sha256=samples.sha256,
+        crc32c=samples.crc32c,
+        fetched=Fetched(
+            attempt=attempt,
+            files=tuple(_entry(name, data) for name, data in sidecars.items()),
+            statuses=made.statuses,
+            reasons=made.reasons,
+            allow_networks=web.allow_networks,
+            before=dict(before or {}),
+        ),
+    )
+    # Files uploaded before the place was lost are removed by the new owner, and cannot be put in place any more.
+    target.check()
+    return decide(storage, target.places, receipt, made.index)
+
+
+def _write(
+    target: Target,
+    name: str,
+    split_index: int,
+    rows: Sequence[Row],
+    fetch: Fetch,
+    before: Mapping[str, dict[str, int]] | None,
+) -> tuple[MadeShard, WritebackFile]:
+    """Write the samples' file, and publish it under this name."""
+    storage = target.storage
+    spool = storage.spool_path(name)
+    try:
+        with (
+            disk_errors(spool),
+            _nameless(storage.spool_path(f"{name}-images")) as images,
+            storage.sending(spool, name) as sent,
+            WritebackFile(spool, sent) as file,
+        ):
+            made = make_shard(rows, fetch, target.making, split_index, Streams(cast(BinaryIO, file), images), before)
+    except BaseException:
+        spool.unlink(missing_ok=True)
+        raise
+    storage.publish(spool, name, file.crc32c)
+    return made, file
+
+
+def _nameless(path: Path) -> BinaryIO:
+    """Open a file that is gone when it is closed, however this process ends."""
+    file = path.open("w+b")
+    path.unlink(missing_ok=True)  # whoever overwrites this build may have taken it
+    return file
+
+
+def _entry(name: str, data: bytes) -> SidecarEntry:
+    digests = HashingWriter(None)
+    digests.write(data)
+    return {"file": name, "bytes": len(data), "sha256": digests.sha256, "crc32c": digests.crc32c}

@@ -1,0 +1,39 @@
+"""How many requests and bytes a build that fetches its images asks of buckets: a pure function of its plan."""
+
+from __future__ import annotations
+
+from dataprep.build.plan import Plan
+from dataprep.build.traffic import PAGE_OBJECTS, Traffic
+from dataprep.sources.tables import TABLE_WINDOW_BYTES
+
+_INSERTS_A_SHARD, _GETS_A_SHARD = 8, 3
+"""Requests of a shard: three files are written and copied, its receipt is written and read, its folder is listed."""
+_INSERTS, _GETS = 11, 12
+_GETS_A_WORKER = 2
+"""Reads of plan.json and of the plan."""
+_TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
+"""Reads of a table's size and footer, besides its rows: as it is measured, and for every shard."""
+
+
+def fetched_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
+    """Return the traffic of a build with its output; the bytes of images are unknown before they are fetched.
+
+    Args:
+        plan: The plan.
+        metadata_files: Number of files that the format writes besides the manifest.
+        workers: Number of processes that read the plan.
+    """
+    inserts = _INSERTS_A_SHARD * plan.num_shards + _INSERTS + 2 * metadata_files
+    gets = _GETS_A_SHARD * plan.num_shards + _GETS + metadata_files
+    return Traffic(inserts, gets + _GETS_A_WORKER * min(workers, plan.num_shards), num_bytes=0)
+
+
+def tables_traffic(plan: Plan) -> Traffic:
+    """Return the traffic of a build with its tables, which are measured, then read once.
+
+    It is more if a row group holds the rows of several shards.
+    """
+    tables = [int(source["bytes"]) for split in plan.splits for source in split.sources]
+    windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)
+    gets = _TABLE_GETS * len(tables) + _TABLE_GETS_A_SHARD * plan.num_shards + max(plan.num_shards, windows)
+    return Traffic(2 * (len(tables) // PAGE_OBJECTS + 1), gets, sum(tables))

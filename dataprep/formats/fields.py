@@ -1,0 +1,149 @@
+"""Fields that are stored with an image, such as a caption, read from the bytes of one record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+from dataprep.errors import FormatError, SourceError, UsageError
+from dataprep.formats.example import BYTES, FLOATS, INTEGERS, Feature, byte_ranges, features_of, floats, integers
+from dataprep.formats.tars import BLOCK, Member, split_name, tar_members
+from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
+
+CAPTIONS = ("caption", "txt")
+"""Names that stand for each other: the webdataset member has the suffix `txt`, and users ask for a `caption`."""
+
+Record = bytes | bytearray | memoryview
+
+
+def read_fields(format_name: str, record: Record, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some fields of one sample.
+
+    Args:
+        format_name: Format of the dataset, `webdataset` or `tfrecord`.
+        record: The sample's bytes in its shard, headers included: `record_offset` and `record_bytes` of the index.
+        names: For webdataset, suffixes of members (text becomes str, other bytes stay), else keys of the .json member.
+            For TFRecord, features (text becomes str; one number, or a list of several). `caption` and `txt` stand for
+            each other where only one of them exists.
+
+    Raises:
+        FormatError: A field does not exist (the message lists those that do), or the record is damaged.
+        UsageError: The format has no fields.
+    """
+    check_fields(format_name, names)
+    return _READERS[format_name](record, names)
+
+
+def check_fields(format_name: str, names: Sequence[str]) -> None:
+    """Raise UsageError where a format stores no fields."""
+    if format_name not in _READERS:
+        expected = " or ".join(_READERS)
+        raise UsageError(f"fields {', '.join(names)}: {format_name} holds images alone; expected {expected}")
+
+
+def _read_tar(record: Record, names: Sequence[str]) -> dict[str, Any]:
+    reader = _TarRecord(record)
+    try:
+        members = {split_name(member.name)[1]: member for member in tar_members(reader) if not member.is_directory}
+    except SourceError as error:
+        raise FormatError(str(error)) from error
+    document: dict[str, Any] | None = None
+    values: dict[str, Any] = {}
+    for name in names:
+        found = _known(name, members)
+        if found is not None:
+            values[name] = _text(reader.content(members[found]))
+            continue
+        if document is None:
+            document = _document(reader, members.get("json"))
+        found = _known(name, document)
+        if found is None:
+            raise _missing(name, [f".{suffix}" for suffix in members], document)
+        values[name] = document[found]
+    return values
+
+
+class _TarRecord:
+    """A sample's part of a tar, read as if it were a whole tar: two zero blocks are appended as the end marker."""
+
+    archive = "record"
+
+    def __init__(self, record: Record) -> None:
+        self._record = memoryview(record)
+        self.num_bytes = len(record) + 2 * BLOCK
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Return the bytes at an offset; fewer than asked for only where the end marker ends."""
+        data = bytes(self._record[offset : offset + num_bytes])
+        return data + bytes(max(0, min(num_bytes, self.num_bytes - offset) - len(data)))
+
+    def content(self, member: Member) -> bytes:
+        """Return the bytes of a member."""
+        return bytes(self._record[member.offset : member.offset + member.num_bytes])
+
+
+def _document(reader: _TarRecord, member: Member | None) -> dict[str, Any]:
+    if member is None:
+        return {}
+    try:
+        document = json.loads(reader.content(member))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"record: {member.name!a} is no JSON ({error}); expected an object") from error
+    return document if isinstance(document, dict) else {}
+
+
+def _read_example(record: Record, names: Sequence[str]) -> dict[str, Any]:
+    data = memoryview(record)
+
+    def read(offset: int, num_bytes: int) -> bytes:
+        return bytes(data[offset : offset + num_bytes])
+
+    try:
+        features = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
+        values = {}
+        for name in names:
+            found = _known(name, features)
+            if found is None:
+                raise _missing(name, [], features)
+            values[name] = _value(read, features[found])
+    except FormatError as error:
+        raise FormatError(f"record: {error}") from error
+    return values
+
+
+def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:
+    """Return the only value of a feature, or a list where there are none or several."""
+    values: list[Any]
+    if feature.kind == BYTES:
+        values = [_text(read(start, stop - start)) for start, stop in byte_ranges(read, feature)]
+    elif feature.kind in _NUMBERS:
+        values = list(_NUMBERS[feature.kind](read, feature))
+    else:
+        values = []
+    return values[0] if len(values) == 1 else values
+
+
+def _known(name: str, there: Container[str]) -> str | None:
+    """Return the name under which a field exists, None where it does not."""
+    candidates = (name, *CAPTIONS) if name in CAPTIONS else (name,)
+    return next((candidate for candidate in candidates if candidate in there), None)
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _missing(name: str, members: Sequence[str], keys: Iterable[str]) -> FormatError:
+    there = ", ".join([*members, *keys])[:300]
+    return FormatError(f"field {name!a} is not there; there are {there or 'none'}: choose one of them")
+
+
+_NUMBERS: dict[int, Callable[..., Sequence[float]]] = {FLOATS: floats, INTEGERS: integers}
+_READERS: dict[str, Callable[[Record, Sequence[str]], dict[str, Any]]] = {
+    "webdataset": _read_tar,
+    "tfrecord": _read_example,
+}

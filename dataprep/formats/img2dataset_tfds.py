@@ -1,0 +1,105 @@
+"""`dataset_info.json` over TFRecords that img2dataset wrote: by it TFDS serves the files under their own names.
+
+TFDS numbers shards from 0 and pads their numbers to one width. A number that is not there is a shard of no samples,
+which TFDS does not open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dataprep.dataset.records import SplitManifest
+from dataprep.errors import FormatError
+from dataprep.formats.img2dataset import SHARD
+from dataprep.formats.tfds import DATASET_INFO, FEATURES, json_bytes
+
+DESCRIPTION = "Images that img2dataset fetched, with their captions, described by dataprep adopt."
+"""Text by which a description is recognised as this project's."""
+MAX_SHARDS = 1_000_000
+"""Numbers that a description goes through, at most."""
+_MIN_DIGITS = 5
+
+
+def grown(data: bytes, split: SplitManifest) -> bytes:
+    """Return a `dataset_info.json` of `adopt` after shards were added to a split; doing it twice changes nothing.
+
+    Raises:
+        FormatError: The file is none of `adopt`, or the names of the new shards do not go on.
+    """
+    try:
+        info = json.loads(data)
+        entry = next(entry for entry in info["splits"] if entry["name"] == split.name)
+        old = [int(length) for length in entry["shardLengths"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, StopIteration) as error:
+        raise FormatError(f"{DATASET_INFO}: not as adopted ({error}); dataprep adopt --overwrite writes it") from error
+    shards = []
+    for shard in split.shards:
+        number = _number(shard["file"])
+        shards.append((shard["file"], old[number] if number < len(old) else int(shard["samples"])))
+    names = numbered(shards)
+    entry["filepathTemplate"] = names.template
+    entry["shardLengths"] = [str(length) for length in names.lengths]
+    entry["numBytes"] = str(split.num_bytes)
+    return json_bytes(info)
+
+
+def texts_in(data: bytes) -> frozenset[str]:
+    """Return the names of texts in a `features.json`. Raises FormatError."""
+    try:
+        features = json.loads(data)["featuresDict"]["features"]
+        return frozenset(name for name, content in features.items() if "text" in content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(f"{FEATURES}: not as adopted ({error}); dataprep adopt --overwrite writes it") from error
+
+
+def is_ours(data: bytes) -> bool:
+    """Tell whether `adopt` wrote a `dataset_info.json`."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("description") == DESCRIPTION
+
+
+class Numbered(NamedTuple):
+    """Shards as TFDS names them."""
+
+    template: str
+    """The `filepathTemplate`."""
+    lengths: list[int]
+    """Samples of each shard, by its number."""
+
+
+def numbered(shards: Iterable[tuple[str, int]]) -> Numbered:
+    """Name shards as TFDS does. Raises FormatError where TFDS would give them other names."""
+    lengths: dict[int, int] = {}
+    names = []
+    for name, length in shards:
+        names.append(name)
+        lengths[_number(name)] = length
+    last = max(lengths)
+    if last >= MAX_SHARDS:
+        raise FormatError(f"shard number {last:,}, expected less than {MAX_SHARDS:,}")
+    width = max(_MIN_DIGITS, len(str(last + 1)))
+    first = SHARD.fullmatch(names[0])
+    folder, digits = (first[1], first[2]) if first else ("", "")
+    expected = {f"{folder}{number:0{len(digits)}d}.tfrecord" for number in lengths}
+    if len(digits) < width or set(names) != expected:
+        odd = min(set(names) - expected, default=names[0])
+        raise FormatError(f"{odd}, expected numbers of one width, {width} digits or more")
+    template = f"{escaped(folder)}{'0' * (len(digits) - width)}{{SHARD_INDEX}}.{{FILEFORMAT}}"
+    return Numbered(template, [lengths.get(number, 0) for number in range(last + 1)])
+
+
+def _number(name: str) -> int:
+    match = SHARD.fullmatch(name)
+    if match is None or not name.endswith(".tfrecord"):
+        raise FormatError(f"{name}, expected names such as 00000.tfrecord")
+    return int(match[2])
+
+
+def escaped(text: str) -> str:
+    """Double the braces of a text, which mean something in a template."""
+    return text.replace("{", "{{").replace("}", "}}")

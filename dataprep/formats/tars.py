@@ -1,0 +1,239 @@
+"""The members of a tar as byte ranges, read from its headers alone; the tar may lie inside another one.
+
+This does not use `tarfile`, which takes a damaged or truncated archive for its end, allocates what a header claims, and
+follows sparse maps and links. Format: POSIX.1-2017, "pax Interchange Format", and GNU tar's extensions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from dataprep.errors import SourceError
+from dataprep.messages import shown
+
+BLOCK = 512
+MAX_EXTENSION_BYTES = 2**20
+"""Size of one PAX or GNU header, at most; real ones have some hundred bytes."""
+MAX_EXTENSIONS = 8
+"""Extension headers in front of one member, at most; GNU tar and PAX writers write two."""
+MAX_TAIL_BYTES = 2**20
+"""Zeros after the end marker, at most: archives are padded to a record, 10,240 bytes unless `tar -b` changed it."""
+
+_ZEROS = bytes(BLOCK)
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"M": "a part of a file in several volumes",
+}
+_PAX_RECORD = re.compile(rb"([0-9]{1,7}) ([^=]+)=")
+_AGAIN = "the archive is damaged: fetch it again"
+
+
+class Member(NamedTuple):
+    """One member of an archive, as a byte range of it."""
+
+    name: str
+    """Name as the archive has it; bytes that are not UTF-8 are surrogate escapes."""
+    offset: int
+    num_bytes: int
+    is_directory: bool = False
+    unreadable: str = ""
+    """Why its bytes cannot be read as a range, e.g. because they are compressed; a clause for messages."""
+
+
+class ByteReader(Protocol):
+    """Random access to the bytes of an archive."""
+
+    archive: str
+    """URL or path of the archive, for messages."""
+    num_bytes: int
+    """Size of the archive; where that is not known beforehand, an upper bound."""
+
+    def read(self, offset: int, num_bytes: int) -> bytes:
+        """Return the bytes at an offset; fewer than asked for only where the archive ends."""
+
+
+def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", within: str = "") -> SourceError:
+    """Return the error for a damaged archive; it names the archive, the member, the offset and the fault.
+
+    Args:
+        reader: The archive.
+        offset: Byte of the archive where the fault shows.
+        what: The fault as a clause, with what was expected and the next step.
+        member: Name of the member concerned.
+        within: Name of the inner archive, where a tar lies inside a tar.
+    """
+    inner = f"{shown(within)}: " if within else ""
+    name = f"member {shown(member)} " if member else ""
+    return SourceError(f"{reader.archive}: {inner}{name}at byte {offset:,}: {what}")
+
+
+@dataclass(slots=True)
+class _Extensions:
+    """What the extension headers in front of a member say about it."""
+
+    name: bytes | None = None
+    num_bytes: int | None = None
+    count: int = 0
+
+
+def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, within: str = "") -> Iterator[Member]:
+    """Yield the files and directories of a tar, in its order.
+
+    Args:
+        reader: The outer file.
+        start: First byte of the tar in it.
+        stop: Byte after the last one of the tar; by default the end of the file.
+        within: Name of this tar where it is a member of another one, for messages.
+
+    Raises:
+        SourceError: The tar is damaged, truncated (without its end marker), or holds anything but plain files and
+            directories. Names are not checked here.
+    """
+    walk = _Walk(reader, reader.num_bytes if stop is None else stop, within)
+    position, extensions = start, _Extensions()
+    while (header := walk.block(position)) != _ZEROS:
+        walk.check_sum(header, position)
+        kind = header[156:157]
+        num_bytes = walk.number(header[124:136], position)
+        if kind in b"xgLK":
+            walk.extend(extensions, kind, position, num_bytes)
+        else:
+            member = walk.member(header, kind, position, num_bytes, extensions)
+            yield member
+            num_bytes, extensions = member.num_bytes, _Extensions()
+        position += BLOCK + -(-num_bytes // BLOCK) * BLOCK
+    walk.check_end(position, extensions)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a member's name at the first dot of its last component; the suffix is in lower case, or empty."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, suffix = last.partition(".")
+    return (folder + slash + stem, suffix.lower()) if stem and dot else (name, "")
+
+
+class _Walk:
+    """One tar while it is walked: its bounds and its name, so that every check can say where the fault is."""
+
+    def __init__(self, reader: ByteReader, stop: int, within: str) -> None:
+        self._reader, self._stop, self._within = reader, stop, within
+
+    def block(self, position: int) -> bytes:
+        """Return the header block at a position."""
+        header = self._read(position, BLOCK)
+        if len(header) < BLOCK:
+            raise self._error(
+                position, f"it ends after {len(header)} bytes, without the end marker: it is cut: fetch it again"
+            )
+        return header
+
+    def check_sum(self, header: bytes, position: int) -> None:
+        """Raise SourceError where a header's checksum is not that of its bytes."""
+        expected = self.number(header[148:156], position)
+        # The field itself counts as eight spaces.
+        unsigned = sum(header) - sum(header[148:156]) + 8 * 32
+        if unsigned != expected and unsigned - 256 * sum(byte > 127 for byte in header) != expected:
+            raise self._error(position, f"no tar header: its checksum is {expected}, expected {unsigned}; {_AGAIN}")
+
+    def number(self, field: bytes, position: int) -> int:
+        """Return the number in a header field: octal, or GNU's base 256."""
+        if field[0] == 0x80:
+            return int.from_bytes(field[1:], "big")
+        digits = field.split(b"\0", 1)[0].strip(b" ")
+        try:
+            return int(digits, 8) if digits.isdigit() else self._no_number(field, position)
+        except ValueError:
+            return self._no_number(field, position)
+
+    def extend(self, extensions: _Extensions, kind: bytes, position: int, num_bytes: int) -> None:
+        """Apply a PAX (`x`, `g`) or GNU (`L`, `K`) header to the member that follows."""
+        extensions.count += 1
+        if num_bytes > MAX_EXTENSION_BYTES or extensions.count > MAX_EXTENSIONS:
+            raise self._error(
+                position,
+                f"extension header {extensions.count} in a row, of {num_bytes:,} bytes; "
+                f"at most {MAX_EXTENSIONS} of {MAX_EXTENSION_BYTES:,} are taken: unpack it and give the folder",
+            )
+        data = self._read(position + BLOCK, num_bytes)
+        if len(data) < num_bytes:
+            raise self._error(position, f"an extension header of {num_bytes:,} bytes passes its end; {_AGAIN}")
+        if kind == b"L":
+            extensions.name = data.split(b"\0", 1)[0]
+        elif kind != b"K":  # K: the target of a link, and links are refused
+            self._extend_pax(extensions, data, position, is_global=kind == b"g")
+
+    def member(self, header: bytes, kind: bytes, position: int, num_bytes: int, extensions: _Extensions) -> Member:
+        """Return the member that a header describes."""
+        raw = extensions.name if extensions.name is not None else _header_name(header)
+        name = raw.decode("utf-8", "surrogateescape")
+        if extensions.num_bytes is not None:
+            num_bytes = extensions.num_bytes
+        is_directory = kind == b"5" or (kind in (b"0", b"\0") and name.endswith("/"))
+        if not is_directory and kind not in (b"0", b"\0", b"7"):
+            what = _REFUSED.get(kind, f"of the unknown type {kind.decode('latin-1')!a}")
+            raise self._error(position, f"it is {what}, expected plain files: unpack it and give the folder", name)
+        if is_directory and num_bytes:
+            raise self._error(position, f"a directory with {num_bytes:,} bytes of content; {_AGAIN}", name)
+        left = self._stop - position - BLOCK
+        if num_bytes > left:
+            raise self._error(position, f"it should have {num_bytes:,} bytes, only {left:,} follow; {_AGAIN}", name)
+        return Member(name, position + BLOCK, num_bytes, is_directory)
+
+    def check_end(self, position: int, extensions: _Extensions) -> None:
+        """Raise SourceError unless a second zero block follows the first, and only zeros after it."""
+        if extensions.count:
+            raise self._error(position, f"an extension header without its member; {_AGAIN}")
+        tail = self._read(position + BLOCK, MAX_TAIL_BYTES + 1)
+        if len(tail) < BLOCK:
+            raise self._error(position, "it ends inside its end marker: it is cut: fetch it again")
+        if tail.count(0) != len(tail):
+            raise self._error(position, "more data follow its end marker; expected one archive: unpack it instead")
+        if len(tail) > MAX_TAIL_BYTES:
+            raise self._error(position, f"over {MAX_TAIL_BYTES:,} bytes follow its end marker; {_AGAIN}")
+
+    def _extend_pax(self, extensions: _Extensions, data: bytes, position: int, *, is_global: bool) -> None:
+        at = 0
+        while at < len(data):
+            match = _PAX_RECORD.match(data, at)
+            end = at + int(match[1]) if match else 0
+            if match is None or end > len(data) or end <= match.end() or data[end - 1 : end] != b"\n":
+                raise self._error(position, f"a PAX header that cannot be read; {_AGAIN}")
+            key, value = match[2], data[match.end() : end - 1]
+            if key.startswith(b"GNU.sparse"):
+                raise self._error(position, "a sparse file, expected plain files: unpack it and give the folder")
+            if key in (b"path", b"size"):
+                if is_global or not value or (key == b"size" and not re.fullmatch(rb"[0-9]{1,15}", value)):
+                    raise self._error(position, f"a PAX header with a {key.decode()} that cannot be; {_AGAIN}")
+                if key == b"path":
+                    extensions.name = value
+                else:
+                    extensions.num_bytes = int(value)
+            at = end
+
+    def _read(self, offset: int, num_bytes: int) -> bytes:
+        return self._reader.read(offset, max(0, min(num_bytes, self._stop - offset)))
+
+    def _no_number(self, field: bytes, position: int) -> int:
+        if not field.strip(b" \0"):
+            return 0
+        raise self._error(position, f"no tar header: {field.decode('latin-1')!a} is no number; {_AGAIN}")
+
+    def _error(self, position: int, what: str, member: str = "") -> SourceError:
+        return damaged(self._reader, position, what, member=member, within=self._within)
+
+
+def _header_name(header: bytes) -> bytes:
+    name = header[:100].split(b"\0", 1)[0]
+    if header[257:263] == b"ustar\0":  # GNU's "ustar  " has other fields where POSIX has the prefix
+        prefix = header[345:500].split(b"\0", 1)[0]
+        if prefix:
+            return prefix + b"/" + name
+    return name

@@ -1,0 +1,166 @@
+"""Measures a command with all its child processes: wall time, CPU time, peak memory. Linux only.
+
+Wall time is from exec to exit of the command. CPU time is that of all its processes: os.wait4 counts every descendant
+that was waited for, and those that were not become this process's children and are waited for here. Peak memory is
+VmHWM, the kernel's own high-water mark of each process, read from /proc five times a second: it never goes down, so
+only what a process grows in its last fifth of a second can be missed. ru_maxrss would miss nothing, but starts at the
+size of whoever forked the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataprep.errors import DataprepError, UsageError
+from dataprep.host.cpu import every_child, process_tree
+
+SAMPLES_PER_S = 5
+_SET_CHILD_SUBREAPER, _GET_CHILD_SUBREAPER = 36, 37  # PR_SET_CHILD_SUBREAPER and PR_GET_CHILD_SUBREAPER of prctl(2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Figures of one run."""
+
+    wall_s: float
+    cpu_s: float
+    """User and system time of the process and its descendants."""
+    largest_bytes: int
+    """Peak of the largest single process."""
+    sum_bytes: int
+    """Sum of the peaks of all processes; pages that they share count once for each."""
+    stdout: str
+
+
+class CommandError(DataprepError):
+    """The command failed."""
+
+    def __init__(self, words: Sequence[str], exit_code: int, stderr: str) -> None:
+        super().__init__(f"{' '.join(words)}: exit code {exit_code}\n{stderr[-2000:]}")
+        self.stderr = stderr
+
+
+def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin: str = "") -> Measurement:
+    """Run a command to its end, and measure it. However this call ends, no process of the command is left.
+
+    Raises:
+        CommandError: The command failed; the error ends with its stderr.
+        UsageError: This machine does not run Linux.
+    """
+    if sys.platform != "linux":
+        raise UsageError(f"{sys.platform}: processes are measured by /proc and prctl; run it on Linux")
+    words = [str(word) for word in command]
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as stdout,
+        tempfile.TemporaryFile("w+") as stderr,
+        _adopted_orphans() as orphans_cpu_s,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        started_s = time.monotonic()
+        # A session of its own: Ctrl-C reaches this process alone, which then ends the others.
+        process = subprocess.Popen(
+            words, env=environment, stdin=given, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+        with _Watch(process.pid) as watch:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.monotonic() - started_s
+        process.returncode = os.waitstatus_to_exitcode(status)
+        stdout.seek(0)
+        stderr.seek(0)
+        if process.returncode != 0:
+            raise CommandError(words, process.returncode, stderr.read())
+        return Measurement(
+            wall_s=wall_s,
+            cpu_s=usage.ru_utime + usage.ru_stime + orphans_cpu_s(),
+            largest_bytes=max(watch.peaks.values(), default=0),
+            sum_bytes=sum(watch.peaks.values()),
+            stdout=stdout.read(),
+        )
+
+
+@contextmanager
+def _adopted_orphans() -> Iterator[_Orphans]:
+    """Make descendants that lose their parent children of this process, and leave none of them behind."""
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    prctl(_SET_CHILD_SUBREAPER, 1)
+    orphans = _Orphans()
+    try:
+        yield orphans
+    finally:
+        orphans.kill()
+        prctl(_SET_CHILD_SUBREAPER, before.value)
+
+
+class _Orphans:
+    """Children that this process gets from now on."""
+
+    def __init__(self) -> None:
+        self._others = every_child(os.getpid())
+
+    def __call__(self) -> float:
+        """Wait for the processes that the command left behind, and return their CPU time."""
+        total_s = 0.0
+        for pid in self._pids():
+            _, _, usage = os.wait4(pid, 0)
+            total_s += usage.ru_utime + usage.ru_stime
+        return total_s
+
+    def kill(self) -> None:
+        """Kill these processes, and those that they leave behind in turn."""
+        while pids := self._pids():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def _pids(self) -> set[int]:
+        return every_child(os.getpid()) - self._others
+
+
+class _Watch:
+    """Peak memory of a process and its descendants, by process id."""
+
+    def __init__(self, pid: int) -> None:
+        self.peaks: dict[int, int] = {}
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            for pid in process_tree(self._pid):
+                self.peaks[pid] = max(peak_bytes(pid), self.peaks.get(pid, 0))
+            if self._ended.wait(1 / SAMPLES_PER_S):
+                break
+
+
+def peak_bytes(pid: int) -> int:
+    """Return VmHWM of a process, its largest resident memory so far; 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)

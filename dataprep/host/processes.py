@@ -1,0 +1,71 @@
+"""Worker processes: their environment, and how they end with the process that started them."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+
+# glibc gives every image's buffer back to the kernel and asks for it again: a third of the CPU time of image work.
+# OpenBLAS starts a thread a core when NumPy is imported, for algebra that neither a build nor a loader has.
+WORKER_ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": "268435456",
+    "MALLOC_TRIM_THRESHOLD_": "268435456",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+KILL_S = 10.0
+"""Longest wait for the end of a killed process: one that waits inside the kernel for a disk does not end."""
+
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for processes started inside the block; what the user set already stays."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def end_or_leave(process: BaseProcess) -> bool:
+    """Wait for the end of a killed process, and leave it behind if it does not end; return whether it ended."""
+    process.join(KILL_S)
+    if process.is_alive():
+        # Otherwise the interpreter would wait for it at its own end, for ever.
+        multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+        return False
+    process.close()
+    return True
+
+
+def on_parents_death(act: Callable[[], object]) -> None:
+    """Call `act` in a thread when the parent has ended; for processes that `multiprocessing` started."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            act()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_with(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent's thread ends, also while no thread of it can run Python.
+
+    Args:
+        parent_pid: Process that started this one, as that one knew itself. If it has ended already, this process is
+            killed at once; asking for the parent here would name whichever process adopts orphans.
+    """
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)

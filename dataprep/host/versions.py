@@ -1,0 +1,43 @@
+"""The machine and the installed libraries on which bytes, verdicts and measurements depend."""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Any
+
+from dataprep import __version__
+from dataprep.host.cpu import available_cores
+
+CODECS = ("pillow", "pyarrow", "simplejpeg")
+"""Libraries whose output or verdict enters the bytes of a dataset."""
+
+
+def codec_versions(*more: str) -> dict[str, str]:
+    """Return the installed versions of CODECS and of `more` packages, `unknown` where there is no metadata."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {}
+    for package in (*CODECS, *more):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:  # a bundled application without package metadata
+            versions[package] = "unknown"
+    return versions
+
+
+def machine_document(busy_cores: float) -> dict[str, Any]:
+    """Return what a report says about the machine and the software that it was measured on.
+
+    Args:
+        busy_cores: Cores that other programs kept busy before the measurement.
+    """
+    return {
+        "cores": available_cores(),
+        "busy_cores_before": round(busy_cores, 2),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+        "dataprep": __version__,
+        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

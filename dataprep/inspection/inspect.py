@@ -1,0 +1,218 @@
+"""Counts what a finished dataset holds, from its manifest and, column by column, its index. No shard is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+
+from dataprep.build.finished import readable_manifest
+from dataprep.dataset.events import open_events
+from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
+from dataprep.errors import UsageError
+from dataprep.inspection.histograms import (
+    ASPECT_EDGES,
+    ASPECT_LABELS,
+    BYTE_EDGES,
+    BinCounts,
+    Histogram,
+    SideCounts,
+    Spread,
+    byte_labels,
+)
+from dataprep.storage import Storage, open_storage
+
+_EXAMPLES = 3
+"""Number of events that are kept for each reason."""
+_EXTREMES = 3
+"""Number of classes that are named as the smallest, and as the largest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassSpread:
+    """Distribution of the samples over the classes."""
+
+    classes: int
+    samples: Spread
+    """Samples of a class."""
+    fewest: tuple[tuple[str, int], ...]
+    """Names and counts of the smallest classes."""
+    most: tuple[tuple[str, int], ...]
+    counts: tuple[int, ...]
+    """Samples of every class, the largest class first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """Repairs or rejections for one reason, and the first images."""
+
+    kind: str
+    """`repaired` or `rejected`."""
+    reason: str
+    count: int
+    examples: tuple[Event, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitInspection:
+    """One split in numbers."""
+
+    name: str
+    samples: int
+    shards: int
+    num_bytes: int
+    """Size of the shards."""
+    image_bytes: int
+    """Size of the images in them."""
+    image_bytes_extremes: tuple[int, int]
+    """Sizes of the smallest and of the largest image."""
+    repeats: Repeats
+    classes: ClassSpread | None
+    width: Spread | None
+    height: Spread | None
+    """Sides in pixels; None where no image was looked at."""
+    unknown_sides: int
+    """Number of images whose height and width are not recorded."""
+    widths: Histogram
+    heights: Histogram
+    aspects: Histogram
+    sizes: Histogram
+    """Histogram of the bytes of an image."""
+    troubles: tuple[Trouble, ...]
+    statuses: dict[str, int]
+    """Rows of a table of URLs by status; empty for other datasets."""
+    reasons: dict[str, int]
+    """Rows of a table of URLs by reason, the most frequent first."""
+
+    @property
+    def bytes_per_image(self) -> float:
+        return self.image_bytes / max(1, self.samples)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspection:
+    """A dataset in numbers."""
+
+    url: str
+    name: str
+    format: str
+    revision: int
+    plan_hash: str
+    licence: str
+    origin: str
+    checked: str
+    partial: bool
+    shuffled: bool
+    codecs: dict[str, str]
+    splits: tuple[SplitInspection, ...]
+
+
+def inspect_dataset(url: str, split: str | None = None) -> Inspection:
+    """Inspect a dataset, or one of its splits.
+
+    Raises:
+        UsageError: There is no dataset, or it has no such split.
+        FormatError: The manifest, an index or events cannot be read.
+    """
+    storage = open_storage(url)
+    manifest = readable_manifest(storage)
+    return Inspection(
+        url=storage.url,
+        name=manifest.name,
+        format=manifest.format,
+        revision=manifest.revision,
+        plan_hash=manifest.plan_hash,
+        licence=manifest.licence,
+        origin=manifest.origin,
+        checked=manifest.checked,
+        partial=manifest.partial,
+        shuffled=manifest.shuffled,
+        codecs=manifest.codecs,
+        splits=tuple(_inspect_split(storage, manifest, found) for found in chosen_splits(manifest, split)),
+    )
+
+
+def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:
+    """Return all splits, or the one that is asked for; raise UsageError where there is none of that name."""
+    chosen = [found for found in manifest.splits if split in (None, found.name)]
+    if not chosen:
+        names = ", ".join(found.name for found in manifest.splits)
+        raise UsageError(f"--split {split}: the dataset has {names}")
+    return chosen
+
+
+def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -> SplitInspection:
+    widths, heights = SideCounts(), SideCounts()
+    aspects, sizes = BinCounts(ASPECT_EDGES, ASPECT_LABELS), BinCounts(BYTE_EDGES, byte_labels())
+    unknown = samples = total_bytes = largest = 0
+    smallest = 1 << 62
+    for batch in _index(storage, split).batches(["image_bytes", "height", "width"]):
+        num_bytes, height, width = (column.fill_null(0).to_numpy().astype(np.int64) for column in batch.columns)
+        if not len(num_bytes):
+            continue
+        known = (height > 0) & (width > 0)
+        samples += len(num_bytes)
+        unknown += int(len(known) - known.sum())
+        total_bytes += int(num_bytes.sum())
+        smallest, largest = min(smallest, int(num_bytes.min())), max(largest, int(num_bytes.max()))
+        widths.add(width[known])
+        heights.add(height[known])
+        aspects.add(width[known] / height[known])
+        sizes.add(num_bytes.astype(np.float64))
+    return SplitInspection(
+        name=split.name,
+        samples=samples,
+        shards=len(split.shards),
+        num_bytes=split.num_bytes,
+        image_bytes=total_bytes,
+        image_bytes_extremes=(smallest, largest) if samples else (0, 0),
+        repeats=split.repeats,
+        classes=_class_spread(manifest.classes, split.class_counts),
+        width=widths.spread(),
+        height=heights.spread(),
+        unknown_sides=unknown,
+        widths=widths.histogram(),
+        heights=heights.histogram(),
+        aspects=aspects.histogram(trim=False),
+        sizes=sizes.histogram(trim=True),
+        troubles=_troubles(storage, split),
+        statuses=split.statuses,
+        reasons=dict(Counter(split.reasons).most_common()),
+    )
+
+
+def _index(storage: Storage, split: SplitManifest) -> ParquetTable:
+    return open_index(storage, split.name, compared_index(storage, split))
+
+
+def _class_spread(names: tuple[str, ...], counts: tuple[int, ...]) -> ClassSpread | None:
+    if not names or len(names) != len(counts):
+        return None
+    ranked = sorted(zip(names, counts, strict=True), key=lambda pair: pair[1])  # stable: ties in the order of names
+    return ClassSpread(
+        classes=len(names),
+        samples=Spread(ranked[0][1], median_low(counts), ranked[-1][1]),
+        fewest=tuple(ranked[:_EXTREMES]),
+        most=tuple(ranked[: -_EXTREMES - 1 : -1]),
+        counts=tuple(sorted(counts, reverse=True)),
+    )
+
+
+def _troubles(storage: Storage, split: SplitManifest) -> tuple[Trouble, ...]:
+    """Count repairs and rejections by reason, the most frequent first."""
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], list[Event]] = {}
+    for batch in open_events(storage, split.name).batches(list(Event.__dataclass_fields__)):
+        for row in batch.to_pylist():
+            event = Event(**row)
+            group = event.kind, event.reason
+            counts[group] += 1
+            if len(first := examples.setdefault(group, [])) < _EXAMPLES:
+                first.append(event)
+    return tuple(
+        Trouble(kind=kind, reason=reason, count=count, examples=tuple(examples[kind, reason]))
+        for (kind, reason), count in sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+    )

@@ -1,0 +1,51 @@
+"""Renders one self-contained HTML file from a template: no script, nothing fetched, every text escaped."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dataprep.errors import UsageError, install_hint
+
+_PACKAGE = "jinja2"
+
+
+def has_report_packages() -> bool:
+    """Whether what renders a page is installed."""
+    return find_spec(_PACKAGE) is not None
+
+
+def require_report_packages() -> None:
+    """Raise UsageError unless what renders a page is installed."""
+    if not has_report_packages():
+        raise UsageError(f"--html needs {_PACKAGE}, which is not installed: {install_hint('report')}")
+
+
+def render_page(template: str, package: str = "dataprep", **values: Any) -> str:
+    """Render a page, and escape every value on the way.
+
+    Args:
+        template: Name of a file in the package's `data` folder.
+        package: The package that the template belongs to; those of `dataprep` can be extended and imported, too.
+        values: What the template shows, by the names that it uses.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    folders = [PackageLoader(name, "data") for name in dict.fromkeys((package, "dataprep"))]
+    environment = Environment(
+        loader=ChoiceLoader(folders), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template(template).render(values)
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write a page to a file.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); choose another file") from error

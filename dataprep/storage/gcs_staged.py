@@ -1,0 +1,92 @@
+"""Objects of a bucket for a writer that may lose the right to write while it is suspended.
+
+    upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
+
+An upload cannot depend on another object, because Cloud Storage has no such precondition, so an upload alone cannot
+respect the right to write. A copy can, because its source must exist. Whoever takes the right away first changes the
+object that `still_ours` reads, then deletes everything below `root`. An upload that was finished before no longer has a
+source; one that is finished afterwards finds that the place belongs to another writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
+
+from dataprep.errors import ConflictError, StorageError
+from dataprep.storage import gcs_client
+from dataprep.storage.checksums import crc32c_of_bytes
+from dataprep.storage.gcs import GCSStorage
+from dataprep.storage.messages import conflict, spool_gone, unsettled
+from dataprep.storage.names import check_name
+from dataprep.storage.spool import NAME_CHARACTERS
+
+
+class StagedGCS(GCSStorage):
+    """Storage of `Storage.staged`; objects below `root` itself are uploaded directly."""
+
+    def __init__(
+        self,
+        url: str,
+        root: str,
+        still_ours: Callable[[], None],
+        deadlines: gcs_client.Deadlines | None = None,
+    ) -> None:
+        super().__init__(url, deadlines)
+        self._staging, self._still_ours = check_name(root), still_ours
+
+    @contextlib.contextmanager
+    def sending(self, spool: Path, name: str) -> Iterator[Callable[[int], None]]:
+        """Send the file to the staged name."""
+        with super().sending(spool, name if self._is_staging(name) else self._stage(spool.name)) as sent:
+            yield sent
+
+    def publish(self, spool: Path, name: str, crc32c: str) -> None:
+        """Publish with three requests and a free one: upload, check whether the place is still ours, copy, delete."""
+        if self._is_staging(name):
+            super().publish(spool, name, crc32c)
+            return
+        try:
+            num_bytes = spool.stat().st_size
+        except FileNotFoundError:
+            raise StorageError(spool_gone(spool)) from None
+        stage = self._stage(spool.name)
+        super().publish(spool, stage, crc32c)
+        self._copy(stage, name, (num_bytes, crc32c))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write the object in the same steps as `publish`."""
+        if self._is_staging(name):
+            return super().create(name, data)
+        stage = self._stage(f"{PurePosixPath(name).name[-NAME_CHARACTERS:]}-{uuid4().hex}")
+        super().create(stage, data)
+        return self._copy(stage, name, (len(data), crc32c_of_bytes(data)))
+
+    def _copy(self, stage: str, name: str, ours: tuple[int, str]) -> bool:
+        try:
+            self._still_ours()
+            try:
+                made = self.rewrite_from(self, name, lambda num_bytes: None, original_name=stage)
+            except (StorageError, FileNotFoundError):
+                self._still_ours()
+                raise
+        finally:
+            with contextlib.suppress(StorageError):
+                self.delete(stage)
+        if made is not None:
+            return True
+        theirs = self.stat(name)
+        if theirs is None:
+            raise StorageError(unsettled(self.url_of(name)))
+        if (theirs.num_bytes, theirs.crc32c) != ours:
+            self._still_ours()
+            raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
+        return False
+
+    def _is_staging(self, name: str) -> bool:
+        return name.startswith(f"{self._staging}/")
+
+    def _stage(self, file: str) -> str:
+        return f"{self._staging}/tmp/{file}"

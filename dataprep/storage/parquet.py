@@ -1,0 +1,68 @@
+"""Parquet files wherever they lie, on disk or in a bucket, of which only what is asked for is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dataprep.errors import FormatError
+from dataprep.messages import one_line
+from dataprep.storage.base import Storage
+from dataprep.storage.range_file import RangeFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> pq.ParquetFile:
+    """Open a parquet file; its footer is read, and the rest as it is asked for.
+
+    From a bucket, one request brings the columns of a row group.
+
+    Args:
+        storage: Where the file lies.
+        name: The file.
+        window_bytes: Least number of bytes that a request brings from a bucket, for many small row groups in a row.
+        buffer_bytes: Read the pages of each column as they are needed, this many bytes at a time, where the columns of
+            a row group are too large for memory.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        pyarrow.ArrowException, OSError, ValueError: The file is no parquet file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if storage.is_local:
+        return pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes)
+    source = pa.PythonFile(RangeFile(storage, name, window_bytes), mode="r")
+    return pq.ParquetFile(source, buffer_size=buffer_bytes, pre_buffer=not (window_bytes or buffer_bytes))
+
+
+def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a parquet file, or some of its columns.
+
+    Raises:
+        FormatError: The file is absent or damaged, or lacks a column.
+    """
+    import pyarrow as pa
+
+    try:
+        table = open_parquet(storage, name).read(columns=columns, use_threads=False)
+        missing = set(columns or ()) - set(table.column_names)
+        if missing:
+            raise ValueError(f"no column {', '.join(sorted(missing))}")
+        return table
+    except (pa.ArrowException, ValueError, OSError, MemoryError, OverflowError) as error:
+        raise FormatError(
+            f"{storage.url_of(name)}: no readable parquet file ({one_line(error)}); restore it"
+        ) from error
+
+
+def table_in(data: bytes) -> pa.Table:
+    """Read the bytes of a small parquet file. Raises what pyarrow raises for damaged ones."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)

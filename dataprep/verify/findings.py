@@ -1,0 +1,83 @@
+"""Findings of a verification: each has a place, and a kind from a small vocabulary.
+
+manifest    dataset.json cannot be read, contradicts itself, or names what no build would
+missing     a file that the manifest or the index names is not there
+extra       a file is there that nothing names, where a reader would take it for a part of the dataset
+size        a file has another number of bytes
+digest      a file has the right size and another SHA-256 or CRC32C
+format      a shard, index or events file cannot be read as what it is
+record      one sample differs from its row in the index
+index       the index differs from the manifest or from the layout that an index has
+duplicate   a key is there twice in a split, ignoring case
+count       samples, classes or events are not as many as the manifest says
+published   counts or classes are not those that the dataset's authors published
+metadata    dataset_info.json, features.json or label.labels.txt say other things than the manifest
+link        a link of a physically repeated image folder is missing or leads elsewhere
+image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
+unread      the disk or bucket did not let us look: neither right nor wrong is proved
+leftover    files of the build still lie there: a warning, the dataset is whole
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+KINDS = (
+    "manifest", "missing", "extra", "size", "digest", "format", "record", "index", "duplicate", "count", "published",
+    "metadata", "link", "image", "unread", "leftover",
+)  # fmt: skip
+WARNINGS = frozenset({"leftover"})
+UNPROVED = frozenset({"unread"})
+
+MAX_LISTED = 1_000
+"""Findings that are listed in all; the rest is counted."""
+MAX_LISTED_PER_PART = 50
+"""Findings of one shard that are listed, at most: a shard of noise must not hide what is wrong with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: str
+    """Kind: one of KINDS."""
+    where: str
+    """Name of a file relative to the dataset's root, with the record in it where there is one."""
+    detail: str
+    """What was found and what was expected, on one line."""
+
+
+class Findings:
+    """Collects findings in bounded memory: lists the first by position, counts all."""
+
+    def __init__(self, max_listed: int = MAX_LISTED_PER_PART) -> None:
+        self._max_listed = max_listed
+        self._entries: list[tuple[int, Finding]] = []
+        self.counts: Counter[str] = Counter()
+
+    def add(self, kind: str, where: str, detail: str, *, position: int = 0) -> None:
+        """Take one finding; `position` is that of its part among all parts."""
+        self._entries.append((position, Finding(kind, where, detail)))
+        self.counts[kind] += 1
+        self._bound()
+
+    def extend(self, other: Findings, position: int) -> None:
+        """Take over what was found in one part."""
+        self._entries += ((position, finding) for finding in other.listed)
+        self.counts += other.counts
+        self._bound()
+
+    @property
+    def listed(self) -> list[Finding]:
+        """Findings in the order of their parts, whatever the order in which those came."""
+        self._cut()
+        return [finding for _, finding in self._entries]
+
+    def _bound(self) -> None:
+        if len(self._entries) >= 2 * self._max_listed:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._entries.sort(key=lambda entry: entry[0])
+        del self._entries[self._max_listed :]

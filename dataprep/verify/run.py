@@ -1,0 +1,332 @@
+"""Compares every byte of a dataset with its manifest, and everything that is recorded twice with itself.
+
+    dataset.json -> types, sums, names, published facts
+    index, events, metadata -> digests, layout, agreement
+    every shard, in parallel -> size, digests, and record by record its row of the index (shard.py, folder.py)
+    all shards together -> keys, classes, events
+    a listing -> nothing is there that does not belong
+
+Shards are streamed; what grows with the dataset are 8 bytes a sample (16 more of an image folder). The kinds of
+findings are listed in findings.py. A damaged or hostile dataset gives findings and never an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.build.finished import layout_faults, shape_faults
+from dataprep.build.pool import Pool
+from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
+from dataprep.dataset.index import open_index
+from dataprep.dataset.links import is_adopted
+from dataprep.dataset.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
+from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
+from dataprep.formats import FORMATS
+from dataprep.sources import Dataset
+from dataprep.storage import Storage, open_storage
+from dataprep.verify.files import check_events, check_index, check_metadata
+from dataprep.verify.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
+from dataprep.verify.listing import FolderFiles, check_listing
+from dataprep.verify.manifest import consistency_faults, dataset_of, published_faults
+from dataprep.verify.replicas import check_replicas
+from dataprep.verify.shard import NO_COUNTS, ShardResult
+from dataprep.verify.task import ShardJob, check_shard
+
+_WORKER_MODULES = ("dataprep.cli", "dataprep.verify.task", "pyarrow.parquet", "simplejpeg")
+_BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
+"""Positions of findings about the whole dataset."""
+
+
+class Progress(Protocol):
+    """What a verification tells whoever watches, and how long a worker may make no progress."""
+
+    stall_s: float
+
+    def step(self, what: str) -> None:
+        """Something short is under way."""
+
+    def started(self, samples: int) -> None:
+        """Shards of so many samples will be read."""
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        """One shard was read."""
+
+    def warn(self, line: str) -> None:
+        """Something is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a verification found."""
+
+    url: str
+    deep: bool
+    copies: int
+    """Number of copies in `replicas.json` that were compared with it."""
+    findings: tuple[Finding, ...]
+    """Findings in the order of the dataset's files, at most MAX_LISTED of them."""
+    counts: dict[str, int]
+    """Number of all findings by kind, also of those that are not listed."""
+    shards: int
+    samples: int
+    """Samples that were read and compared."""
+    num_bytes: int
+    """Bytes of shards that were read."""
+    elapsed_s: float
+
+    @property
+    def verdict(self) -> str:
+        """Verdict: `whole`, `differs`, or `undecided` where something could not be read and all else is right."""
+        faults = set(self.counts) - WARNINGS
+        if faults - UNPROVED:
+            return "differs"
+        return "undecided" if faults else "whole"
+
+
+def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: bool = False) -> Report:
+    """Verify a finished dataset.
+
+    Args:
+        url: Root of the dataset, on disk or in a bucket.
+        deep: Decode every image completely, too.
+        workers: Processes; 0 reads the shards in this one.
+        progress: Told what is under way.
+        replicas: Compare every copy in `replicas.json` with it, too, by size and CRC32C of all objects.
+
+    Raises:
+        UsageError: There is no dataset.
+        AccessError: Its place is not there, or may not be read.
+        UndecidedError: The manifest cannot be read.
+    """
+    started_s, copies = time.monotonic(), 0
+    storage = open_storage(url)
+    progress.step("reading the manifest")
+    findings = Findings(MAX_LISTED)
+    try:
+        manifest = _manifest(storage, findings)
+    except AccessError:
+        raise
+    except StorageError as error:
+        raise UndecidedError(f"{error}; so nothing is known of {storage.url}") from error
+    sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
+    if replicas and manifest is not None:
+        different = Findings(MAX_LISTED)
+        copies = check_replicas(storage, progress.step, different)
+        findings.extend(different, _AFTER_SHARDS)
+    return Report(
+        url=storage.url,
+        deep=deep,
+        copies=copies,
+        findings=tuple(findings.listed),
+        counts=dict(sorted(findings.counts.items())),
+        shards=sum(split.shards for split in sums.values()),
+        samples=sum(split.samples for split in sums.values()),
+        num_bytes=sum(split.num_bytes for split in sums.values()),
+        elapsed_s=time.monotonic() - started_s,
+    )
+
+
+@dataclass(slots=True)
+class _SplitSum:
+    """What the shards of a split turned out to hold, all together."""
+
+    shards: int = 0
+    samples: int = 0
+    num_bytes: int = 0
+    labels: NDArray[np.int64] | None = None
+    statuses: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    parts: list[ShardResult] = field(default_factory=list)
+
+    def add(self, result: ShardResult) -> None:
+        """Take one shard."""
+        self.shards += 1
+        self.samples += result.samples
+        self.num_bytes += result.num_bytes
+        if len(result.labels):
+            self.labels = result.labels if self.labels is None else self.labels + result.labels
+        for counts, more in ((self.statuses, result.statuses), (self.reasons, result.reasons)):
+            counts.update(more)  # which may take away what rows had before they were tried again
+        self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS, statuses=Counter(), reasons=Counter()))
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Return the sorted hashes of all keys in lower case."""
+        return np.sort(np.concatenate([NO_HASHES, *(part.keys for part in self.parts)]))
+
+    def files(self) -> FolderFiles:
+        """Return the files of an image folder."""
+        hashes = np.concatenate([NO_HASHES, *(part.files for part in self.parts)])
+        sizes = np.concatenate([NO_COUNTS, *(part.sizes for part in self.parts)])
+        order = np.argsort(hashes)
+        folders = frozenset().union(*(part.folders for part in self.parts))
+        return FolderFiles(hashes[order], sizes[order], folders)
+
+
+def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
+    """Return the manifest, or None, and a finding, where it is not one to go on with."""
+    try:
+        manifest = read_manifest(storage)
+    except FormatError as error:
+        findings.add("manifest", MANIFEST, str(error))
+        return None
+    if manifest is None:
+        under_way = storage.stat(PLAN_JSON) is not None
+        hint = "a build is under way there: run it again to finish it" if under_way else "check the URL"
+        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
+    if is_adopted(manifest):
+        raise UsageError(
+            f"{storage.url}: its data were written by other tools and adopted, so there are no digests to compare them "
+            "with; `dataprep inspect` shows it, `dataprep adopt --overwrite` reads it again"
+        )
+    for find in (shape_faults, layout_faults):
+        for fault in find(manifest):
+            findings.add("manifest", MANIFEST, fault)
+        if findings.counts:
+            return None
+    return manifest
+
+
+def _verify(
+    storage: Storage, manifest: Manifest, deep: bool, workers: int, progress: Progress, findings: Findings
+) -> dict[str, _SplitSum]:
+    dataset = dataset_of(manifest)
+    progress.step("reading index and metadata")
+    before = Findings(MAX_LISTED)
+    with _reading(MANIFEST, before):
+        _check_manifest(storage, manifest, dataset, before)
+    indexed = set()
+    for split in manifest.splits:
+        with _reading(split.index["file"], before):
+            if check_index(storage, split, before):
+                indexed.add(split.name)
+    with _reading(storage.url, before):
+        check_metadata(storage, manifest, before)
+    findings.extend(before, _BEFORE_SHARDS)
+    job = ShardJob(storage.url, manifest, frozenset(indexed), deep)
+    sums = _check_shards(job, workers, progress, findings)
+    progress.step("comparing keys, classes and files")
+    after = Findings(MAX_LISTED)
+    for split in manifest.splits:
+        _check_split(storage, split, sums[split.name], split.name in indexed, after)
+    _check_listing(job, storage, dataset, sums, after)
+    findings.extend(after, _AFTER_SHARDS)
+    return sums
+
+
+def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
+    if manifest.schema_version == SCHEMA_VERSION and storage.read(MANIFEST) != manifest_bytes(manifest):
+        findings.add("manifest", MANIFEST, "other bytes than a build writes for what it says; was it edited?")
+    for fault in consistency_faults(manifest):
+        findings.add("manifest", MANIFEST, fault)
+    for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
+        findings.add("published", what, fault)
+
+
+def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Findings) -> dict[str, _SplitSum]:
+    shards = [(split.name, shard) for split in job.manifest.splits for shard in split.shards]
+    sums = {split.name: _SplitSum() for split in job.manifest.splits}
+    progress.started(sum(shard["samples"] for _, shard in shards))
+    task = partial(check_shard, job)
+    everything = range(len(shards))
+    unseen = set(everything)
+    try:
+        for result in _results(task, everything, workers, progress):
+            split, shard = shards[result.index]
+            findings.extend(result.findings, result.index)
+            sums[split].add(result)
+            unseen.discard(result.index)
+            progress.shard_done(shard["samples"], result.num_bytes)
+    except BuildError as error:  # a shard whose check kills its process again and again
+        for index in sorted(unseen):
+            findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
+    return sums
+
+
+def _results(
+    task: Callable[[int], ShardResult], indexes: range, workers: int, progress: Progress
+) -> Iterator[ShardResult]:
+    if not workers:
+        yield from map(task, indexes)
+        return
+    with Pool(
+        min(workers, max(1, len(indexes))),
+        progress.warn,
+        preload=_WORKER_MODULES,
+        stall_s=progress.stall_s,
+    ) as pool:
+        yield from pool.run(task, indexes)
+
+
+def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:
+    """Compare what only all shards of a split together tell."""
+    keys = found.keys()
+    complete = len(keys) == split.samples
+    with _reading(split.index["file"], findings):
+        _check_duplicates(storage, split, repeated(keys), indexed, findings)
+    expected = np.asarray(split.class_counts, np.int64)
+    if complete and found.labels is not None and len(found.labels) == len(expected):
+        for label in np.flatnonzero(found.labels != expected):
+            got = f"{found.labels[label]:,} samples of label {label}, the manifest has {expected[label]:,}"
+            findings.add("count", split.name, got)
+    if found.shards == len(split.shards):
+        for name, counts, due in (
+            ("statuses", found.statuses, split.statuses),
+            ("reasons", found.reasons, split.reasons),
+        ):
+            odd = sorted(key for key in counts.keys() | due.keys() if counts[key] != due.get(key, 0))
+            for key in odd:
+                got = f"{counts[key]:,} rows beside the shards, the manifest has {due.get(key, 0):,}"
+                findings.add("count", split.name, f"{name}: {key[:80]!r}: {got}")
+    with _reading(split.events["file"], findings):
+        check_events(storage, split, keys if complete else None, findings)
+
+
+def _check_duplicates(
+    storage: Storage, split: SplitManifest, hashes: NDArray[np.uint64], indexed: bool, findings: Findings
+) -> None:
+    """Name the keys of these hashes, from the index where that can be read."""
+    unnamed = {int(value) for value in hashes}
+    if unnamed and indexed:
+        for batch in open_index(storage, split.name).batches(["key"]):
+            for key in batch.column("key").to_pylist():
+                if (value := name_hash(key.lower())) in unnamed:
+                    unnamed.discard(value)
+                    findings.add("duplicate", split.name, f"{key!r}: more than one sample has this key, ignoring case")
+    for _ in unnamed:
+        findings.add("duplicate", split.name, "a key that the index does not have is there twice")
+
+
+def _check_listing(
+    job: ShardJob, storage: Storage, dataset: Dataset, sums: dict[str, _SplitSum], findings: Findings
+) -> None:
+    manifest = job.manifest
+    files = {}
+    if FORMATS[manifest.format].one_file_per_image:
+        shards = {split.name: len(split.shards) for split in manifest.splits}
+        files = {name: found.files() for name, found in sums.items() if found.shards == shards[name]}
+    with _reading(storage.url, findings):
+        check_listing(storage, manifest, dataset, {n: f for n, f in files.items() if n in job.indexed}, findings)
+
+
+@contextmanager
+def _reading(where: str, findings: Findings) -> Iterator[None]:
+    """Turn an error of reading into a finding of its own kind, which proves neither right nor wrong."""
+    try:
+        yield
+    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
+        findings.add("unread", where, str(error))
+    except FormatError as error:
+        findings.add("format", where, str(error))
+    except FileNotFoundError:
+        findings.add("missing", where, "it was there and is gone; another process is changing the dataset")

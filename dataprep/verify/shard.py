@@ -1,0 +1,242 @@
+"""Checks a shard against the manifest, its rows of the index and, with deep checks, its images; it is read once, as a
+stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import BinaryIO, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataprep.build.images import ImagePolicy, check_image
+from dataprep.dataset.hashes import NO_HASHES, name_hashes
+from dataprep.dataset.index import ParquetTable, open_index
+from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
+from dataprep.errors import FormatError
+from dataprep.formats import FORMATS
+from dataprep.formats.base import StoredSample
+from dataprep.messages import quoted
+from dataprep.storage import Storage, open_storage
+from dataprep.storage.checksums import HashingWriter, crc32c_of
+from dataprep.verify.findings import Findings
+
+NO_COUNTS: NDArray[np.int64] = np.empty(0, np.int64)
+_CHUNK = 1 << 20
+_DECODE, _HEADER = (ImagePolicy(check=check, on_bad="reject") for check in ("decode", "header"))
+
+
+@dataclass(slots=True)
+class ShardResult:
+    """What one shard turned out to hold."""
+
+    index: int
+    """Position among all shards of all splits."""
+    findings: Findings = field(default_factory=Findings)
+    samples: int = 0
+    num_bytes: int = 0
+    """Bytes read from the shard."""
+    keys: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
+    """Hashes of the samples' keys in lower case."""
+    labels: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
+    """Number of samples of each class, shape (classes,)."""
+    files: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
+    """Hashes of the names of an image folder's files, shape (files,)."""
+    sizes: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
+    """Size in bytes of each of `files`, as the index has it."""
+    folders: frozenset[str] = frozenset()
+    """First component of the names of `files` below the split."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    """Number of fetched rows by status, less the statuses that rows had before they were tried again."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Number of fetched rows by reason, less the reasons that rows had before they were tried again."""
+
+    def count(self, keys: list[str], labels: list[int], num_classes: int) -> None:
+        """Note the samples that were found."""
+        self.samples = len(keys)
+        self.keys = name_hashes(key.lower() for key in keys)
+        known = np.asarray([label for label in labels if 0 <= label < num_classes], np.int64)
+        self.labels = np.bincount(known, minlength=num_classes)
+
+
+class Row(NamedTuple):
+    """One row of the index; the fields are its columns."""
+
+    key: str
+    shard: int
+    record_offset: int
+    record_bytes: int
+    image_offset: int
+    image_bytes: int
+    image_crc32c: int
+    label: int
+    height: int | None
+    width: int | None
+
+
+@lru_cache(maxsize=4)
+def _open_index(url: str, split: str, sha256: str) -> ParquetTable:
+    """Open an index, once a process; the digest tells a dataset from the next one at the same URL."""
+    return open_index(open_storage(url), split)
+
+
+def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Findings) -> list[Row] | None:
+    """Return the rows of a shard in an index of the right digest and counts, or None where they prove nothing."""
+    where = f"{split.index['file']} row group {number}"
+    try:
+        table = _open_index(storage.url, split.name, split.index["sha256"]).read_group(number)
+    except FormatError as error:
+        findings.add("format", where, str(error))
+        return None
+    if table.column("image_crc32c").null_count:
+        findings.add("format", where, "values of image_crc32c are missing; build it again")
+        return None
+    rows = [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in Row._fields), strict=True)]
+    for position, row in enumerate(rows):
+        if row.shard != number:
+            findings.add("index", f"{where} row {position}", f"shard {row.shard}, expected {number}")
+            return None
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedShard:
+    """A shard of a finished dataset, as a check is given it."""
+
+    storage: Storage
+    manifest: Manifest
+    """Manifest, in which nothing was found."""
+    split: SplitManifest
+    number: int
+    """Position in the split."""
+    rows: list[Row] | None
+    """Rows of the shard in the index; None where they prove nothing."""
+    deep: bool
+    """Whether every image is to be decoded."""
+
+    @property
+    def entry(self) -> ShardEntry:
+        """Entry of the shard in the manifest: `{file, samples, bytes, sha256, crc32c}`."""
+        return self.split.shards[self.number]
+
+
+def check_archive_shard(shard: CheckedShard, result: ShardResult) -> None:
+    """Check a shard of a dataset that was built of archives or folders, in whatever format."""
+    from dataprep.verify.folder import check_folder_shard
+
+    check = check_folder_shard if FORMATS[shard.manifest.format].one_file_per_image else check_shard_file
+    check(shard, result)
+
+
+def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
+    """Check a shard that is one file: size, digests, and record by record what the index says of it."""
+    entry, storage = shard.entry, shard.storage
+    where = entry["file"]
+    info = storage.stat(where)
+    if info is None:
+        result.findings.add("missing", where, f"no such file, expected a shard of {entry['bytes']:,} bytes")
+        return
+    same_size = info.num_bytes == entry["bytes"]
+    if not same_size:
+        result.findings.add("size", where, f"{info.num_bytes:,} bytes, expected {entry['bytes']:,}")
+    digest = HashingWriter(None)
+    with storage.open(where) as stream:
+        read = FORMATS[shard.manifest.format].read_shard
+        _check_records(read(cast(BinaryIO, _Tee(stream, digest)), classes=shard.manifest.classes), shard, result)
+        while same_size and (chunk := stream.read(_CHUNK)):  # what follows a record that could not be read
+            digest.write(chunk)
+    result.num_bytes = digest.num_bytes
+    if same_size:
+        check_digests(digest, entry, result.findings)
+
+
+class _Tee:
+    """Passes on what is read, and digests it."""
+
+    def __init__(self, stream: BinaryIO, digest: HashingWriter) -> None:
+        self._stream, self._digest = stream, digest
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._digest.write(data)
+        return data
+
+
+def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) -> None:
+    """Compare the digests of what was read with those of the manifest."""
+    for name in ("sha256", "crc32c"):
+        found, expected = getattr(digest, name), shard[name]
+        if found != expected:
+            findings.add("digest", shard["file"], f"{name} {found[:16]}, expected {expected[:16]}")
+
+
+def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> None:
+    where, expected, findings = shard.entry["file"], shard.entry["samples"], result.findings
+    manifest, rows = shard.manifest, shard.rows
+    keys: list[str] = []
+    labels: list[int] = []
+    try:
+        for position, stored in enumerate(records):
+            if position == expected:
+                findings.add("count", where, f"more records than the {expected:,} of the manifest")
+                break
+            sample = stored.sample
+            keys.append(sample.key)
+            labels.append(sample.label)
+            difference = _difference(rows[position], stored) if rows is not None else ""
+            if difference:
+                findings.add("record", f"{where} record {position}", difference)
+            if shard.deep:
+                sides = recorded_sides(manifest, sample.height, sample.width)
+                check_pixels(f"{where} record {position}", sample.key, sample.image, sides, findings, decode=True)
+        else:
+            if len(keys) != expected:
+                findings.add("count", where, f"{len(keys):,} records, the manifest has {expected:,}")
+    except FormatError as error:
+        findings.add("format", where, str(error))
+    result.count(keys, labels, len(manifest.classes))
+
+
+def _difference(row: Row, stored: StoredSample) -> str:
+    """Return where a record differs from its row of the index; empty where it does not."""
+    sample, place = stored.sample, stored.placement
+    found = (
+        sample.key,
+        row.shard,
+        place.record_offset,
+        place.record_bytes,
+        place.image_offset,
+        place.image_bytes,
+        crc32c_of(sample.image),
+        sample.label,
+        sample.height or None,
+        sample.width or None,
+    )
+    if found == row:
+        return ""
+    pairs = zip(Row._fields, found, row, strict=True)
+    return "; ".join(
+        f"{name} {quoted(got, 200)}, the index has {quoted(due, 200)}" for name, got, due in pairs if got != due
+    )
+
+
+def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
+    """Return height and width as they are recorded, in pixels; None where the build did not look at the image."""
+    unknown = manifest.checked == "none" and not (height or width)
+    return None if unknown else (height or 0, width or 0)
+
+
+def check_pixels(
+    where: str, key: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool
+) -> None:
+    """Decode one image completely, or read its header alone, and compare its sides with the recorded ones."""
+    checked = check_image(key, image, _DECODE if decode else _HEADER)
+    if isinstance(checked, Event):
+        got = f"{key}: {checked.reason}: {checked.detail}"
+        findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
+    elif sides is not None and (checked.height, checked.width) != sides:
+        got = f"{key}: height and width {(checked.height, checked.width)}"
+        findings.add("image", where, f"{got}, recorded {sides}")

@@ -1,0 +1,187 @@
+"""One run of one loader in a process of its own: take batches as fast as they come, and print one line of JSON.
+
+The job comes as JSON on stdin. The clock starts some batches after the first one: by then everything is imported and
+running, every worker has delivered, and every queue is as empty as it is at the end.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.host.cpu import own_cpu_s
+from dataprep.host.processes import end_with
+from loaders.bench.peers import PEERS, PeerConfig
+from loaders.bench.table import OURS
+
+if TYPE_CHECKING:
+    from loaders.decode.decoders import Interpolation
+
+ROOFLINE = "decode"
+"""Name of the roofline: full JPEG decoding in plain threads, of images that were read into memory before."""
+STALL_S = 120
+"""Seconds without a batch after which a loader is given up; TensorFlow imports in 20 s on two busy cores."""
+DECODED_IMAGES = 4096
+"""Images that the roofline holds, at most."""
+DECODED_AT_ONCE = 32
+"""Images that the roofline decodes in one task."""
+
+Stages = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One run."""
+
+    loader: str
+    """Name of the loader: `dataprep`, `decode`, or one of `PEERS`."""
+    root: str
+    """URL of the dataset for our loader, a folder for the others."""
+    split: str
+    """Split that our loader reads."""
+    files: tuple[str, ...] = ()
+    """Shards that the others read: see `PeerConfig.files`."""
+    interpolation: Interpolation
+    """Interpolation of our loader."""
+    image_size: int
+    batch_size: int
+    workers: int
+    """Processes or threads of the loader, and cores for all of them."""
+    seconds: float = 0.0
+    """Shortest length of the run."""
+    images: int = 0
+    """Fewest images of the run."""
+    started_s: float
+    """Time at which the parent started this process, by time.monotonic()."""
+
+
+def main() -> None:
+    """Read the job, run it, and print the result."""
+    end_with(os.getppid())  # if the parent ended before this line, stdin has ended, too
+    job = Job(**json.load(sys.stdin))
+    # The same cores for every contender, so that threads beyond its workers gain nothing.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.workers])
+    print(json.dumps(run(job)), flush=True)
+
+
+def run(job: Job) -> dict[str, Any]:
+    """Return `images`, `elapsed_s`, `cpu_s`, `first_batch_s`, `stages` (of our loader) and `version`."""
+    batches, stages = _opened(job)
+    taken = _watched(batches)
+    next(taken)
+    first_batch_s = time.monotonic() - job.started_s
+    for _ in range(job.workers):
+        next(taken)
+    images, before = 0, stages()
+    started_s, cpu_started_s = time.perf_counter(), own_cpu_s()
+    while images < max(1, job.images) or time.perf_counter() - started_s < job.seconds:
+        images += next(taken)
+    elapsed_s, cpu_s = time.perf_counter() - started_s, own_cpu_s() - cpu_started_s
+    return {
+        "images": images,
+        "elapsed_s": elapsed_s,
+        "cpu_s": cpu_s,
+        "first_batch_s": first_batch_s,
+        "stages": _difference(before, stages()),
+        "version": _version(job.loader),
+    }
+
+
+def _watched(batches: Iterator[int]) -> Iterator[int]:
+    """Yield the items of an iterator, and end the process if none comes for STALL_S."""
+    while True:
+        faulthandler.dump_traceback_later(STALL_S, exit=True)
+        yield next(batches)
+
+
+def _opened(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
+    """Return the sizes of batches without end, and a function that tells what the stages did so far."""
+    if job.loader == OURS:
+        return _ours(job)
+    if job.loader == ROOFLINE:
+        return _decoded(Path(job.root), job.workers), dict
+    config = PeerConfig(
+        root=Path(job.root),
+        files=tuple(job.files),
+        image_size=job.image_size,
+        batch_size=job.batch_size,
+        workers=job.workers,
+    )
+    peer = PEERS[job.loader](config)
+    return (_checked(images, labels, job) for images, labels in peer.iterate()), dict
+
+
+def _ours(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
+    from loaders import open_loader
+    from loaders.config import MAX_THREADS
+
+    processes = 0 if job.workers <= MAX_THREADS else job.workers // 8
+    loader = open_loader(
+        job.root,
+        job.split,
+        batch_size=job.batch_size,
+        shuffle=True,
+        image_size=job.image_size,
+        interpolation=job.interpolation,
+        threads=job.workers // max(1, processes),
+        processes=processes,
+    )
+
+    def stages() -> Stages:
+        found: Stages = loader.stats()["stages"]
+        return found
+
+    epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+    return (_checked(batch.images, batch.labels, job) for batch in epochs), stages
+
+
+def _decoded(root: Path, workers: int) -> Iterator[int]:
+    import simplejpeg
+
+    files = itertools.islice(sorted(root.glob("*/*")), DECODED_IMAGES)
+    images = [path.read_bytes() for path in files]
+
+    def decode(first: int) -> int:
+        for number in range(first, first + DECODED_AT_ONCE):
+            simplejpeg.decode_jpeg(images[number % len(images)], "RGB")
+        return DECODED_AT_ONCE
+
+    with ThreadPoolExecutor(workers) as pool:
+        under_way: deque[Future[int]] = deque()
+        for first in itertools.count(step=DECODED_AT_ONCE):
+            under_way.append(pool.submit(decode, first))
+            if len(under_way) > 2 * workers:
+                yield under_way.popleft().result()
+
+
+def _checked(images: Any, labels: Any, job: Job) -> int:
+    expected = (job.batch_size, job.image_size, job.image_size, 3)
+    found = (images.shape, str(images.dtype), labels.shape)
+    if found != (expected, "uint8", expected[:1]):
+        raise SystemExit(f"got images and labels {found}, expected uint8 images {expected} with one label each")
+    return len(images)
+
+
+def _difference(before: Stages, after: Stages) -> Stages:
+    return {
+        name: {what: value - before.get(name, {}).get(what, 0) for what, value in stage.items()}
+        for name, stage in after.items()
+    }
+
+
+def _version(loader: str) -> str:
+    from importlib.metadata import packages_distributions, version
+
+    package = next(iter(PEERS[loader].packages)) if loader in PEERS else OURS
+    distributions = packages_distributions().get(package)
+    return version(distributions[0]) if distributions else ""

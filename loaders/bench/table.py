@@ -1,0 +1,106 @@
+"""Result of `dataprep bench`: a section for each dataset, with a row for each loader.
+
+Rates are images/s, MB are 10^6 bytes. `to_document` is the JSON that `--json` prints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+OURS = "dataprep"
+"""Name of our loader among the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageShare:
+    """Where the threads of one stage of our loader spent their time; the three shares add up to 1."""
+
+    name: str
+    busy_share: float
+    get_wait_share: float
+    """Share in which they waited for the stage before."""
+    put_wait_share: float
+    """Share in which they waited for the stage after."""
+    busy_ms_per_image: float
+    """Working time for an image, over all threads of the stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchRow:
+    """One loader on one dataset: medians of the rounds."""
+
+    loader: str
+    """Name of the loader: `dataprep`, or one of `loaders.bench.peers.PEERS`."""
+    layout: str
+    """Layout that it read: `imagefolder`, `webdataset`, `tfrecord`, `mds` or `array_record`."""
+    data: Literal["original", "copy"]
+    """Whether it read the dataset's own files, or a copy of some images that was made for the comparison."""
+    interpolation: str
+    images_per_s: float
+    """Rate after the first batches."""
+    slowest_images_per_s: float
+    fastest_images_per_s: float
+    mb_per_s: float
+    """Rate of encoded images, 10^6 bytes."""
+    cpu_ms_per_image: float
+    """User and system time of all its processes, for an image."""
+    first_batch_s: float
+    """Time from exec to the first batch, including imports."""
+    largest_mb: float
+    """Peak memory of its largest process."""
+    sum_mb: float
+    """Sum of the peaks of all its processes; pages that they share count once for each."""
+    rounds_images_per_s: tuple[float, ...]
+    version: str = ""
+    """Version of its package."""
+    stages: tuple[StageShare, ...] = ()
+    """Stages of our loader; the others do not count theirs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeftOut:
+    """A loader without a row."""
+
+    loader: str
+    reason: str
+    """Why it is left out and what to do about it, in one line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSection:
+    """Results on one dataset."""
+
+    url: str
+    """URL as it was given; several tars are joined by blanks."""
+    split: str
+    layout: str
+    """Layout of the dataset's own files."""
+    samples: int
+    """Samples stored in the split."""
+    bytes_per_image: float
+    """Mean size of an encoded image."""
+    copied_images: int
+    """Images in the copy for loaders that need another layout; 0 where no copy was needed."""
+    copied_bytes_per_image: float
+    rows: tuple[BenchRow, ...]
+    """Loaders, the fastest first."""
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchTable:
+    """Results on all datasets."""
+
+    sections: tuple[BenchSection, ...]
+    settings: dict[str, Any]
+    """`batch_size`, `image_size`, `workers`, `rounds`, and `seconds` or `batches` of a round; the other is None."""
+    machine: dict[str, Any]
+    """`cores`, `python`, `platform`, `memory_bytes` and versions."""
+
+
+def to_document(table: BenchTable) -> dict[str, Any]:
+    """Return a table as JSON values."""
+    return {"schema_version": SCHEMA_VERSION, **asdict(table)}

@@ -1,0 +1,6 @@
+"""The hosts and cores that a training on a pod needs, for `dataprep plan-input`.
+
+Measured costs of an image are compared with a table of machines; docs/capacity.md has the arithmetic.
+"""
+
+__all__ = ["input_costs", "plan", "traffic"]

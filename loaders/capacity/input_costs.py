@@ -1,0 +1,138 @@
+"""CPU time and bytes that an image costs each loader: our measurements (`dataprep/data/input_costs.csv`), or a user's.
+
+A user's measurements come from the JSON of `dataprep bench` (`loaders/bench/table.py`) or of `dataprep diagnose`
+(`loaders/diagnosis/findings.py`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from dataprep.errors import UndecidedError, UsageError
+from loaders.capacity.plan import ImageCost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredCost:
+    """One row of the table of measurements."""
+
+    image_size: int
+    """Side of the delivered images, pixels."""
+    cost: ImageCost
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredFile:
+    """Costs that a user measured."""
+
+    costs: Mapping[str, ImageCost]
+    """Costs by loader."""
+    image_size: int | None
+    """Side of the images that were delivered; None where the document does not say."""
+
+
+@cache
+def measured_here() -> dict[str, tuple[MeasuredCost, ...]]:
+    """Return our table of measurements by loader, the smallest images first."""
+    text = resources.files("dataprep").joinpath("data/input_costs.csv").read_text(encoding="utf-8")
+    found: dict[str, tuple[MeasuredCost, ...]] = {}
+    for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
+        cost = ImageCost(
+            loader=row["loader"],
+            cpu_ms=float(row["cpu_ms_per_image"]),
+            stored_ms=float(row["stored_ms_per_image"]),
+            num_bytes=float(row["bytes_per_image"]),
+            decodes="whole" if row["decodes"] == "whole" else "crop",
+        )
+        measured = MeasuredCost(image_size=int(row["image_size"]), cost=cost, date=row["date"])
+        found[cost.loader] = (*found.get(cost.loader, ()), measured)
+    return found
+
+
+def cost_from_table(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:
+    """Return what an image of this size costs a loader.
+
+    Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels, and its part that
+    grows with the stored pixels to be linear in the stored bytes.
+
+    Raises:
+        UndecidedError: The loader was not measured at this size.
+    """
+    rows = measured_here()[loader]
+    row = next((row for row in rows if row.image_size == image_size), None)
+    if row is None and len(rows) > 1:
+        row = _between(rows[0], rows[-1], image_size)
+    if row is None:
+        raise UndecidedError(
+            f"{loader} at {image_size} pixels was not measured, only at {rows[0].image_size}; measure it with "
+            "`dataprep bench` and give --measured FILE, or --cpu-ms-per-image"
+        )
+    scale = bytes_per_image / row.cost.num_bytes
+    return replace(
+        row.cost,
+        cpu_ms=row.cost.cpu_ms + row.cost.stored_ms * (scale - 1),
+        stored_ms=row.cost.stored_ms * scale,
+        num_bytes=bytes_per_image,
+    )
+
+
+def costs_from_document(document: Any, name: str) -> MeasuredFile:
+    """Return the costs in the JSON of `dataprep bench --json` or `dataprep diagnose --json`.
+
+    Where a loader has several rows, the costliest one counts. The part that grows with the stored pixels has the same
+    share as in our own measurements.
+
+    Args:
+        document: Parsed document.
+        name: Name of the file, for errors.
+
+    Raises:
+        UsageError: The document is neither.
+    """
+    if not isinstance(document, dict) or document.get("schema_version") != 1:
+        raise UsageError(
+            f"{name}: expected the JSON that `dataprep bench` or `dataprep diagnose` writes, of schema version 1"
+        )
+    try:
+        found = list(_diagnosed(document) if "stages" in document else _benched(document))
+        image_size = document.get("settings", {}).get("image_size")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{name}: not the JSON of `dataprep bench` or `dataprep diagnose`: {error!r}") from error
+    costs = {cost.loader: cost for cost in sorted(found, key=lambda cost: cost.cpu_ms)}
+    if not costs or min(cost.cpu_ms for cost in costs.values()) <= 0:
+        raise UsageError(f"{name}: no loader has a CPU time above 0 in it; measure for longer")
+    return MeasuredFile(costs=costs, image_size=image_size)
+
+
+def measured_cost(loader: str, cpu_ms: float, bytes_per_image: float) -> ImageCost:
+    """Return a cost that a user measured; for a loader that our table lacks, the rest is that of our own loader."""
+    row = measured_here().get(loader, measured_here()["dataprep"])[0].cost
+    stored_ms = cpu_ms * row.stored_ms / row.cpu_ms
+    return ImageCost(loader=loader, cpu_ms=cpu_ms, stored_ms=stored_ms, num_bytes=bytes_per_image, decodes=row.decodes)
+
+
+def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> MeasuredCost:
+    share = (image_size**2 - low.image_size**2) / (high.image_size**2 - low.image_size**2)
+    cpu_ms = low.cost.cpu_ms + share * (high.cost.cpu_ms - low.cost.cpu_ms)
+    stored_ms = min(cpu_ms, low.cost.stored_ms + share * (high.cost.stored_ms - low.cost.stored_ms))
+    return replace(low, image_size=image_size, cost=replace(low.cost, cpu_ms=cpu_ms, stored_ms=max(0.0, stored_ms)))
+
+
+def _benched(document: dict[str, Any]) -> list[ImageCost]:
+    return [
+        measured_cost(row["loader"], float(row["cpu_ms_per_image"]), float(section["bytes_per_image"]))
+        for section in document["sections"]
+        for row in section["rows"]
+    ]
+
+
+def _diagnosed(document: dict[str, Any]) -> list[ImageCost]:
+    cpu_s = {stage["name"]: float(stage["cpu_s_per_image"]) for stage in document["stages"]}
+    spent_ms = 1e3 * (cpu_s["fetch"] + cpu_s["prepare"])
+    return [measured_cost("dataprep", spent_ms, float(document["bytes_per_image"]))]

@@ -1,0 +1,219 @@
+"""How each image is cropped, scaled and flipped: a pure function of the seed and the image's global position.
+
+The draws follow torchvision's RandomResizedCrop and RandomHorizontalFlip, but take raw Philox words, so that neither
+the batch, the world size nor the release of a library changes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from dataprep.dataset.randomness import philox_words
+from dataprep.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TRIES = 10
+"""Boxes that are drawn before the largest one in the middle is taken, as in torchvision."""
+WORDS = 24
+"""Random words of one position: area and ratio of each try, then top, left and flip; a multiple of Philox's four."""
+_SKIPPED_WORDS = 5_000
+"""Words that may be made and thrown away between two positions; a second call takes as long as 5,000 words, 26 us."""
+
+
+class View(NamedTuple):
+    """The box of an image that is used, and how it becomes a square output; all numbers are pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    """Top, left, height and width are those of the box, which lies wholly inside the image."""
+    resized_height: int
+    resized_width: int
+    """Height and width to which the box is scaled."""
+    out_top: int
+    out_left: int
+    """Top left corner of the output in the scaled box."""
+    flip: bool
+    """Whether the output is mirrored, left to right, as the last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class RandomCrop:
+    """A random resized crop and a random flip.
+
+    Raises:
+        UsageError: A range is empty or outside of what is possible.
+    """
+
+    scale: tuple[float, float] = (0.2, 1.0)
+    """Area of the box, as a share of the image's."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Width of the box over its height; drawn uniformly on a logarithmic scale."""
+    flip: float = 0.5
+    """Probability of a horizontal flip."""
+    clip: bool = False
+    """Cut the first box that is drawn to the image where it is too large, as BYOL's code does, and draw no other."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise UsageError(f"scale must be a range within 0 to 1, got {self.scale}")
+        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise UsageError(f"ratio must be a range above 0, got {self.ratio}")
+        if not 0 <= self.flip <= 1:
+            raise UsageError(f"flip must be a probability, got {self.flip}")
+
+
+def train_views(
+    seed: int,
+    positions: Sequence[int],
+    heights: Sequence[int],
+    widths: Sequence[int],
+    *,
+    size: int,
+    crop: RandomCrop | None = None,
+) -> list[View]:
+    """Draw a random box for each image, scaled to the output and flipped or not.
+
+    Args:
+        seed: The loader's.
+        positions: Global positions of the samples; fastest where they ascend and lie close together.
+        heights: Heights of the images, pixels.
+        widths: Widths of the images, pixels.
+        size: Side of the output, pixels.
+        crop: What to draw; by default a `RandomCrop` with its defaults.
+    """
+    import numpy as np
+
+    crop = crop or RandomCrop()
+    if not len(positions):
+        return []
+    draws = _draws(seed, positions)
+    height, width = (np.asarray(sides, np.int64)[:, None] for sides in (heights, widths))
+    box_heights, box_widths = _boxes(draws[:, : 2 * TRIES], height, width, crop)
+    fits = (box_widths > 0) & (box_widths <= width) & (box_heights > 0) & (box_heights <= height)
+    rows, first = np.arange(len(draws)), fits.argmax(axis=1)
+    box_height, box_width = box_heights[rows, first], box_widths[rows, first]
+    # A draw below 1 times n is below n in float64 as well, for n up to 2^53.
+    top = (draws[:, 2 * TRIES] * (height[:, 0] - box_height + 1)).astype(np.int64)
+    left = (draws[:, 2 * TRIES + 1] * (width[:, 0] - box_width + 1)).astype(np.int64)
+    boxes = [each.tolist() for each in (top, left, box_height, box_width)]
+    flips = (draws[:, 2 * TRIES + 2] < crop.flip).tolist()
+    views = [
+        View(top, left, height, width, size, size, 0, 0, flipped)
+        for top, left, height, width, flipped in zip(*boxes, flips, strict=True)
+    ]
+    for row in np.flatnonzero(~fits.any(axis=1)).tolist():
+        views[row] = _middle_view(int(heights[row]), int(widths[row]), size, crop.ratio, flips[row])
+    return views
+
+
+def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
+    """Return the middle of the image after its short side was scaled; rounds as torchvision's Resize and CenterCrop.
+
+    Args:
+        height: Height of the image, pixels.
+        width: Width of the image, pixels.
+        size: Side of the output, pixels.
+        resize: Short side of the scaled image, pixels.
+
+    Raises:
+        UsageError: The output is larger than the scaled image.
+    """
+    if not 1 <= size <= resize:
+        raise UsageError(f"image_size must be 1 to resize ({resize}), got {size}; choose a larger resize")
+    if width <= height:
+        resized_height, resized_width = int(resize * height / width), resize
+    else:
+        resized_height, resized_width = resize, int(resize * width / height)
+    out_top, out_left = round((resized_height - size) / 2), round((resized_width - size) / 2)
+    return View(0, 0, height, width, resized_height, resized_width, out_top, out_left, False)
+
+
+def transform_generator(seed: int, position: int) -> np.random.Generator:
+    """Return the random generator of one sample, for a user's own transform.
+
+    Its raw words never change; what NumPy's Generator draws from them may change between NumPy's releases.
+    """
+    import numpy as np
+
+    return np.random.Generator(
+        np.random.Philox(key=philox_words(2, seed=seed, purpose="load/transform", start=4 * position))
+    )
+
+
+def _draws(seed: int, positions: Sequence[int]) -> NDArray[np.float64]:
+    """Return random numbers in [0, 1), shape (positions, WORDS)."""
+    import numpy as np
+
+    draws = []
+    for first, stop in _runs(positions):
+        start = positions[first]
+        count = positions[stop - 1] - start + 1
+        words = philox_words(count * WORDS, seed=seed, purpose="load/augment", start=start * WORDS)
+        wanted = np.asarray(positions[first:stop], np.int64) - start
+        draws.append(words.reshape(count, WORDS)[wanted])
+    # A float64 holds the upper 53 bits exactly.
+    return (np.concatenate(draws) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _runs(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield first and stop of runs of positions that lie close enough together for one call."""
+    gaps = [
+        index
+        for index, (before, after) in enumerate(pairwise(positions), 1)
+        if not 0 <= (after - before) * WORDS <= _SKIPPED_WORDS
+    ]
+    return pairwise([0, *gaps, len(positions)])
+
+
+def _boxes(
+    draws: NDArray[np.float64], height: NDArray[np.int64], width: NDArray[np.int64], crop: RandomCrop
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return heights and widths of the boxes of all tries, shape (images, TRIES).
+
+    Sums, products, quotients and roots are rounded in the same way on every processor, so the boxes are the same, too;
+    only the logarithms of the two ratios come from the C library.
+    """
+    import numpy as np
+
+    (least, most), ratio = crop.scale, crop.ratio
+    area = (height * width) * (least + draws[:, 0::2] * (most - least))
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = _exp(low + draws[:, 1::2] * (high - low))
+    heights = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+    widths = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+    if crop.clip:
+        return np.clip(heights, 1, height), np.clip(widths, 1, width)
+    return heights, widths
+
+
+def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return e^x for small x by its series, because the last bit of NumPy's exp depends on the processor."""
+    import numpy as np
+
+    x = x / 8
+    result = np.ones_like(x)
+    for term in range(14, 0, -1):
+        result = 1 + x / term * result
+    for _ in range(3):
+        result = result * result
+    return result
+
+
+def _middle_view(height: int, width: int, size: int, ratio: tuple[float, float], flip: bool) -> View:
+    """Return the largest centred box of an allowed ratio, for images in which no drawn box fits."""
+    box_height, box_width = height, width
+    if width / height < ratio[0]:
+        box_height = round(width / ratio[0])
+    elif width / height > ratio[1]:
+        box_width = round(height * ratio[1])
+    top, left = (height - box_height) // 2, (width - box_width) // 2
+    return View(top, left, box_height, box_width, size, size, 0, 0, flip)

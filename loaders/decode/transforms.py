@@ -1,0 +1,48 @@
+"""Augmentations of other libraries as a loader's `transform`, with the same result for any number of workers."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Held while an augmentation runs, because it draws from generators that the whole process shares."""
+
+
+class PilTransform:
+    """Make a `transform` of an augmentation of PIL images that draws from global generators, as timm's do.
+
+        from timm.data.auto_augment import rand_augment_transform
+        open_loader(url, batch_size=1024, transform=PilTransform(rand_augment_transform("rand-m9-mstd0.5", {})))
+
+    Before each call the generators of Python and NumPy are seeded from the sample's own one, and restored after it.
+    Each process augments one image at a time; to use more cores, set `processes`.
+
+    Args:
+        augment: Picklable function from a PIL image to one of the same size.
+    """
+
+    def __init__(self, augment: Callable[[Image], Image]) -> None:
+        self._augment = augment
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        import numpy as np
+        from PIL import Image
+
+        seed = int(rng.integers(2**32))
+        with _ONE_AT_A_TIME:
+            states = random.getstate(), np.random.get_state()
+            random.seed(seed)
+            np.random.seed(seed)
+            try:
+                return np.asarray(self._augment(Image.fromarray(image_HWC)))
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])

@@ -1,0 +1,192 @@
+"""Diagnosis of a training run: what it waits for, and what would change that. Measure, predict, compare, try.
+
+    setup = RunSetup(url=url, split="train", config=config, transfer_ahead=2)
+    found = diagnose(setup, device, seconds=2.0)
+
+The steps: the device alone (G); the run as it is, with its waits timed; every stage alone (F, P, H), and what they
+predict together; each change that could lift the limit, with its stages measured as they would be; last, a trial of the
+best changes. `fixes.py` has the changes, `prediction.py` the model that predicts a rate from the stages.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dataprep.host.cpu import available_cores, background_cores
+from dataprep.host.versions import machine_document
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import Device
+from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
+from loaders.diagnosis.fixes import find_fixes
+from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
+from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
+from loaders.diagnosis.stages import StageBench, Stages
+from loaders.diagnosis.trials import try_leading
+from loaders.loader import Batch, Loader
+
+TIMELINE_STEPS = 200
+"""Steps that a diagnosis lists, at most."""
+WAITED_FOR: dict[Limit, str] = {
+    "fetch": "bytes to arrive",
+    "prepare": "images to be decoded",
+    "transfer": "batches to reach the device",
+    "compute": "the device",
+    "cores": "processor cores, which decoding and the other stages share",
+}
+
+
+def diagnose(
+    setup: RunSetup, device: Device, *, seconds: float = 2.0, progress: Callable[[str], None] = lambda what: None
+) -> Diagnosis:
+    """Measure a run and its stages, and say what limits it.
+
+    Args:
+        setup: The run.
+        device: Device that it trains on.
+        seconds: Length of the run that is watched; each stage takes half of it.
+        progress: Told what is being measured.
+
+    Raises:
+        DataprepError: The data cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, setup.open() as loader:
+        busy_cores = background_cores()
+        progress("the device, fed from memory")
+        batch = _first_batch(loader)
+        stages = Stages(
+            StageBench(
+                setup=setup,
+                device=device,
+                loader=loader,
+                batch=batch,
+                busy_cores=busy_cores,
+                seconds=seconds / 2,
+                folder=Path(folder),
+                progress=progress,
+            )
+        )
+        compute = stages.alone["compute"]
+        progress("the run as it is")
+        observed = observe(setup, device, seconds)
+        stages.measure_stages(observed.images_per_s)
+        rates = stages.rates(setup)
+        predicted = predict(rates)
+        is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
+        limit: Limit = "compute" if is_compute_bound else predicted.limit
+        fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
+        fixes = try_leading(stages, fixes, observed.images_per_s, limit)
+        return _diagnosis(stages, observed, rates, predicted, limit, fixes)
+
+
+def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
+    """Run with the best fix that needs neither rebuild nor copy; where there is none, return the same diagnosis."""
+    for fix in found.fixes:
+        if fix.needs == "restart":
+            with tempfile.TemporaryDirectory(prefix="dataprep-cache-") as folder:
+                changed = setup.changed(fix.settings | ({"cache_dir": folder} if fix.name == "cache" else {}))
+                if fix.name == "cache":
+                    _fill_cache(changed)
+                rate = observe(changed, device, seconds).images_per_s
+            return replace(
+                found,
+                applied=Applied(
+                    name=fix.name,
+                    settings=fix.settings,
+                    predicted_images_per_s=fix.images_per_s,
+                    measured_images_per_s=rate,
+                ),
+            )
+    return found
+
+
+def _fill_cache(setup: RunSetup) -> None:
+    """Load an epoch, so that everything is in the cache."""
+    with setup.open() as loader:
+        for _ in loader:
+            pass
+
+
+def _first_batch(loader: Loader) -> Batch:
+    """Return the first batch, and end the loader's threads."""
+    batch = next(iter(loader))
+    loader.close()
+    return batch
+
+
+def _diagnosis(
+    stages: Stages,
+    observed: ObservedRun,
+    rates: Rates,
+    predicted: Prediction,
+    limit: Limit,
+    fixes: Sequence[Fix],
+) -> Diagnosis:
+    compute, cores = stages.alone["compute"].images_per_s, available_cores()
+    attainable, allocation = allocate(rates, {"fetch": cores, "prepare": cores})
+    times = [step.times for step in observed.steps]
+    wait, transfer, share = _shares(times)
+    return Diagnosis(
+        url=stages.loader.dataset.url,
+        device=stages.device.name,
+        verdict=_verdict(observed.images_per_s, compute, limit, fixes),
+        limit=limit,
+        observed_images_per_s=observed.images_per_s,
+        predicted_images_per_s=predicted.images_per_s,
+        contention=_contention(observed.images_per_s, predicted),
+        utilisation=min(1.0, observed.images_per_s / compute),
+        stages=tuple(stages.alone.values()),
+        wait_share=wait,
+        transfer_share=transfer,
+        compute_share=share,
+        timeline=_timeline(times),
+        fixes=tuple(fixes),
+        applied=None,
+        bytes_per_image=stages.bytes_per_image,
+        settings=_settings(stages.setup),
+        machine=machine_document(stages.busy_cores),
+        attainable_images_per_s=attainable,
+        allocation=allocation,
+    )
+
+
+def _shares(times: Sequence[StepTimes]) -> tuple[float, float, float]:
+    """Return the shares of wait, transfer and compute in the time of all steps; they add up to 1."""
+    sums = [sum(getattr(each, name) for each in times) for name in ("wait_s", "transfer_s", "compute_s")]
+    total_s = sum(sums) or 1.0
+    return sums[0] / total_s, sums[1] / total_s, sums[2] / total_s
+
+
+def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
+    return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
+
+
+def _contention(observed: float, predicted: Prediction) -> str:
+    if observed >= CONTENTION * predicted.images_per_s:
+        return ""
+    return (
+        f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they make {observed:,.0f}: "
+        "they are in each other's way for cores, memory or the interpreter lock"
+    )
+
+
+def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]) -> str:
+    share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
+    if limit == "compute" and observed >= COMPUTE_BOUND * compute:
+        start = f"The device is the limit: {observed:,.0f} images/s, {share}; its input keeps up."
+    else:
+        start = f"You are waiting for {WAITED_FOR[limit]}: {observed:,.0f} images/s, {share}."
+    if not fixes:
+        return f"{start} No single change here brings 5 %."
+    best = fixes[0]
+    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
+
+
+def _settings(setup: RunSetup) -> dict[str, Any]:
+    settings = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
+    settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
+    transform = setup.config.transform
+    return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}

@@ -1,0 +1,121 @@
+"""Result of `dataprep diagnose`: rates of the stages, the parts of a step, the verdict, and changes that would help.
+
+All rates are images/s of one host. `to_document` is the JSON that `--json` prints; docs/bottleneck.md describes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Stage = Literal["fetch", "prepare", "transfer", "compute"]
+STAGES: tuple[Stage, ...] = ("fetch", "prepare", "transfer", "compute")
+"""Stages in the order in which an image passes them."""
+Limit = Literal["fetch", "prepare", "transfer", "compute", "cores"]
+"""What limits a run: a stage, or the cores that several stages share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRate:
+    """Rate of one stage alone."""
+
+    name: Stage
+    images_per_s: float
+    """Rate while no other stage runs."""
+    cpu_s_per_image: float
+    """CPU time on the whole machine, including other processes that serve this stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """Parts of one step as the training loop sees them, seconds."""
+
+    started_s: float
+    """Start of the step, after that of the first step that is listed."""
+    wait_s: float
+    """Time in which the loop waited for a batch."""
+    transfer_s: float
+    """Time in which the device waited for the batch to arrive; 0 if it was transferred during the step before."""
+    compute_s: float
+    """Time in which the device computed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fix:
+    """One change, and the rate that it should reach."""
+
+    name: str
+    """`workers`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or `format`."""
+    settings: dict[str, Any]
+    """New settings: fields of `LoaderConfig`, `transfer_ahead`, or `short_side` of a rebuilt dataset."""
+    needs: Literal["restart", "rebuild", "copy"]
+    """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""
+    images_per_s: float
+    """Rate of a short run with the change where it was tried, otherwise the prediction."""
+    predicted_images_per_s: float
+    """Rate that the changed stages predict."""
+    is_tried: bool
+    """Whether a run with the change was measured."""
+    gain: float
+    """Rate over the observed one: 1.0 changes nothing, 2.0 doubles it."""
+    limit: Limit
+    """What limits the run with the change."""
+    advice: str
+    """What to do, in one line with the option or the command."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """The best change that needs no rebuild, tried."""
+
+    name: str
+    settings: dict[str, Any]
+    predicted_images_per_s: float
+    measured_images_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """Everything that a report shows."""
+
+    url: str
+    device: str
+    """Name of the device, e.g. `cpu (resnet50)` or `simulated:2000`."""
+    verdict: str
+    """One sentence: what the run waits for, what to do, and what that gains."""
+    limit: Limit
+    observed_images_per_s: float
+    predicted_images_per_s: float
+    """Rate that the stages alone predict."""
+    contention: str
+    """Why the stages together are more than a tenth slower than predicted; empty if they are not."""
+    utilisation: float
+    """Accelerator's utilisation: observed rate over compute alone, 0..1. MLPerf Storage passes at 0.9."""
+    stages: tuple[StageRate, ...]
+    wait_share: float
+    """Share of all steps' time in which the loop waited for a batch; the three shares add up to 1."""
+    transfer_share: float
+    """Share in which the device waited for a batch to arrive."""
+    compute_share: float
+    """Share in which the device computed."""
+    timeline: tuple[StepTimes, ...]
+    """The first steps, at most 200."""
+    fixes: tuple[Fix, ...]
+    """Changes that gain at least 5 %, the best first."""
+    applied: Applied | None
+    bytes_per_image: float
+    """Mean size of an encoded image."""
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    """`cores`, `python`, `platform`, `memory_bytes` and versions."""
+    attainable_images_per_s: float = 0.0
+    """Rate with the best division of the cores among the stages, and nothing else changed."""
+    allocation: dict[str, float] = field(default_factory=dict)
+    """Cores that each stage takes at that rate."""
+
+
+def to_document(found: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as JSON values."""
+    return {"schema_version": SCHEMA_VERSION, **asdict(found)}

@@ -1,0 +1,284 @@
+"""Single changes that could make a run faster, each with its predicted rate.
+
+A change is a few new settings. Its effect on a stage is measured on that stage alone where that is possible here (more
+threads, more requests in flight, smaller images made from a sample, a larger batch), and computed where it is not (a
+nearer bucket). `prediction.predict` then gives the rate of all stages together.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dataprep.errors import DataprepError
+from dataprep.host.cpu import available_cores
+from loaders.decode.decoders import extension_available
+from loaders.diagnosis.findings import Fix, Limit, Stage, StageRate
+from loaders.diagnosis.prediction import Prediction, predict
+from loaders.diagnosis.prediction_errors import may_gain
+from loaders.diagnosis.stage_rates import request_latency_s
+from loaders.diagnosis.stages import MORE_AHEAD, Stages
+from loaders.loader import Batch
+
+MIN_GAIN = 1.05
+"""Gain below which a change is not worth a restart, and a difference may be noise."""
+TIE = 0.97
+"""Share of the best rate from which on a change that costs less effort comes first."""
+TRUSTED = 0.9
+"""Share of the best prediction from which on a change that was tried comes first, because half of all predictions are
+off by 6 % or more, and a third by 10 %."""
+NEAR = 1.15
+"""Factor of the slowest stage's rate up to which another stage may be the limit as well."""
+EFFORTS = ("restart", "rebuild", "copy")
+"""What changes need, the least effort first."""
+IDLE_SHARE = 0.5
+"""Share of their cores that busy workers use, at least."""
+BESIDE_S = 0.005
+"""Time of a small read from a bucket in the same region."""
+CACHED_S = 0.0
+"""Latency of a read from a local cache: its time is CPU time, which counts for its stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change, with the stages that it changes."""
+
+    name: str
+    settings: dict[str, Any]
+    needs: Any
+    advice: str
+    stages: dict[Stage, StageRate]
+    images_per_s: float | None = None
+    """Rate of a whole run with the change, measured where the stages alone do not say enough."""
+    request_latency_s: float | None = None
+    """Latency of a read where the change moves the data; None where it moves none."""
+
+
+def find_fixes(stages: Stages, observed: float, predicted: Prediction, limit: Limit) -> list[Fix]:
+    """Return the changes that are predicted to gain 5 % or may do so, given how wrong such predictions have been.
+
+    Args:
+        stages: Stages of the run.
+        observed: Images/s of the run.
+        predicted: Prediction from its stages.
+        limit: What limits the run.
+    """
+    near = _near(stages, predicted, limit)
+    calibrated = _Calibration(stages, observed, predicted)
+    fixes = []
+    for source, limits in _CHANGES:
+        if near.isdisjoint(limits):
+            continue
+        for change in source(stages):
+            fix = calibrated.fix(change)
+            if may_gain(fix, limit, MIN_GAIN):
+                fixes.append(fix)
+    return ranked(fixes)
+
+
+def _near(stages: Stages, predicted: Prediction, limit: Limit) -> set[str]:
+    """Return the limit, and the stages that are about as slow."""
+    slow = {name for name, each in stages.alone.items() if each.images_per_s <= NEAR * predicted.images_per_s}
+    return {limit, predicted.limit, *slow}
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    """Corrects predictions of changes by how the run itself differs from its own prediction."""
+
+    stages: Stages
+    observed: float
+    predicted: Prediction
+
+    @property
+    def ratio(self) -> float:
+        """Observed rate of the run over its predicted one."""
+        return self.observed / self.predicted.images_per_s
+
+    def fix(self, change: _Change) -> Fix:
+        """Return a change with its predicted rate."""
+        setup = self.stages.setup.changed(change.settings)
+        found = predict(self.stages.rates(setup, change.stages, change.request_latency_s))
+        predicted = found.images_per_s * self._correction(found.limit)
+        rate = change.images_per_s or predicted
+        return Fix(
+            name=change.name,
+            settings=change.settings,
+            needs=change.needs,
+            images_per_s=rate,
+            predicted_images_per_s=predicted,
+            is_tried=change.images_per_s is not None,
+            gain=rate / self.observed,
+            limit=found.limit,
+            advice=change.advice,
+        )
+
+    def _correction(self, limit: Limit) -> float:
+        """Return the run's own ratio where the changed run has the same limit, otherwise 1."""
+        is_same = limit == self.predicted.limit or {limit, self.predicted.limit} == {"prepare", "cores"}
+        return self.ratio if is_same else 1.0
+
+
+def ranked(fixes: Sequence[Fix]) -> list[Fix]:
+    """Sort changes by rate and keep the best of each name; among the best ones the least effort comes first."""
+    best_of_name: dict[str, Fix] = {}
+    for fix in sorted(fixes, key=lambda fix: -fix.images_per_s):
+        best_of_name.setdefault(fix.name, fix)
+    found = list(best_of_name.values())
+    if found:
+        best = found[0]
+        ties = [fix for fix in found if fix.images_per_s >= best.images_per_s * _tie(fix, best)]
+        first = min(ties, key=lambda fix: EFFORTS.index(fix.needs))
+        found.remove(first)
+        found.insert(0, first)
+    return found
+
+
+def _tie(fix: Fix, best: Fix) -> float:
+    return TRUSTED if fix.is_tried and not best.is_tried else TIE
+
+
+def _more_workers(stages: Stages) -> Iterator[_Change]:
+    for settings in _other_workers(stages):
+        changed = stages.setup.changed(settings)
+        stage = stages.prepared(changed.config)
+        whole = stages.tried(changed) if stages.has_contention else None
+        yield _Change("workers", settings, "restart", _workers_advice(settings), {"prepare": stage}, whole)
+
+
+def _other_workers(stages: Stages) -> list[dict[str, int]]:
+    """Return numbers of threads and processes that are worth a try."""
+    config, cores = stages.setup.config, available_cores()
+    found = [{"threads": cores, "processes": 0}]
+    if config.transform is not None and cores > 1:
+        found.append({"threads": 1, "processes": cores})
+    if stages.has_contention:
+        found += [{"threads": threads, "processes": 0} for threads in sorted({1, cores // 2} - {0, cores})]
+    prepare = stages.alone["prepare"]
+    workers = min(stages.available_cores(), config.num_threads * max(1, config.processes))
+    if config.transform is not None and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
+        found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something else than cores
+    return [each for each in found if each != {"threads": config.num_threads, "processes": config.processes}]
+
+
+def _workers_advice(settings: Mapping[str, int]) -> str:
+    threads, processes = settings["threads"], settings["processes"]
+    if processes:
+        reason = "a transform holds the interpreter lock"
+        return f"Decode in {processes} processes, because {reason}: --processes {processes} --threads {threads}"
+    count = f"{threads} thread{'s' if threads > 1 else ''}"
+    return f"Decode with {count}: --threads {threads} --processes 0"
+
+
+def _faster_decoder(stages: Stages) -> Iterator[_Change]:
+    config = stages.setup.config
+    if config.decoder == "library" and extension_available():
+        stage = stages.prepared(replace(config, decoder="extension"))
+        advice = "Decode the crop alone, with the extension: --decoder extension"
+        yield _Change("decoder", {"decoder": "extension"}, "restart", advice, {"prepare": stage})
+
+
+def _more_ahead(stages: Stages) -> Iterator[_Change]:
+    if stages.is_local:
+        return
+    settings = stages.ahead_settings
+    advice = (
+        f"Keep more requests in flight: --prefetch-batches {settings['prefetch_batches']} "
+        f"--reads-in-flight {settings['reads_in_flight']}"
+    )
+    yield _Change("prefetch", settings, "restart", advice, {"fetch": stages.fetched_ahead.rate})
+
+
+def _local_cache(stages: Stages) -> Iterator[_Change]:
+    config = stages.setup.config
+    if stages.is_local or config.cache_dir is not None:
+        return
+    needed = stages.loader.dataset.split.num_bytes // config.world_size
+    if needed > config.cache_bytes:
+        return
+    folder = str(Path(tempfile.gettempdir()) / "dataprep-cache")
+    advice = f"Keep what was read on a local disk, {needed / 1e9:,.1f} GB: --cache-dir DIR, from the second epoch on"
+    yield _Change(
+        "cache", {"cache_dir": folder}, "restart", advice, {"fetch": stages.cached}, request_latency_s=CACHED_S
+    )
+
+
+def _smaller_images(stages: Stages) -> Iterator[_Change]:
+    short_side = stages.setup.config.short_side
+    try:
+        sample, num_bytes = stages.shrunk(short_side)
+    except DataprepError:
+        return
+    changed: dict[Stage, StageRate] = {"prepare": stages.prepared(stages.setup.config, sample)}
+    if not stages.is_local:
+        changed["fetch"] = stages.fetched_smaller(num_bytes / stages.bytes_per_image)
+    advice = f"Store the images with a short side of {short_side} pixels: dataprep build --resize {short_side}"
+    yield _Change("resize", {"short_side": short_side}, "rebuild", advice, changed)
+
+
+def _nearer_bucket(stages: Stages) -> Iterator[_Change]:
+    if stages.is_local:
+        return
+    latency_s = request_latency_s(stages.loader)
+    if latency_s < 2 * BESIDE_S:
+        return
+    fetch = stages.fetched.rate
+    request_s = stages.fetched.in_flight / fetch.images_per_s
+    nearer_s = max(BESIDE_S, request_s - latency_s + BESIDE_S)
+    rate = min(stages.fetched.in_flight / nearer_s, max(_bandwidth_rate(stages), fetch.images_per_s))
+    advice = f"A read takes {latency_s * 1e3:,.0f} ms: read from a bucket beside this machine (dataprep check-region)"
+    stage = replace(fetch, images_per_s=rate)
+    yield _Change("location", {}, "copy", advice, {"fetch": stage}, request_latency_s=BESIDE_S)
+
+
+def _bandwidth_rate(stages: Stages) -> float:
+    """Return the images/s of fetching with as many requests in flight as help."""
+    return max(stages.fetched_ahead.rate.images_per_s, stages.fetched.rate.images_per_s)
+
+
+def _larger_batch(stages: Stages) -> Iterator[_Change]:
+    config, setup = stages.setup.config, stages.setup
+    batch_size = MORE_AHEAD * config.batch_size
+    if batch_size > stages.loader.order.num_samples:
+        return
+    larger = replace(config, batch_size=batch_size)
+    try:
+        transfer, compute = stages.device_with(_repeated(stages.batch, MORE_AHEAD))
+    except (MemoryError, RuntimeError):
+        return  # the batch does not fit into memory
+    changed: dict[Stage, StageRate] = {"transfer": transfer, "compute": compute}
+    if not stages.is_local:
+        changed["fetch"] = stages.fetched_with(larger).rate
+    if predict(stages.rates(setup, changed)).limit in ("prepare", "cores"):
+        changed["prepare"] = stages.prepared(larger)
+    advice = f"Train with batches of {batch_size:,} (and its learning rate): --batch-size {batch_size}"
+    yield _Change("batch", {"batch_size": batch_size}, "restart", advice, changed)
+
+
+def _repeated(batch: Batch, times: int) -> Batch:
+    import numpy as np
+
+    images, labels = np.concatenate([batch.images] * times), np.concatenate([batch.labels] * times)
+    return replace(batch, images=images, labels=labels)
+
+
+def _transfer_ahead(stages: Stages) -> Iterator[_Change]:
+    if stages.setup.transfer_ahead == 0:
+        advice = "Send the next batch while the device computes: --transfer-ahead 2"
+        yield _Change("transfer-ahead", {"transfer_ahead": 2}, "restart", advice, {})
+
+
+_CHANGES: tuple[tuple[Callable[[Stages], Iterator[_Change]], frozenset[str]], ...] = (
+    (_more_workers, frozenset({"prepare", "cores"})),
+    (_faster_decoder, frozenset({"prepare", "cores"})),
+    (_transfer_ahead, frozenset({"transfer", "compute"})),
+    (_more_ahead, frozenset({"fetch"})),
+    (_local_cache, frozenset({"fetch", "cores"})),
+    (_smaller_images, frozenset({"fetch", "prepare", "cores"})),
+    (_larger_batch, frozenset({"fetch", "prepare", "transfer", "compute", "cores"})),
+    (_nearer_bucket, frozenset({"fetch"})),
+)
+"""Functions that propose changes, and the limits that each can lift."""

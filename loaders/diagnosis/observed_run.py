@@ -1,0 +1,98 @@
+"""A run as a user sets it up, and how fast it is when it is watched for some seconds."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import Device
+from loaders.diagnosis.feed import FedStep, endless, feed
+from loaders.loader import Loader, open_configured
+
+if TYPE_CHECKING:
+    from dataprep.storage.base import Storage
+
+MAX_LONGER = 4.0
+"""Longest time to watch a run with fewer than MIN_STEPS steps, as a multiple of the seconds that were asked for."""
+MIN_STEPS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSetup:
+    """A run that can be tried."""
+
+    url: str
+    split: str
+    config: LoaderConfig
+    transfer_ahead: int = 2
+    """Batches sent to the device while it computes."""
+
+    def changed(self, settings: Mapping[str, Any]) -> RunSetup:
+        """Return the run with other settings: fields of the config, or `transfer_ahead`."""
+        config = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
+        ahead = settings.get("transfer_ahead", self.transfer_ahead)
+        return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
+
+    def open(self) -> Loader:
+        """Open the run's loader."""
+        return open_configured(self.url, self.split, self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRun:
+    """A run as it was watched."""
+
+    images_per_s: float
+    steps: list[FedStep]
+
+
+def steps_ahead(setup: RunSetup) -> int:
+    """Return the number of batches that are in flight before the first step."""
+    return setup.config.prefetch_batches + setup.transfer_ahead + 1
+
+
+def images_in_flight(storage: Storage, config: LoaderConfig) -> int:
+    """Return the number of images that are requested and not there yet while a run waits for its data."""
+    return min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
+
+
+def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
+    """Return the number of requests in flight at once, at most."""
+    if storage.is_local:
+        return config.num_threads
+    return config.reads_in_flight or 2 * storage.reads_in_flight
+
+
+def batches_a_burst(storage: Storage, config: LoaderConfig) -> int:
+    """Return the number of batches that may arrive together.
+
+    Reads that began together share the link to a bucket and end together, so all batches in flight may come at nearly
+    the same time. Only after a multiple of them is a rate that of the link.
+    """
+    return 1 if storage.is_local else config.prefetch_batches
+
+
+def observe(setup: RunSetup, device: Device, seconds: float) -> ObservedRun:
+    """Train for some seconds and whole bursts of batches; the first steps, in which queues fill, do not count."""
+    with setup.open() as loader:
+        steps = feed(endless(loader), device, setup.transfer_ahead)
+        burst = batches_a_burst(loader.dataset.storage, loader.config)
+        try:
+            return _observe(steps, steps_ahead(setup), seconds, burst)
+        finally:
+            steps.close()
+
+
+def _observe(steps: Iterator[FedStep], warm_up: int, seconds: float, burst: int) -> ObservedRun:
+    first = next(itertools.islice(steps, warm_up, None))
+    found: list[FedStep] = []
+    for step in steps:
+        found.append(step)
+        elapsed_s = step.ended_s - first.ended_s
+        is_enough = elapsed_s > seconds and (len(found) >= MIN_STEPS or elapsed_s > MAX_LONGER * seconds)
+        if is_enough and len(found) % burst == 0:
+            break
+    return ObservedRun(sum(step.images for step in found) / (found[-1].ended_s - first.ended_s), found)

@@ -1,0 +1,85 @@
+"""The other stages alone: prepare with the data at hand, the way to the device, the device fed from memory."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dataprep.errors import DataprepError
+from dataprep.host.cpu import cpu_time
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import Device
+from loaders.diagnosis.findings import Stage, StageRate
+from loaders.diagnosis.sample import SPLIT
+from loaders.loader import Batch, Loader, open_configured
+
+WARM_UP_STEPS = 3
+"""Steps of a device that are not measured: compilation is in the first two."""
+
+
+def compute_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
+    """Measure the device fed from memory: the same batch again and again."""
+    resident = device.put(batch.images, batch.labels)
+    for _ in range(WARM_UP_STEPS):
+        device.step(resident)
+    return _repeated("compute", lambda: device.step(resident), len(batch.images), seconds, busy_cores)
+
+
+def transfer_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
+    """Measure the transfer of batches to the device, one after another."""
+    device.put(batch.images, batch.labels)
+    return _repeated("transfer", lambda: device.put(batch.images, batch.labels), len(batch.images), seconds, busy_cores)
+
+
+def _repeated(name: Stage, call: Callable[[], object], images: int, seconds: float, busy_cores: float) -> StageRate:
+    steps = 0
+    with cpu_time() as used:
+        until_s = time.perf_counter() + seconds
+        while time.perf_counter() < until_s or steps < WARM_UP_STEPS:
+            call()
+            steps += 1
+    rate = steps * images / used.elapsed_s
+    return StageRate(name=name, images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Rate of decoding alone, and how evenly batches are made."""
+
+    rate: StageRate
+    jitter: tuple[float, ...]
+    """Intervals between batches, relative to their mean."""
+
+
+def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
+    """Measure our own loader on a local sample, which the page cache holds."""
+    with open_configured(sample_url, SPLIT, replace(config, fields=(), cache_dir=None)) as loader:
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        for _ in range(config.prefetch_batches + 1):
+            next(batches)
+        taken, times_s = 0, [time.perf_counter()]
+        with cpu_time() as used:
+            while times_s[-1] < times_s[0] + seconds:
+                taken += len(next(batches).images)
+                times_s.append(time.perf_counter())
+    rate = taken / used.elapsed_s
+    mean_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+    jitter = tuple((later - earlier) / mean_s for earlier, later in itertools.pairwise(times_s))
+    found = StageRate(name="prepare", images_per_s=rate, cpu_s_per_image=used.cores_used(busy_cores) / rate)
+    return Prepared(found, jitter)
+
+
+def request_latency_s(loader: Loader, tries: int = 3) -> float:
+    """Return the shortest time of some reads of one byte."""
+    storage, file = loader.dataset.storage, loader.index.file(0, 0)
+    times_s = []
+    for _ in range(tries):
+        started_s = time.perf_counter()
+        try:
+            storage.read_range(file, 0, 1)
+        except DataprepError:
+            continue
+        times_s.append(time.perf_counter() - started_s)
+    return min(times_s, default=0.0)

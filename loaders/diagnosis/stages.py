@@ -1,0 +1,265 @@
+"""The stages of one run, as they are and as a change would make them; each is measured when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from dataprep.host.cpu import available_cores
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import Device
+from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone
+from loaders.diagnosis.findings import Stage, StageRate
+from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
+from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
+from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
+from loaders.diagnosis.sample import SAMPLE_IMAGES, SPLIT, mean_image_bytes, write_sample
+from loaders.diagnosis.stage_rates import compute_rate, prepare_rate, request_latency_s, transfer_rate
+from loaders.loader import Batch, Loader
+from loaders.order import samples_per_block
+
+MORE_AHEAD = 4
+"""Factor by which changes raise the batch size, the batches ahead and the requests in flight."""
+MEMORY_BYTES = 4 * 2**30
+"""Memory that more batches ahead may take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageBench:
+    """What the stages of a run are measured with."""
+
+    setup: RunSetup
+    device: Device
+    """Device that the run trains on."""
+    loader: Loader
+    """Loader of the run; it does not run."""
+    batch: Batch
+    """One of the loader's batches."""
+    busy_cores: float
+    """Cores that other programs keep busy."""
+    seconds: float
+    """Length of one measurement."""
+    folder: Path
+    """Folder for samples of the data; the caller removes it."""
+    progress: Callable[[str], None]
+    """Told what is being measured."""
+
+
+class Stages:
+    """Measures the stages of one run, each setting once."""
+
+    def __init__(self, bench: StageBench) -> None:
+        self.setup, self.device, self.loader, self.batch = bench.setup, bench.device, bench.loader, bench.batch
+        self.busy_cores, self.progress = bench.busy_cores, bench.progress
+        self._seconds, self._folder = bench.seconds, bench.folder
+        self.observed_images_per_s = 0.0
+        self._jitter: tuple[float, ...] = ()
+        self._shrunk: dict[int, str] = {}
+        compute = compute_rate(self.device, self.batch, self._seconds, self.busy_cores)
+        self.alone: dict[Stage, StageRate] = {"compute": compute}
+
+    @property
+    def has_contention(self) -> bool:
+        """Whether the run is much slower than its stages predict; known once the run was observed."""
+        return self.observed_images_per_s < CONTENTION * predict(self.rates(self.setup)).images_per_s
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the data lie on a disk of this machine."""
+        return self.loader.dataset.storage.is_local
+
+    @property
+    def bytes_per_image(self) -> float:
+        """Mean size of an encoded image."""
+        return self.fetched.bytes_per_image
+
+    @cached_property
+    def fetched(self) -> Fetched:
+        """Fetching as it is set up, and the images of the sample."""
+        self.progress("fetching alone")
+        return fetch_rate_alone(self.loader, self.setup.config, self._seconds, self.busy_cores, keep=SAMPLE_IMAGES)
+
+    @cached_property
+    def ahead_settings(self) -> dict[str, int]:
+        """Settings with several times as many images in flight, as far as memory allows."""
+        config = self.setup.config
+        batch_bytes = config.rows * config.image_size**2 * 3
+        most = max(config.prefetch_batches, MEMORY_BYTES // batch_bytes)
+        batches = min(MORE_AHEAD * config.prefetch_batches, most)
+        return {"prefetch_batches": batches, "reads_in_flight": int(MORE_AHEAD * self.fetched.in_flight)}
+
+    @cached_property
+    def fetched_ahead(self) -> Fetched:
+        """Fetching with `ahead_settings`."""
+        return self.fetched_with(self.setup.changed(self.ahead_settings).config)
+
+    @cached_property
+    def cached(self) -> StageRate:
+        """Rate of fetching from a cache on a local disk that holds the whole sample."""
+        self.progress("a cache on the local disk")
+        setup = self._cached_setup
+        with setup.open() as loader:
+            fetch_all_once(loader, setup.config)
+            return fetch_rate_alone(loader, setup.config, self._seconds / 2, self.busy_cores).rate
+
+    @cached_property
+    def sample(self) -> str:
+        """URL of a local dataset of images as they are stored."""
+        return write_sample(self.fetched.images, self._folder / "sample")
+
+    def measure_stages(self, observed_images_per_s: float) -> None:
+        """Measure all stages as they are set up."""
+        self.observed_images_per_s = observed_images_per_s
+        transfer = transfer_rate(self.device, self.batch, self._seconds / 2, self.busy_cores)
+        prepare = self.prepared(self.setup.config)
+        compute = self.alone.pop("compute")
+        self.alone |= {"fetch": self.fetched.rate, "prepare": prepare, "transfer": transfer, "compute": compute}
+
+    def prepared(self, config: LoaderConfig, sample: str | None = None) -> StageRate:
+        """Measure decoding with other settings, or of another sample."""
+        self.progress("decoding alone")
+        found = prepare_rate(sample or self.sample, config, self._seconds, self.busy_cores)
+        self._jitter = self._jitter or found.jitter
+        return found.rate
+
+    def fetched_with(self, config: LoaderConfig) -> Fetched:
+        """Measure fetching with other settings."""
+        self.progress("fetching, with more in flight")
+        return fetch_rate_alone(self.loader, config, self._seconds, self.busy_cores)
+
+    def fetched_smaller(self, share: float) -> StageRate:
+        """Measure fetching from a bucket as if images had a share of their bytes: as many reads of less, or fewer reads
+        where several images come by one read."""
+        self.progress("fetching, as if images were smaller")
+        config, factor = self.setup.config, self._images_a_read(share) / self._images_a_read(1.0)
+        found = fetch_rate_alone(
+            self.loader, config, self._seconds, self.busy_cores, share=min(1.0, share * factor)
+        ).rate
+        return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
+
+    def _images_a_read(self, share: float) -> int:
+        """Return how many images come by one read from a bucket, if images had a share of their bytes."""
+        order, config = self.loader.order, self.setup.config
+        if order.samples_per_block == 1 or self.loader.index.one_file_per_image:
+            return 1
+        return samples_per_block(
+            order.num_samples,
+            share * self.bytes_per_image,
+            block_bytes=config.block_bytes,
+            num_streams=order.num_streams,
+            window=order.window,
+        )
+
+    def device_with(self, batch: Batch) -> tuple[StageRate, StageRate]:
+        """Measure transfer and compute of another batch."""
+        self.progress("the device, with a larger batch")
+        return (
+            transfer_rate(self.device, batch, self._seconds / 2, self.busy_cores),
+            compute_rate(self.device, batch, self._seconds / 2, self.busy_cores),
+        )
+
+    def tried(self, setup: RunSetup) -> float:
+        """Return the images/s of a whole run with other settings, watched for as long as the run itself."""
+        self.progress("the run, with a change")
+        return observe(setup, self.device, 2 * self._seconds).images_per_s
+
+    def tried_cached(self) -> float:
+        """Return the images/s of a run whose cache holds the sample, as every epoch but the first finds all images."""
+        filled = self.cached
+        self.progress(f"a run from a cache that gives {filled.images_per_s:,.0f} images/s")
+        return observe(self._cached_setup, self.device, 2 * self._seconds).images_per_s
+
+    def tried_smaller(self, short_side: int) -> float:
+        """Return the images/s of a run on smaller images; from a bucket, as many bytes are read as these have."""
+        sample, num_bytes = self.shrunk(short_side)
+        self.progress("a run on smaller images")
+        config = self.setup.config
+        setup = replace(self.setup, url=sample, split=SPLIT, config=replace(config, fields=()))
+        if not self.is_local:
+            places = places_in(self.loader.dataset, self.loader.index)
+            images_a_read = self._images_a_read(num_bytes / self.bytes_per_image)
+            bucket = Bucket(self.loader.dataset, places, config.deadline_s, images_a_read)
+            setup = self._rehearsed(sample, config, bucket)
+        return observe(setup, self.device, 2 * self._seconds).images_per_s
+
+    @property
+    def _cached_setup(self) -> RehearsalSetup:
+        config = replace(self.setup.config, cache_dir=str(self._folder / "cache"))
+        return self._rehearsed(self.sample, config, None)
+
+    def _rehearsed(self, sample: str, config: LoaderConfig, bucket: Bucket | None) -> RehearsalSetup:
+        """Return a run on a sample that is fetched as from the bucket."""
+        return RehearsalSetup(
+            url=sample,
+            split=SPLIT,
+            config=replace(config, fields=()),
+            transfer_ahead=self.setup.transfer_ahead,
+            bucket=bucket,
+            reads_in_flight=self.loader.dataset.storage.reads_in_flight,
+        )
+
+    def shrunk(self, short_side: int) -> tuple[str, float]:
+        """Return a sample as a build would shrink it, and the mean size of its images."""
+        if short_side not in self._shrunk:
+            self.progress(f"shrinking a sample to {short_side} pixels")
+            self._shrunk[short_side] = write_sample(
+                self.fetched.images, self._folder / f"sample-{short_side}", short_side
+            )
+        return self._shrunk[short_side], mean_image_bytes(self._shrunk[short_side])
+
+    def rates(
+        self, setup: RunSetup, changed: Mapping[Stage, StageRate] | None = None, request_latency_s: float | None = None
+    ) -> Rates:
+        """Return what `predict` needs: the stages, with some of them changed.
+
+        Args:
+            setup: The run with the changed transfer.
+            changed: Stages that differ.
+            request_latency_s: Latency of a read where the data would lie; by default the measured one.
+        """
+        stages = self.alone | dict(changed or {})
+        if self.is_local and not self.fetched.is_cold:
+            # Preparing alone reads its images from the page cache as well.
+            stages["fetch"] = replace(stages["fetch"], cpu_s_per_image=0.0)
+        return Rates(
+            images_per_s={name: stage.images_per_s for name, stage in stages.items()},
+            cpu_s_per_image={name: stage.cpu_s_per_image for name, stage in stages.items()},
+            cores=self._available_cores(stages),
+            transfer_ahead=setup.transfer_ahead > 0,
+            batches=self._batches(setup, stages["fetch"].images_per_s, request_latency_s),
+            fetch_in_turn=self.is_local and self.fetched.is_cold,
+        )
+
+    def _batches(self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None) -> Batches:
+        """Return how the run moves its images.
+
+        Where the batches ahead request all their bytes at once, those arrive a round trip later.
+        """
+        config, latency_s = setup.config, 0.0
+        if not self.is_local:
+            in_flight = config.prefetch_batches * config.rows
+            is_short = in_flight < reads_in_flight(self.loader.dataset.storage, config)
+            known_s = self._request_latency_s if request_latency_s is None else request_latency_s
+            latency_s = in_flight / fetch_images_per_s if is_short else known_s
+        return Batches(
+            images=config.rows,
+            ahead=config.prefetch_batches,
+            on_device=setup.transfer_ahead,
+            fetch_latency_s=latency_s,
+            jitter=self._jitter or (1.0,),
+        )
+
+    @cached_property
+    def _request_latency_s(self) -> float:
+        return request_latency_s(self.loader)
+
+    def available_cores(self) -> float:
+        """Return the cores that other programs leave to this run."""
+        return self._available_cores(self.alone)
+
+    def _available_cores(self, stages: Mapping[Stage, StageRate]) -> float:
+        """Return the cores that other programs leave, but no less than a stage was seen to use."""
+        left = available_cores() - self.busy_cores
+        return max(left, *(stage.images_per_s * stage.cpu_s_per_image for stage in stages.values()))

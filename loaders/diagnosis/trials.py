@@ -1,0 +1,76 @@
+"""Trials of the leading changes: arithmetic on stages finds them, a short run with each measures what it gains.
+
+A change of settings is tried on the data themselves, a cache and smaller images on a sample of them (`rehearsal.py`).
+A change that needs another bucket keeps its prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from loaders.diagnosis.findings import Fix, Limit
+from loaders.diagnosis.fixes import MIN_GAIN, ranked
+from loaders.diagnosis.prediction_errors import next_to_try
+from loaders.diagnosis.stages import Stages
+
+MOST_TRIED = 5
+"""Changes that are tried, at most.
+
+Each takes as long as the run itself was watched, and twice that where it is repeated. Behind a link four changes can be
+tried; the first or second is usually so fast that no other can be faster.
+"""
+DISTURBED = 0.8
+"""Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
+
+
+def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Limit) -> list[Fix]:
+    """Try the changes that may be the best one (`prediction_errors.py`), and leave out those that gain nothing.
+
+    Args:
+        stages: Stages of the run.
+        fixes: Changes with their predictions.
+        observed: Images/s of the run as it is.
+        limit: What limits that run.
+
+    Returns:
+        The changes that gain something, the best first.
+    """
+
+    def rate_of(fix: Fix) -> float | None:
+        try:
+            rate = _tried(stages, fix)
+            if rate is not None and rate < DISTURBED * fix.predicted_images_per_s:
+                rate = max(rate, _tried(stages, fix) or 0.0)
+        except (MemoryError, RuntimeError):
+            return 0.0  # e.g. a batch that does not fit
+        return rate
+
+    return _try_leading(fixes, observed, limit, rate_of)
+
+
+def _try_leading(
+    fixes: Sequence[Fix], observed: float, limit: Limit, rate_of: Callable[[Fix], float | None]
+) -> list[Fix]:
+    found, tried, untriable = list(fixes), 0, set[str]()
+    while tried < MOST_TRIED and (leading := next_to_try(ranked(found), limit, untriable)) is not None:
+        rate = rate_of(leading)
+        if rate is None:
+            untriable.add(leading.name)
+            continue
+        tried += 1
+        rest = [fix for fix in found if fix is not leading]
+        known = replace(leading, images_per_s=rate, gain=rate / observed, is_tried=True)
+        found = [*rest, known] if known.gain >= MIN_GAIN else rest
+    return ranked([fix for fix in found if fix.gain >= MIN_GAIN])
+
+
+def _tried(stages: Stages, fix: Fix) -> float | None:
+    """Return the images/s of a run with a change; None where the change cannot be tried here."""
+    if fix.name == "cache":
+        return stages.tried_cached()
+    if fix.needs == "restart":
+        return stages.tried(stages.setup.changed(fix.settings))
+    if fix.needs == "rebuild":
+        return stages.tried_smaller(fix.settings["short_side"])
+    return None

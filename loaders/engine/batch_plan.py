@@ -1,0 +1,52 @@
+"""Which sample stands in which row of a rank's batches: the order, cut into batches and shared among processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loaders.order import Order, Pick, stored_picks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchPlan:
+    """The batches of one rank, from one of them on; picklable. Training has no end, an evaluation has one.
+
+    With `parts` processes each takes every parts-th row of the rank's sequence, whatever batch the row is in.
+    """
+
+    order: Order
+    shuffle: bool
+    rank: int
+    world_size: int
+    first_batch: int
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an evaluation; the last one is filled up with rows that are no samples."""
+        return -(-self.order.num_samples // self.order.global_batch)
+
+    def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
+        """Yield for each batch its rows with their samples; rows that are no samples are left out."""
+        batch_size, number = self.order.global_batch, self.first_batch
+        batch: list[tuple[int, Pick]] = []
+        for pick in self._picks():
+            while pick.position >= (number + 1) * batch_size:
+                yield batch
+                batch, number = [], number + 1
+            batch.append((pick.position % batch_size // self.world_size, pick))
+        for _ in range(number, self.num_batches):
+            yield batch
+            batch = []
+
+    def _picks(self) -> Iterator[Pick]:
+        rows = self.order.global_batch // self.world_size
+        row = self.first_batch * rows  # number of the row in the rank's own sequence
+        row += (self.part - row) % self.parts
+        position, step = row * self.world_size + self.rank, self.world_size * self.parts
+        if self.shuffle:
+            return self.order.every(step, position)
+        counts, at_once = self.order.shard_samples, self.order.samples_per_block
+        return stored_picks(counts, first=position, step=step, samples_per_block=at_once)

@@ -1,0 +1,289 @@
+"""From picks to the rows of a batch, in threads: fetch, check, crop, decode, transform.
+
+    planner thread          looks up shards, requests bytes in the order of need          -> tickets
+    decoding threads        wait for the bytes, decode a few images a call, outside the interpreter lock
+    consumer of a batch     waits for its last row
+
+Rows are written where they belong, so nothing is copied and no row waits for another. Shapes: NHWC, uint8.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.dataset.records import NO_LABEL
+from dataprep.errors import DataprepError, FormatError, StorageError
+from dataprep.formats.fields import read_fields
+from dataprep.host.threads import Threads
+from dataprep.storage.checksums import crc32c_of
+from loaders.config import LoaderConfig
+from loaders.decode.augment import View, evaluation_view, train_views, transform_generator
+from loaders.decode.decoders import open_decoder
+from loaders.engine.stats import Stats
+from loaders.engine.watch import Activity, some
+from loaders.fetch.cache import DiskCache
+from loaders.fetch.fetcher import FetchSettings, Record, Ticket
+from loaders.fetch.open import open_fetcher
+from loaders.order import Pick
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dataprep.storage.base import Storage
+    from loaders.config import Transform
+    from loaders.fetch.index import SplitIndex
+
+CLOSE_S = 10.0
+"""Longest wait of `close` for an image that is being decoded; a thread that hangs is left behind."""
+CHUNK_ROWS = 16
+"""Images decoded in one task: with fewer, handing tasks over takes 1 % of the decoding time."""
+CLOSED = "loader: closed while a batch was awaited; open it again to go on"
+LOOKUPS_IN_FLIGHT = 32
+"""Shards whose index entries are read at once, over a network."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows that become a batch, in the order of their positions."""
+
+    images: NDArray[np.uint8]
+    """(rows, size, size, 3)"""
+    labels: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    """False where the row is no sample: the tail of an evaluation, or an image that could not be read."""
+    keys: list[str]
+    fields: dict[str, list[Any]]
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Number of masked rows by reason."""
+
+
+def finish(rows: Rows) -> Rows:
+    """Blank the rows that are no samples, because their memory still has the images of another batch."""
+    if not rows.mask.all():
+        rows.images[~rows.mask] = 0
+    return rows
+
+
+def empty_rows(images: NDArray[np.uint8], names: Sequence[str]) -> Rows:
+    """Return rows to be filled, all of them masked."""
+    import numpy as np
+
+    count = len(images)
+    labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
+    return Rows(images, labels, mask, [""] * count, {name: [None] * count for name in names})
+
+
+def fetch_settings(config: LoaderConfig) -> FetchSettings:
+    """Return how one of the processes fetches."""
+    sharers = max(1, config.processes)
+    return FetchSettings(
+        prefetch_bytes=config.prefetch_bytes // sharers,
+        threads=None if config.reads_in_flight is None else max(1, config.reads_in_flight // sharers),
+        deadline_s=config.deadline_s,
+        whole_records=bool(config.fields),
+        cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
+    )
+
+
+@dataclass(slots=True)
+class _Image:
+    """One image on its way into its row."""
+
+    row: int
+    pick: Pick
+    ticket: Ticket
+    data: bytes = b""
+    height: int = 0
+    width: int = 0
+
+
+class Pipeline:
+    """Fills rows of batches of one split.
+
+    Args:
+        storage: Place of the shards.
+        format_name: Format of the dataset, by which fields are read.
+        index: Index of the split.
+        config: Settings of the loader.
+        stats: Where the stages add their work.
+    """
+
+    def __init__(
+        self, storage: Storage, format_name: str, index: SplitIndex, config: LoaderConfig, stats: Stats
+    ) -> None:
+        self._storage, self._format, self._index = storage, format_name, index
+        self._config, self._stats = config, stats
+        self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
+        self._fetcher = open_fetcher(storage, index, fetch_settings(config))
+        self.activity = Activity()
+        self._decoding = Threads(config.num_threads, "loader-decode")
+        self._lookups = Threads(0 if storage.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
+        self._closed = False
+        self._chunk_rows = max(1, min(CHUNK_ROWS, config.rows // (2 * config.num_threads)))
+
+    def submit(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Future[None]]:
+        """Begin to fill rows, which are filled when all futures are done. One thread calls this, in the plan's order.
+
+        Args:
+            picks: Rows and the samples that stand in them; rows that are not named stay masked.
+            rows: Where the images go.
+        """
+        started_s = time.monotonic()
+        self.activity.begin(lambda: self._planning(picks))
+        if not self._storage.is_local:
+            shards = self._fetcher.shards_needed(pick for _, pick in picks)
+            for lookup in [self._lookups.submit(partial(self._index.shard, shard)) for shard in shards]:
+                lookup.result()  # read concurrently here, so that the requests below find the entries in memory
+        self._stats.add("plan", items=len(picks), busy_s=time.monotonic() - started_s)
+        futures = []
+        for first in range(0, len(picks), self._chunk_rows):
+            waited_s = time.monotonic()
+            chunk = [_Image(row, pick, self._fetcher.request(pick)) for row, pick in picks[first:][: self._chunk_rows]]
+            self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
+            self.activity.advance()
+            futures.append(self._decoding.submit(partial(self._fill, chunk, rows)))
+        self.activity.end()
+        return futures
+
+    def fetch_stats(self) -> dict[str, float]:
+        """Return the fetcher's counters."""
+        return self._fetcher.stats()
+
+    def close(self) -> None:
+        """End the threads and give up images that are not decoded; this never hangs."""
+        self._closed = True
+        self._fetcher.close()
+        deadline_s = time.monotonic() + CLOSE_S
+        self._lookups.close(deadline_s)
+        self._decoding.close(deadline_s)
+
+    def _fill(self, chunk: list[_Image], rows: Rows) -> None:
+        started_s = time.monotonic()
+        try:
+            fetched = [image for image in chunk if self._is_fetched(image, rows)]
+            fetched_s = time.monotonic()
+            if fetched:
+                self._decode(fetched, rows)
+        finally:
+            for image in chunk:
+                image.ticket.done()
+            self.activity.end()
+        self._stats.add("fetch", items=len(chunk), get_wait_s=fetched_s - started_s)
+        self._stats.add("decode", items=len(fetched), busy_s=time.monotonic() - fetched_s)
+
+    def _is_fetched(self, image: _Image, rows: Rows) -> bool:
+        """Wait for an image's bytes and check them; put label, key and fields into their row."""
+        self._begin("reading", [image])
+        ticket = image.ticket
+        rows.keys[image.row], rows.labels[image.row] = (
+            ticket.entries.key(ticket.entry),
+            ticket.entries.label[ticket.entry],
+        )
+        try:
+            found = ticket.wait()
+            if isinstance(found, Record):
+                for name, value in read_fields(self._format, found.record, self._config.fields).items():
+                    rows.fields[name][image.row] = value
+                found = found.image
+            image.data = found
+            self._check_digest(image)
+        except DataprepError as error:
+            self._skip(rows, image, error)
+            return False
+        return True
+
+    def _check_digest(self, image: _Image) -> None:
+        expected = image.ticket.entries.image_crc32c
+        if not self._config.check_digests or expected is None or crc32c_of(image.data) == expected[image.ticket.entry]:
+            return
+        raise FormatError(
+            f"{self._where(image)}: its bytes are not those of the index (CRC32C); "
+            'run "dataprep verify" to see what else differs, and build it again'
+        )
+
+    def _decode(self, chunk: list[_Image], rows: Rows) -> None:
+        sized = [image for image in chunk if self._has_size(image, rows)]
+        views = self._views(sized)
+        targets = [image.row for image in sized]
+        self._begin("decoding", sized)
+        faults = self.decoder.decode_many([image.data for image in sized], views, rows.images, targets)
+        self.activity.advance()
+        for image, fault in zip(sized, faults, strict=True):
+            if fault is not None:
+                self._skip(rows, image, self._undecodable(image, fault))
+                continue
+            rows.mask[image.row] = True
+            if self._config.transform is not None:
+                self._begin("transforming", [image])
+                self._transform(self._config.transform, rows.images[image.row], image.pick)
+
+    def _has_size(self, image: _Image, rows: Rows) -> bool:
+        """Set the image's height and width from the index, or from its own header."""
+        entries, entry = image.ticket.entries, image.ticket.entry
+        image.height, image.width = int(entries.height[entry]), int(entries.width[entry])
+        if not image.height:
+            try:
+                image.height, image.width = self.decoder.image_size(image.data)
+            except DataprepError as error:
+                self._skip(rows, image, self._undecodable(image, str(error)))
+                return False
+        return True
+
+    def _views(self, chunk: list[_Image]) -> list[View]:
+        """Return how each image is cropped."""
+        config = self._config
+        if not config.augment:
+            size, resize = config.image_size, config.short_side
+            return [evaluation_view(image.height, image.width, size=size, resize=resize) for image in chunk]
+        return train_views(
+            config.seed,
+            [image.pick.position for image in chunk],
+            [image.height for image in chunk],
+            [image.width for image in chunk],
+            size=config.image_size,
+            crop=config.crop,
+        )
+
+    def _transform(self, transform: Transform, image_HWC: NDArray[np.uint8], pick: Pick) -> None:
+        import numpy as np
+
+        result = np.asarray(transform(image_HWC, transform_generator(self._config.seed, pick.position)))
+        if result.shape != image_HWC.shape or result.dtype != np.uint8:
+            raise FormatError(
+                f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}"
+            )
+        image_HWC[...] = result
+
+    def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
+        """Leave a row masked and count why, or raise the error."""
+        if self._config.on_error == "raise":
+            raise error
+        rows.skipped[type(error).__name__] += 1
+        rows.labels[image.row] = NO_LABEL
+
+    def _undecodable(self, image: _Image, fault: str) -> FormatError:
+        return FormatError(f"{self._where(image)}: cannot be decoded: {fault}; leave it out with on_error='skip'")
+
+    def _begin(self, what: str, images: Sequence[_Image]) -> None:
+        """Note what the calling thread does from now on."""
+        if self._closed:
+            raise StorageError(CLOSED)
+        self.activity.advance()
+        self.activity.begin(lambda: f"{what} {some([self._where(image) for image in images])}")
+
+    def _planning(self, picks: Sequence[tuple[int, Pick]]) -> str:
+        shards = dict.fromkeys(self._index.shard_file(pick.piece.shard) for _, pick in picks)
+        return f"waiting for index or memory to read {some([self._storage.url_of(file) for file in shards])}"
+
+    def _where(self, image: _Image) -> str:
+        ticket = image.ticket
+        file = self._index.file_of(image.pick.piece.shard, ticket.entries, ticket.entry)
+        return f"{self._storage.url_of(file)}: {ticket.entries.key(ticket.entry)}"

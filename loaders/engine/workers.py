@@ -1,0 +1,351 @@
+"""Worker processes that write a batch's rows into memory shared with the loader's process.
+
+Each worker takes every P-th row of the rank's sequence, with a fetcher and decoding threads of its own, so the batches
+are those of one process. Shared memory has no name: nothing is left of it however a process ends.
+
+    loader -> worker    ("map", slot) and its descriptor | ("fill", slot)
+    worker -> loader    _Part | an exception
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import reduction
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dataprep.errors import DataprepError, StorageError
+from dataprep.host.heartbeat import BeatCounter, Standstill
+from dataprep.host.processes import WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
+from dataprep.host.threads import Threads
+from loaders.config import LoaderConfig
+from loaders.dataset import Dataset
+from loaders.engine.batch_plan import BatchPlan
+from loaders.engine.buffers import Buffer, Buffers
+from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
+from loaders.engine.producer import image_shape
+from loaders.engine.stats import Stats
+from loaders.engine.watch import BatchWatch, require_progress, some
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from loaders.fetch.index import SplitIndex
+
+T = TypeVar("T")
+
+JOIN_S = 5.0
+"""Longest wait for workers to end before they are killed."""
+FROZEN_S = 5.0
+"""Seconds beyond `stall_s` after which a silent worker is frozen; a live one reports hanging threads by then."""
+NAMING_S = 5.0
+"""Longest look-up of what a frozen worker was to read, because the index may lie on the disk that hangs."""
+CLOSED_POLL_S = 1.0
+"""Seconds between two looks whether another thread closed the loader."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a worker reports about its rows of one batch, whose images are in their place already."""
+
+    rows: list[int]
+    labels: list[int]
+    mask: list[bool]
+    keys: list[str]
+    fields: dict[str, list[Any]]
+    skipped: Counter[str]
+    stages: dict[str, dict[str, float]]
+    """Stages of this worker since its last report."""
+    fetch: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection[Any, Any]
+    number: int
+    parts: deque[_Part]
+    """Reports on batches that other workers have not finished."""
+    still: Standstill
+    """Watches the thread of the worker that watches its other threads."""
+    mapped: int = 0
+    """Number of slots that it has mapped."""
+    fetch: dict[str, float] | None = None
+
+
+class ProcessProducer:
+    """Hands out batches to worker processes, `prefetch_batches` ahead, and joins what they report."""
+
+    def __init__(
+        self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, plan: BatchPlan, stats: Stats
+    ) -> None:
+        self._dataset, self._index, self._config, self._plan, self._stats = dataset, index, config, plan, stats
+        self._batch = plan.first_batch
+        num_rows, height, width, channels = image_shape(config)
+        self._buffers = Buffers(num_rows * height * width * channels, shared=True)
+        self._left = None if plan.shuffle else plan.num_batches - plan.first_batch
+        self._under_way: deque[Buffer] = deque()
+        self._workers: list[_Worker] = []
+        self._closing = threading.Lock()
+        context = multiprocessing.get_context("spawn")
+        for number in range(config.processes):
+            ours, theirs = context.Pipe()
+            part = replace(plan, part=number, parts=config.processes)
+            beats = context.RawValue(ctypes.c_uint64, 0)
+            process = context.Process(target=_work, args=(theirs, dataset, config, part, beats), daemon=True)
+            with environment(WORKER_ENVIRONMENT):
+                process.start()
+            theirs.close()
+            still = Standstill(lambda beats=beats: beats.value, config.stall_s + FROZEN_S)  # type: ignore[misc]
+            self._workers.append(_Worker(process, ours, number, deque(), still))
+        for _ in range(config.prefetch_batches):
+            self._hand_out()
+
+    def __next__(self) -> Rows:
+        if not self._under_way:
+            raise StopIteration
+        started_s = time.monotonic()
+        for worker in self._workers:
+            worker.still.reset()
+        while waiting := [worker for worker in self._workers if not worker.parts]:
+            try:
+                self._receive(waiting)
+            except (OSError, ValueError):
+                if self._workers:
+                    raise
+                break  # another thread closed the pipes
+        if not self._workers:
+            raise StorageError(CLOSED)
+        rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config.fields)
+        self._batch += 1
+        for worker in self._workers:
+            _put(worker.parts.popleft(), rows)
+        self._stats.add("batch", items=1, get_wait_s=time.monotonic() - started_s)
+        self._hand_out()
+        return finish(rows)
+
+    def fetch_stats(self) -> dict[str, float]:
+        """Return the counters of all workers, summed."""
+        total: Counter[str] = Counter()
+        for worker in self._workers:
+            total.update(worker.fetch or {})
+        return dict(total)
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._closing:
+            workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.process.terminate()
+            worker.pipe.close()
+        deadline_s = time.monotonic() + JOIN_S
+        for worker in workers:
+            worker.process.join(max(0.0, deadline_s - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()  # ends a suspended one, too
+            end_or_leave(worker.process)
+        self._under_way.clear()
+        self._buffers.close()
+
+    def _hand_out(self) -> None:
+        if self._left == 0:
+            return
+        if self._left is not None:
+            self._left -= 1
+        buffer = self._buffers.take()
+        self._under_way.append(buffer)
+        for worker in self._workers:
+            try:
+                while worker.mapped <= buffer.number:
+                    worker.pipe.send(("map", worker.mapped))
+                    reduction.send_handle(worker.pipe, self._buffers.descriptor(worker.mapped), worker.process.pid)
+                    worker.mapped += 1
+                worker.pipe.send(("fill", buffer.number))
+            except OSError:
+                self._died(worker)
+
+    def _receive(self, waiting: Sequence[_Worker]) -> None:
+        by_pipe = {worker.pipe: worker for worker in waiting}
+        for pipe in wait(list(by_pipe), CLOSED_POLL_S):
+            worker = by_pipe[pipe]  # type: ignore[index]
+            try:
+                answer = worker.pipe.recv()
+            except (EOFError, OSError):
+                self._died(worker)
+            if isinstance(answer, BaseException):
+                raise answer
+            for name, stage in answer.stages.items():
+                self._stats.add(name, **stage)
+            worker.fetch = answer.fetch
+            worker.parts.append(answer)
+        for worker in waiting:
+            self._watch(worker)
+
+    def _watch(self, worker: _Worker) -> None:
+        """Raise an error where a worker's watch has stopped, because the worker is suspended or never releases the
+        interpreter lock."""
+        who = f"worker process {worker.number} of {len(self._workers)} (process {worker.process.pid})"
+        require_progress(
+            worker.still,
+            self._config.stall_s,
+            f"loader: batch {self._batch}: {who} gave no sign of life",
+            lambda: f"it was to read {self._share(worker)}",
+            "Is it suspended, or does its transform hang? Resume from the last state",
+        )
+
+    def _share(self, worker: _Worker) -> str:
+        """Return shards and keys of a worker's part of the batch."""
+        part = replace(self._plan, first_batch=self._batch, part=worker.number, parts=self._config.processes)
+        picks = [pick for _, pick in next(iter(part), [])]
+        index, storage = self._index, self._dataset.storage
+        shards = dict.fromkeys(pick.piece.shard for pick in picks)
+        found = some([storage.url_of(index.shard_file(shard)) for shard in shards])
+        threads = Threads(1, "loader-naming")
+        naming = threads.submit(lambda: some([index.shard(pick.piece.shard).key(pick.sample) for pick in picks]))
+        done, _ = wait_for([naming], NAMING_S)
+        threads.close(time.monotonic())
+        return f"{found}: {naming.result()}" if done and naming.exception() is None else found
+
+    def _died(self, worker: _Worker) -> None:
+        if not self._workers:
+            raise StorageError(CLOSED)
+        worker.process.join(JOIN_S)
+        code = worker.process.exitcode
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise StorageError(
+            f"loader: worker process {worker.number} of {len(self._workers)} died ({how}); "
+            "resume from the last state, with fewer processes or batches ahead where memory ran out"
+        )
+
+
+def _put(part: _Part, rows: Rows) -> None:
+    for i, row in enumerate(part.rows):
+        rows.labels[row], rows.mask[row], rows.keys[row] = part.labels[i], part.mask[i], part.keys[i]
+        for name, values in part.fields.items():
+            rows.fields[name][row] = values[i]
+    rows.skipped.update(part.skipped)
+
+
+def _work(
+    pipe: Connection[Any, Any], dataset: Dataset, config: LoaderConfig, plan: BatchPlan, beats: BeatCounter
+) -> None:
+    """Run a worker: make batches in the order of the plan, until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the loader's process decides
+    on_parents_death(lambda: os._exit(1))
+    asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+    begun: queue.SimpleQueue[_Begun] = queue.SimpleQueue()
+    stats = Stats()
+    try:
+        index = dataset.open_index(config.deadline_s)
+        pipeline = Pipeline(dataset.storage, dataset.manifest.format, index, config, stats)
+        reporter = _Reporter(pipe, pipeline, stats, config.stall_s, beats)
+        threading.Thread(target=reporter.run, args=(plan.first_batch, asked, begun), daemon=True).start()
+        batches = iter(plan)
+        slots: list[NDArray[np.uint8]] = []
+        while True:
+            what, slot = pipe.recv()
+            if what == "map":
+                slots.append(_mapped(reduction.recv_handle(pipe), config))
+                continue
+            asked.put(slot)
+            picks = next(batches)
+            rows = empty_rows(slots[slot], config.fields)
+            begun.put(_Begun([row for row, _ in picks], rows, pipeline.submit(picks, rows)))
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException as error:  # noqa: BLE001  raised in the loader's process
+        pipe.send(_portable(error))
+        os._exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A worker's rows of one batch: their numbers, where they go, and futures that are done when they are filled."""
+
+    numbers: list[int]
+    rows: Rows
+    futures: list[Future[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reporter:
+    """Reports for each batch that a worker's rows are in place, or what hangs."""
+
+    pipe: Connection[Any, Any]
+    pipeline: Pipeline
+    stats: Stats
+    stall_s: float
+    beats: BeatCounter
+    """Counter that grows as long as this thread is alive."""
+
+    def run(self, batch: int, asked: queue.SimpleQueue[int], begun: queue.SimpleQueue[_Begun]) -> None:
+        """Report batch after batch from this one on: wait until it is asked for, begun, and filled."""
+        try:
+            while True:
+                while self._take(asked, CLOSED_POLL_S) is None:
+                    pass
+                watch = BatchWatch(self.pipeline.activity, batch, self.stall_s)
+                done = watch.wait(partial(self._take, begun))
+                for future in done.futures:
+                    watch.settled(future, self._beat)
+                self._report(done)
+                batch += 1
+        except BaseException as error:  # noqa: BLE001  raised in the loader's process
+            self.pipe.send(_portable(error))
+
+    def _beat(self) -> None:
+        self.beats.value += 1
+
+    def _take(self, items: queue.SimpleQueue[T], seconds: float) -> T | None:
+        self._beat()
+        with suppress(queue.Empty):
+            return items.get(timeout=seconds)
+        return None
+
+    def _report(self, batch: _Begun) -> None:
+        rows = batch.rows
+        self.pipe.send(
+            _Part(
+                rows=batch.numbers,
+                labels=rows.labels[batch.numbers].tolist(),
+                mask=rows.mask[batch.numbers].tolist(),
+                keys=[rows.keys[row] for row in batch.numbers],
+                fields={name: [values[row] for row in batch.numbers] for name, values in rows.fields.items()},
+                skipped=rows.skipped,
+                stages=self.stats.take(),
+                fetch=self.pipeline.fetch_stats(),
+            )
+        )
+
+
+def _mapped(descriptor: int, config: LoaderConfig) -> NDArray[np.uint8]:
+    """Map the memory of a slot as a batch's images."""
+    import numpy as np
+
+    shape = image_shape(config)
+    memory = mmap.mmap(descriptor, shape[0] * shape[1] * shape[2] * shape[3])
+    os.close(descriptor)
+    return np.frombuffer(memory, np.uint8).reshape(shape)
+
+
+def _portable(error: BaseException) -> BaseException:
+    """Return an error that can be pickled: a DataprepError as it is, another by its name and text."""
+    if isinstance(error, DataprepError):
+        return error
+    return StorageError(f"loader: {type(error).__name__} in a worker process: {error}")

@@ -1,0 +1,339 @@
+"""The index of one split, read shard by shard: where every sample lies, and its label, size and key."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import FormatError
+from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
+from dataprep.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+MAX_INDEX_BYTES = 256 * 2**20
+"""Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""
+DEADLINE_S = 5.0
+"""Seconds without an answer from the bucket after which reading fails."""
+MAX_TABLES = 8
+"""Open parquet readers, at most; each keeps the footer of the file, some 5 kB a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Many strings in two buffers, without a Python object for each."""
+
+    stops: NDArray[np.int64]
+    """Byte of `joined` at which each string ends, shape (strings,)."""
+    joined: bytes
+    """All strings one after the other, UTF-8."""
+
+    def __getitem__(self, number: int) -> str:
+        return self.joined[self._start(number) : self.stops[number]].decode()
+
+    def part(self, first: int, stop: int) -> Texts:
+        """Return the strings from `first` to `stop`."""
+        start = self._start(first)
+        stops = self.stops[first:stop] - start
+        return Texts(stops, self.joined[start:][: stops[-1] if len(stops) else 0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the buffers take."""
+        return self.stops.nbytes + len(self.joined)
+
+    def _start(self, number: int) -> int:
+        return int(self.stops[number - 1]) if number else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIndex:
+    """Index entries of consecutive samples of one shard, all of them or some; every array has shape (samples,)."""
+
+    record_offset: NDArray[np.int64]
+    """Offset from the start of the stored object, bytes."""
+    record_bytes: NDArray[np.int64]
+    image_offset: NDArray[np.int64]
+    image_bytes: NDArray[np.int64]
+    image_crc32c: NDArray[np.uint32] | None
+    """None where the dataset has no checksums of its images."""
+    label: NDArray[np.int64]
+    """Class number, -1 where there is none."""
+    height: NDArray[np.int32]
+    """Pixels; height and width are 0 where they are not known."""
+    width: NDArray[np.int32]
+    keys: Texts
+    files: Texts | None
+    """Stored object of each image in an adopted image folder; None where shard or key determine it."""
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def key(self, entry: int) -> str:
+        """Return the sample's name, which is unique in its split."""
+        return self.keys[entry]
+
+    def part(self, first: int, stop: int) -> ShardIndex:
+        """Return a copy of entries `first` to `stop`, so that the memory of the others can be freed."""
+        cut: dict[str, Any] = {}
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            cut[name] = None if column is None else column[first:stop].copy()
+        files = None if self.files is None else self.files.part(first, stop)
+        return ShardIndex(**cut, keys=self.keys.part(first, stop), files=files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that all entries take."""
+        arrays: list[NDArray[Any] | None] = [getattr(self, name) for name in _COLUMNS]
+        texts = self.keys.num_bytes + (0 if self.files is None else self.files.num_bytes)
+        return texts + sum(array.nbytes for array in arrays if array is not None)
+
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "record_offset": np.int64,
+    "record_bytes": np.int64,
+    "image_offset": np.int64,
+    "image_bytes": np.int64,
+    "image_crc32c": np.uint32,
+    "label": np.int64,
+    "height": np.int32,
+    "width": np.int32,
+}
+
+
+class SplitIndex:
+    """Reader of one split's index, which reads each shard when it is first needed; safe in many threads.
+
+    Args:
+        storage: Place of the index; the data may lie elsewhere.
+        manifest: Manifest of the dataset.
+        split: One of its splits.
+        max_bytes: Memory for entries that are kept; the least recently used shards go first.
+        deadline_s: Seconds without an answer from the bucket after which reading fails.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        split: SplitManifest,
+        *,
+        max_bytes: int = MAX_INDEX_BYTES,
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._storage = with_deadline(storage, deadline_s)
+        self._manifest, self._split, self._max_bytes = manifest, split, max_bytes
+        self.one_file_per_image = FORMATS[manifest.format].one_file_per_image
+        """Whether every image is a stored object of its own."""
+        self.digest = f"{manifest.plan_hash} {split.index['sha256']}"
+        """Identity of the data: another digest means other bytes at the same offsets."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Future[ShardIndex]] = OrderedDict()
+        self._kept_bytes = 0
+        self._opening = threading.Lock()
+        self._is_compared = False
+        self._source: pa.NativeFile | None = None
+        """The index file once its digest was compared; None where it is too large for that."""
+        self._tables: list[ParquetTable] = []
+        self._free_tables = threading.Semaphore(MAX_TABLES)
+
+    def shard(self, shard: int) -> ShardIndex:
+        """Return the entries of one shard, read once however many threads ask for them.
+
+        Raises:
+            FormatError: The index is missing or damaged, or is not the one that the manifest lists.
+            StorageError: The index cannot be read.
+        """
+        with self._lock:
+            found = self._kept.get(shard)
+            if found is not None:
+                self._kept.move_to_end(shard)
+            else:
+                mine = self._kept[shard] = Future()
+        if found is not None:
+            return found.result()
+        try:
+            entries = self._read(shard)
+        except BaseException as error:
+            with self._lock:
+                del self._kept[shard]
+            mine.set_exception(error)
+            raise
+        mine.set_result(entries)
+        self._keep(entries)
+        return entries
+
+    def file(self, shard: int, sample: int) -> str:
+        """Return the stored object that holds a sample."""
+        return self.file_of(shard, self.shard(shard), sample) if self.one_file_per_image else self.shard_file(shard)
+
+    def file_of(self, shard: int, entries: ShardIndex, entry: int) -> str:
+        """Return the stored object that holds one of these entries of a shard.
+
+        Raises:
+            FormatError: The entry is one that no object can hold.
+        """
+        if not self.one_file_per_image:
+            return self.shard_file(shard)
+        if entries.files is not None:
+            return entries.files[entry]
+        key, label = entries.key(entry), int(entries.label[entry])
+        class_name = class_name_of(label, self._manifest.classes)
+        if class_name is None:
+            raise FormatError(
+                f"{self._index_url}: {key} has label {label}, expected one of {len(self._manifest.classes)} classes; "
+                'run "dataprep verify" to see what else is wrong, and build it again'
+            )
+        suffix = IMAGE_SUFFIXES.get(self._manifest.name)
+        if suffix is None:
+            raise FormatError(
+                f"{self._index_url}: no column of files, which an image folder of {self._manifest.name!r} needs; "
+                "adopt the data again with --overwrite"
+            )
+        root = FORMATS[self._manifest.format].image_root(self._split.name, self._split.repeats["stored"])
+        return image_file(root, key, class_name, suffix)
+
+    def mean_image_bytes(self) -> float:
+        """Return the mean size of the images in the first shard that has some: the same in every format and place."""
+        for shard, entry in enumerate(self._split.shards):
+            if entry["samples"]:
+                entries = self.shard(shard)
+                return int(entries.image_bytes.sum()) / len(entries)
+        raise FormatError(f"{self._index_url}: no sample in {len(self._split.shards)} shards; build it again")
+
+    @property
+    def _index_url(self) -> str:
+        return self._storage.url_of(self._split.index["file"])
+
+    def shard_file(self, shard: int) -> str:
+        """Return the name of a shard's file."""
+        file: str = self._split.shards[shard]["file"]
+        return file
+
+    def _keep(self, entries: ShardIndex) -> None:
+        with self._lock:
+            self._kept_bytes += entries.num_bytes
+            for shard, other in list(self._kept.items())[:-1]:
+                if self._kept_bytes <= self._max_bytes:
+                    break
+                if other.done():
+                    del self._kept[shard]
+                    self._kept_bytes -= other.result().num_bytes
+
+    def _read(self, shard: int) -> ShardIndex:
+        with self._table() as table:
+            columns = [name for name in table.columns if name != "shard"]
+            entries = _entries_of(table.read_group(shard, columns))
+        samples, num_bytes = (self._split.shards[shard][name] for name in ("samples", "bytes"))
+        if len(entries) != samples or not _is_sound(entries, num_bytes):
+            raise FormatError(
+                f"{self._index_url}: row group {shard} of {len(entries):,} samples does not describe "
+                f"{self.shard_file(shard)} of {samples:,} in {num_bytes:,} bytes; build it again"
+            )
+        return entries
+
+    @contextmanager
+    def _table(self) -> Iterator[ParquetTable]:
+        """Lend a reader to one thread at a time: pyarrow keeps a row group's bytes in the file while it is read."""
+        with self._free_tables:
+            try:
+                table = self._tables.pop()
+            except IndexError:
+                table = self._open()
+            yield table
+            self._tables.append(table)
+
+    def _open(self) -> ParquetTable:
+        try:
+            with self._opening:
+                if not self._is_compared:
+                    self._source = compared_index(self._storage, self._split)
+                    self._is_compared = True
+            table = open_index(self._storage, self._split.name, self._source)
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{self._index_url}: missing, the manifest lists it; restore it or build again"
+            ) from error
+        self._compare(table.group_rows)
+        return table
+
+    def _compare(self, group_rows: list[int]) -> None:
+        """Raise FormatError where the index does not have the shards of the manifest, before a count is relied on."""
+        shards = self._split.shards
+        if len(group_rows) < len(shards):  # more: shards that a later revision added
+            raise FormatError(
+                f"{self._index_url}: {len(group_rows):,} row groups, the manifest lists {len(shards):,} shards; "
+                "build it again"
+            )
+        for number, (rows, shard) in enumerate(zip(group_rows, shards, strict=False)):
+            if rows != shard["samples"]:
+                raise FormatError(
+                    f"{self._index_url}: row group {number} of {rows:,} samples does not describe "
+                    f"{self.shard_file(number)} of {shard['samples']:,}; build it again"
+                )
+
+
+def with_deadline(storage: Storage, deadline_s: float) -> Storage:
+    """Return the same storage, with reads from a bucket that fail after `deadline_s` seconds without an answer."""
+    if storage.is_local:
+        return storage
+    from dataprep.storage.gcs import GCSStorage
+    from dataprep.storage.gcs_client import Deadlines
+
+    return GCSStorage(storage.url, Deadlines(deadline_s)) if isinstance(storage, GCSStorage) else storage
+
+
+def _entries_of(table: pa.Table) -> ShardIndex:
+    columns: dict[str, Any] = {name: _numbers(table.column(name), kind) for name, kind in _COLUMNS.items()}
+    if table.column("image_crc32c").null_count:
+        columns["image_crc32c"] = None
+    files = _texts(table.column("file")) if "file" in table.column_names else None
+    return ShardIndex(**columns, keys=_texts(table.column("key")), files=files)
+
+
+def _texts(column: pa.ChunkedArray) -> Texts:
+    values = column.combine_chunks()
+    if not len(values):
+        return Texts(np.empty(0, np.int64), b"")
+    _, offsets, text = values.buffers()
+    stops = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    return Texts(stops[1:] - stops[0], text[stops[0] : stops[-1]].to_pybytes())
+
+
+def _numbers(column: pa.ChunkedArray, kind: type[np.generic]) -> NDArray[Any]:
+    """Return the values of a column, 0 for null; `to_numpy` and `fill_null` would import pandas."""
+    values = column.combine_chunks()
+    if not len(values):
+        return np.empty(0, kind)
+    valid, data = values.buffers()
+    stop = values.offset + len(values)
+    numbers = np.frombuffer(data, np.dtype(str(values.type)), stop)[values.offset :].astype(kind)
+    if valid is not None:
+        bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
+        numbers[bits[values.offset :] == 0] = 0
+    return numbers
+
+
+def _is_sound(entries: ShardIndex, shard_bytes: int) -> bool:
+    """Whether every image has bytes and lies inside its record, and the record inside its shard."""
+    columns = (entries.record_offset, entries.record_bytes, entries.image_offset, entries.image_bytes)
+    if any(len(column) and (column.min() < 0 or column.max() > shard_bytes) for column in columns):
+        return False  # and so no sum below can overflow
+    record_offset, record_bytes, image_offset, image_bytes = columns
+    image_stop, record_stop = image_offset + image_bytes, record_offset + record_bytes
+    inside = (image_offset >= record_offset) & (image_stop <= record_stop) & (record_stop <= shard_bytes)
+    return bool((inside & (image_bytes > 0)).all())

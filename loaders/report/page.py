@@ -1,0 +1,256 @@
+"""A diagnosis or a table of loaders as one self-contained HTML page; docs/bottleneck.md says how to read it.
+
+Numbers become words here and in wording.py; where they stand is the template's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from dataprep.messages import human_bytes
+from dataprep.pages.charts import Bar, BarChart, Tone, area_chart, bar_chart
+from dataprep.pages.page import render_page
+from loaders.bench.table import OURS, BenchRow, BenchSection, BenchTable
+from loaders.diagnosis.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
+from loaders.report.wording import (
+    NEEDS,
+    PASSES,
+    applied_sentence,
+    attainable_sentence,
+    bench_sentence,
+    busy_share,
+    compute_rate,
+    in_order,
+    limiting_stages,
+    rate,
+    settings_text,
+)
+
+TEMPLATE = "report.html.j2"
+STAGE_WORK = {
+    "fetch": "reads from disk or bucket",
+    "prepare": "decodes, crops, resizes",
+    "transfer": "host to device",
+    "compute": "the training step",
+}
+PLOT_MEDIANS = 3
+"""Height of the plot of steps, in median steps: in a higher one a single slow step would flatten all others."""
+
+
+def diagnosis_page(found: Diagnosis, bench: BenchTable | None = None) -> str:
+    """Return the page of a diagnosis.
+
+    Args:
+        found: What it shows.
+        bench: Loaders on the same machine, to be shown below.
+    """
+    return render_page(
+        TEMPLATE,
+        "loaders",
+        headline=found.verdict,
+        tone="good" if found.utilisation >= PASSES else "warn",
+        subject=(found.device, found.url),
+        found=_found(found),
+        sections=_sections(bench),
+        facts=_facts(found.machine, found.settings),
+    )
+
+
+def bench_page(table: BenchTable) -> str:
+    """Return the page of a table of loaders."""
+    sections = _sections(table)
+    single = len(sections) == 1
+    return render_page(
+        TEMPLATE,
+        "loaders",
+        headline=sections[0]["sentence"] if single else f"Loaders on {len(sections)} datasets",
+        tone="",
+        subject=("dataprep bench", sections[0]["url"] if single else ""),
+        found=None,
+        sections=sections,
+        facts=_facts(table.machine, table.settings),
+    )
+
+
+def _found(found: Diagnosis) -> dict[str, Any]:
+    best = found.fixes[0] if found.fixes else None
+    return {
+        "numbers": [
+            (rate(found.observed_images_per_s), "images/s observed"),
+            (rate(compute_rate(found)), "images/s the accelerator takes"),
+            (rate(found.predicted_images_per_s), "images/s predicted from the stages"),
+            (f"× {best.gain:.2f}", f"by the best change, {best.name}") if best else ("–", "no change helps"),
+        ],
+        "utilisation": found.utilisation,
+        "passes": PASSES,
+        "contention": found.contention,
+        "cores_limit": found.limit == "cores",
+        "stages": [_stage(found, stage) for stage in in_order(found.stages)],
+        "rates": _rates(found),
+        "attainable": attainable_sentence(found),
+        "bytes_per_image": human_bytes(found.bytes_per_image),
+        "shares": [
+            ("wait", found.wait_share, "for a batch"),
+            ("transfer", found.transfer_share, "that the device waits for"),
+            ("compute", found.compute_share, "the model's step"),
+        ],
+        "timeline": _timeline(found.timeline),
+        "fixes": [_fix(fix) for fix in found.fixes],
+        "applied": found.applied and _applied(found, found.applied),
+    }
+
+
+def _stage(found: Diagnosis, stage: StageRate) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "work": STAGE_WORK[stage.name],
+        "rate": rate(stage.images_per_s),
+        "busy": busy_share(found, stage),
+        "cpu": f"{1e3 * stage.cpu_s_per_image:.2f} ms CPU an image",
+        "limits": stage.name in limiting_stages(found),
+    }
+
+
+def _rates(found: Diagnosis) -> BarChart:
+    """Return the rate of each stage alone, and of all together as predicted and as observed."""
+    limits = limiting_stages(found) - {"compute"}
+    rows = [
+        _rate_bar(f"{stage.name} alone", stage.images_per_s, "warn" if stage.name in limits else "rest")
+        for stage in in_order(found.stages)
+    ]
+    rows.append(_rate_bar("all together, predicted", found.predicted_images_per_s, "rest"))
+    rows.append(_rate_bar("all together, observed", found.observed_images_per_s, "accent"))
+    return _bars("Rates against what the accelerator takes", rows, compute_rate(found))
+
+
+def _applied(found: Diagnosis, applied: Applied) -> dict[str, Any]:
+    rows = [
+        _rate_bar("before", found.observed_images_per_s, "rest"),
+        _rate_bar("predicted", applied.predicted_images_per_s, "rest"),
+        _rate_bar("measured", applied.measured_images_per_s, "accent"),
+    ]
+    title = "Predicted and measured against what the accelerator takes"
+    return {"sentence": applied_sentence(applied), "bars": _bars(title, rows, compute_rate(found))}
+
+
+def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
+    return Bar(
+        name=name,
+        value=images_per_s,
+        smallest=images_per_s,
+        largest=images_per_s,
+        tone=tone,
+        text=rate(images_per_s),
+    )
+
+
+def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
+    if math.isinf(target):  # of a simulated device that takes no time
+        target = max((bar.value for bar in bars if not math.isinf(bar.value)), default=1.0)
+    return bar_chart(title, bars, target)
+
+
+def _timeline(steps: Sequence[StepTimes]) -> dict[str, Any] | None:
+    """Return the stacked parts of every step, ms, over the seconds since the first step."""
+    parts_ms = [[1e3 * part for part in (step.compute_s, step.transfer_s, step.wait_s)] for step in steps]
+    whole_ms = [sum(parts) for parts in parts_ms]
+    if not any(whole_ms):
+        return None
+    highest_ms = 1.05 * min(max(whole_ms), PLOT_MEDIANS * median(whole_ms)) or 1.0
+    edges_s = [*(step.started_s for step in steps), steps[-1].started_s + whole_ms[-1] / 1e3]
+    chart = area_chart("Parts of every step, milliseconds", edges_s, list(zip(*parts_ms, strict=True)), highest_ms)
+    cut = sum(whole > highest_ms for whole in whole_ms)
+    more = f"; {cut} longer than the plot is high, up to {max(whole_ms):,.0f} ms" if cut else ""
+    return {
+        "chart": chart,
+        "caption": f"{len(steps):,} steps, median {median(whole_ms):,.1f} ms{more}",
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "name": fix.name,
+        "advice": fix.advice,
+        "settings": settings_text(fix.settings),
+        "rate": rate(fix.images_per_s),
+        "source": "tried" if fix.is_tried else "predicted",
+        "gain": f"× {fix.gain:.2f}",
+        "needs": NEEDS[fix.needs],
+        "limit": fix.limit,
+    }
+
+
+def _sections(table: BenchTable | None) -> list[dict[str, Any]]:
+    return [] if table is None else [_section(section) for section in table.sections]
+
+
+def _section(section: BenchSection) -> dict[str, Any]:
+    copied = f"{section.copied_images:,} of the images, {human_bytes(section.copied_bytes_per_image)} each"
+    return {
+        "sentence": bench_sentence(section),
+        "url": section.url,
+        "data": f"{section.split}, {section.layout}: {section.samples:,} images, "
+        f"{human_bytes(section.bytes_per_image)} each",
+        "copied": f"copy: {copied}, in the layout that the loader reads" if section.copied_images else "",
+        "bars": _loader_bars(section.rows),
+        "rows": [_loader(row) for row in section.rows],
+        "stages": [(row.layout, row.stages) for row in section.rows if row.stages],
+        "left_out": section.left_out,
+    }
+
+
+def _loader_bars(rows: Sequence[BenchRow]) -> BarChart:
+    bars = [
+        Bar(
+            name=row.loader,
+            value=row.images_per_s,
+            smallest=row.slowest_images_per_s,
+            largest=row.fastest_images_per_s,
+            tone="accent" if row.loader == OURS else "rest",
+            text=rate(row.images_per_s),
+            detail=f"{row.layout}, {row.interpolation}",
+        )
+        for row in rows
+    ]
+    return bar_chart("Images/s of every loader", bars)
+
+
+def _loader(row: BenchRow) -> dict[str, Any]:
+    return {
+        "loader": row.loader,
+        "detail": f"{row.layout}, {row.interpolation}" + (", copy" if row.data == "copy" else ""),
+        "ours": row.loader == OURS,
+        "cells": [
+            ("images/s", rate(row.images_per_s)),
+            ("slowest to fastest", f"{rate(row.slowest_images_per_s)} to {rate(row.fastest_images_per_s)}"),
+            ("MB/s", f"{row.mb_per_s:,.1f}"),
+            ("CPU ms an image", f"{row.cpu_ms_per_image:.2f}"),
+            ("first batch, s", f"{row.first_batch_s:.1f}"),
+            ("largest process, MB", f"{row.largest_mb:,.0f}"),
+            ("all processes, MB", f"{row.sum_mb:,.0f}"),
+        ],
+    }
+
+
+def _facts(machine: Mapping[str, Any], settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    titled = (("Machine", machine), ("Settings", settings))
+    return [(title, [_fact(name, value) for name, value in facts.items()]) for title, facts in titled if facts]
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return name.removesuffix("_bytes"), human_bytes(value)
+    return name, _words(value) or "–"
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,102 @@
+"""A diagnosis for a terminal: the verdict first, then the stages, the parts of a step and the changes."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dataprep.messages import printable
+from loaders.diagnosis.findings import Diagnosis, Fix
+from loaders.report.wording import (
+    NEEDS,
+    PASSES,
+    applied_sentence,
+    attainable_sentence,
+    busy_share,
+    compute_rate,
+    in_order,
+    limiting_stages,
+    percent,
+    rate,
+    settings_text,
+)
+
+_BAR_CHARACTERS = 16
+_STEP_CHARACTERS = 60
+_PARTS = (("wait", "█", "red"), ("transfer", "▓", "yellow"), ("compute", "░", "blue"))
+"""Parts of a step with their characters and colours; the characters alone tell them apart, too."""
+
+
+def diagnosis_text(found: Diagnosis) -> RenderableType:
+    """Return a diagnosis for `rich` to print, readable at 80 columns."""
+    lines: list[RenderableType] = [
+        _line(found.verdict, "bold"),
+        "",
+        _line(f"{found.device} · {found.url}", "dim"),
+        _line(
+            f"{rate(found.observed_images_per_s)} of {rate(compute_rate(found))} images/s that the accelerator takes: "
+            f"{percent(found.utilisation)} used ({percent(PASSES)} is a pass)"
+        ),
+        "",
+        _stages(found),
+        "",
+        _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
+        *(_line(note, "dim") for note in (found.contention, attainable_sentence(found)) if note),
+        "",
+        *_steps(found),
+        "",
+        _fixes(found) if found.fixes else _line("No single change helps."),
+    ]
+    if found.applied is not None:
+        lines += ["", _line(f"tried {applied_sentence(found.applied)}", "bold")]
+    return Group(*lines)
+
+
+def _stages(found: Diagnosis) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    table.add_row(*(Text(title, style="dim") for title in ("stage", "images/s alone", "", "busy", "CPU ms/image", "")))
+    limits = limiting_stages(found)
+    for stage in in_order(found.stages):
+        busy = busy_share(found, stage)
+        limiting = stage.name in limits
+        bar = Text("█" * round(_BAR_CHARACTERS * busy), style="yellow" if limiting else "blue")
+        bar.pad_right(_BAR_CHARACTERS - len(bar))
+        mark = ("shares the cores" if found.limit == "cores" else "the limit") if limiting else ""
+        cpu_ms = f"{1e3 * stage.cpu_s_per_image:.2f}"
+        style = "bold" if limiting else ""
+        table.add_row(Text(stage.name, style), rate(stage.images_per_s), bar, percent(busy), cpu_ms, Text(mark, style))
+    return table
+
+
+def _steps(found: Diagnosis) -> list[Text]:
+    """Return one bar of all three parts, and its legend."""
+    bar, words = Text(), Text("a step: ")
+    for name, character, colour in _PARTS:
+        share = getattr(found, f"{name}_share")
+        bar.append(character * round(_STEP_CHARACTERS * share), style=colour)
+        words.append(character, style=colour).append(f" {name} {percent(share)}  ")
+    return [words, bar]
+
+
+def _fixes(found: Diagnosis) -> Table:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right")
+    for rank, fix in enumerate(found.fixes, start=1):
+        table.add_row(f"{rank}.", _fix(fix))
+    return table
+
+
+def _fix(fix: Fix) -> Text:
+    settings = f" ({printable(settings_text(fix.settings))})" if fix.settings else ""
+    text = Text(f"{fix.name}{settings}", style="bold")
+    source = "tried" if fix.is_tried else "predicted"
+    gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s {source}, then limited by {fix.limit}; "
+    text.append(f"{gain}needs {NEEDS[fix.needs]}", style="not bold")
+    return text.append(f"\n{printable(fix.advice)}", style="not bold dim")
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style, overflow="fold")

@@ -1,0 +1,97 @@
+"""Words for findings, on a page and on a terminal: numbers as people write them, and the sentences that both show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loaders.bench.table import OURS, BenchRow, BenchSection
+from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
+
+PASSES = 0.9
+"""Accelerator's utilisation from which on MLPerf Storage calls a run a pass."""
+NEEDS = {"restart": "another run", "rebuild": "the dataset built again", "copy": "the dataset copied"}
+SHARES_CORES = 0.25
+"""Share of an image's CPU time from which on a stage is marked where the cores are the limit."""
+
+
+def rate(images_per_s: float) -> str:
+    """Return a rate as text: `1,840`, `3.2`, or `no limit`."""
+    if math.isinf(images_per_s):
+        return "no limit"
+    return f"{images_per_s:,.0f}" if images_per_s >= 10 else f"{images_per_s:.2g}"
+
+
+def percent(share: float) -> str:
+    """Return a share as text: `43 %`."""
+    return f"{100 * share:.0f} %"
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return settings as text: `threads=8, processes=0`."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def busy_share(found: Diagnosis, stage: StageRate) -> float:
+    """Return the share of the time in which a stage is busy at the observed rate."""
+    return min(1.0, found.observed_images_per_s / stage.images_per_s)
+
+
+def limiting_stages(found: Diagnosis) -> set[str]:
+    """Return the stage that is the limit; where the cores are, the stages that take most of them."""
+    if found.limit != "cores":
+        return {found.limit}
+    cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
+    return {stage.name for stage in found.stages if stage.cpu_s_per_image >= SHARES_CORES * cpu_s > 0}
+
+
+def in_order(stages: Iterable[StageRate]) -> list[StageRate]:
+    """Sort stages in the order in which an image passes them."""
+    return sorted(stages, key=lambda stage: STAGES.index(stage.name))
+
+
+def compute_rate(found: Diagnosis) -> float:
+    """Return the images/s that the accelerator can take."""
+    return next(stage.images_per_s for stage in found.stages if stage.name == "compute")
+
+
+def applied_sentence(applied: Applied) -> str:
+    """Return a sentence that compares predicted and measured rate."""
+    predicted, measured = applied.predicted_images_per_s, applied.measured_images_per_s
+    error = predicted / measured - 1
+    side = "too high" if error > 0 else "too low"
+    return (
+        f"{applied.name}, {settings_text(applied.settings)}: predicted {rate(predicted)} images/s, measured "
+        f"{rate(measured)}; the prediction is {100 * abs(error):.1f} % {side}."
+    )
+
+
+def attainable_sentence(found: Diagnosis) -> str:
+    """Return a sentence about the best division of the cores; empty if that gains nothing."""
+    if found.attainable_images_per_s <= found.observed_images_per_s:
+        return ""
+    cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
+    divided = f" ({cores} cores)" if cores else ""
+    return f"With the cores divided as well as can be: {rate(found.attainable_images_per_s)} images/s{divided}."
+
+
+def bench_sentence(section: BenchSection) -> str:
+    """Return a sentence that compares our loader with the fastest of the others."""
+    other = max((row for row in section.rows if row.loader != OURS), key=_images_per_s, default=None)
+    mine = [row for row in section.rows if row.loader == OURS]
+    same_data = [row for row in mine if other is not None and row.data == other.data]
+    ours = max(same_data or mine, key=_images_per_s, default=None)
+    first = ours or other
+    if first is None:
+        return "No loader could be measured."
+    sentence = f"{first.loader} loads {rate(first.images_per_s)} images/s"
+    if ours is None:
+        return f"{sentence}, the fastest of those that were measured."
+    if other is None:
+        return f"{sentence}; no other loader was measured."
+    return f"{sentence}, {ours.images_per_s / other.images_per_s:.2f} times {other.loader}, the fastest of the others."
+
+
+def _images_per_s(row: BenchRow) -> float:
+    return row.images_per_s

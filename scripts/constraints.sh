@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Pin every package, for Python 3.11 to 3.13 at once: constraints.txt for the extras of setup.cfg, the two lists of
+# packages for TPU VMs, which exclude each other, and the environments of the benchmarks' peers. Versions do not change
+# without an option of `uv pip compile` such as --upgrade or --upgrade-package NAME.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+compile() { # OUTPUT ARGUMENT...
+    .venv/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --output-file "$@" >/dev/null
+}
+
+extras=$(sed -n '/^\[options.extras_require\]/,/^\[tool/s/^\([a-z-]*\) =$/--extra \1/p' setup.cfg | grep -v tpu-)
+# shellcheck disable=SC2086  # $extras is several words on purpose
+compile constraints.txt --universal --python-version 3.11 $extras setup.cfg "$@"
+for framework in torch jax; do
+    pins=dataprep/data/tpu-$framework.txt
+    comment=$(head -1 "$pins")
+    compile "$pins" --python-version 3.11 --python-platform x86_64-manylinux_2_31 --constraints constraints.txt \
+        --extra "tpu-$framework" setup.cfg "$@"
+    sed -i "1i $comment" "$pins"
+done
+grep -E '^(google-crc32c|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
+compile benchmarks/peers-constraints.txt --universal --python-version 3.11 --constraints .venv/shared.txt \
+    benchmarks/peers.in "$@"
+# img2dataset imports imghdr, which Python 3.13 no longer has.
+printf '%s\n' img2dataset==1.47.0 pillow 'standard-imghdr; python_version >= "3.13"' |
+    compile benchmarks/img2dataset-constraints.txt --universal --python-version 3.11 \
+        --constraints .venv/shared.txt - "$@"

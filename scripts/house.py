@@ -1,0 +1,448 @@
+"""Measure how the packages are arranged, and say which rows of the table are not met.
+
+    .venv/bin/python scripts/house.py            the table, and every finding that is neither excepted nor allowed for
+    .venv/bin/python scripts/house.py ROW        every finding of the rows whose names hold ROW
+
+The exit status is 1 where a row is not met. A finding that stays for a reason is named in EXCEPTIONS; a number in LEFT
+is how many findings of a row are still to be removed, and may only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dataprep", "loaders", "pipelines", "train")
+LAYERS = (
+    ("cli",),
+    ("commands",),
+    ("verify", "inspection", "demo"),
+    ("fetched", "adopt"),
+    ("web",),
+    ("build",),
+    ("cloud",),
+    ("sources",),
+    ("formats",),
+    ("dataset",),
+    ("storage",),
+    ("pages",),
+    ("host",),
+    ("messages", "errors"),
+)
+"""Rooms of dataprep from the top; each knows only those below it."""
+HEIGHT = {f"dataprep.{room}": -level for level, rooms in enumerate(LAYERS) for room in rooms}
+MAX_PARAMETERS = 6
+MAX_AT_THE_TOP = 10  # loaders: the front door, the order and the adapters of frameworks; train: a file an entry
+MAX_LOADED = 35  # modules of dataprep that opening a loader may cost
+NOT_FOR_LOADERS = ("sources", "fetched", "web", "adopt", "verify", "commands", "build")
+
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "tests for web rows, outside their rooms": {
+        "dataprep/commands/build.py": "the command of a dataset is chosen by its name",
+        "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",
+        "dataprep/commands/progress.py": "rows are reported by how they ended where rows were fetched",
+    },
+}
+"""By row: the beginning of a finding, and why it stays."""
+LEFT: dict[str, int] = {
+    "modules without a test of the same path and stem": 26,
+    "dict[str, Any]": 145,
+}
+"""By row: how many findings are still to be removed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table: what is counted, and what a value of it means."""
+
+    name: str
+    before: str
+    """The value in version 0.1.0."""
+    goal: str
+    find: Callable[[], list[str]]
+    """List what stands against the goal, each beginning with a module's name or path."""
+    measure: Callable[[], str] | None = None
+    """Say today's value where the number of findings does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A parsed module of the product."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def file(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Parse every module of the packages, by dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = Module(name, path, ast.parse(path.read_text()))
+    return found
+
+
+def room_of(name: str) -> str:
+    """Name the room a module lies in: `dataprep.build.pool` is in `dataprep.build`, `loaders.order` is its own."""
+    return ".".join(name.split(".")[:2])
+
+
+# Imports
+
+
+def imported_by(module: Module, known: Iterable[str]) -> set[str]:
+    """Names of the known modules that a module imports: at its top, inside functions and for types only."""
+    found = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return (found & set(known)) - {module.name}
+
+
+@cache
+def room_imports() -> dict[str, dict[str, str]]:
+    """By room, the rooms that it imports, each with one import that does so."""
+    graph: dict[str, dict[str, str]] = defaultdict(dict)
+    for module in modules().values():
+        for name in sorted(imported_by(module, modules())):
+            here, there = room_of(module.name), room_of(name)
+            if here != there and name not in PACKAGES:  # a package's own module holds no code but lazy names
+                graph[here].setdefault(there, f"{module.name} -> {name}")
+    return graph
+
+
+def cycles(graph: dict[str, dict[str, str]]) -> list[list[str]]:
+    """Groups of rooms each of which reaches all the others."""
+    reached = {room: _reachable(room, graph) for room in graph}
+    groups = {
+        tuple(sorted(other for other in reached[room] if other == room or room in reached.get(other, ())))
+        for room in graph
+        if room in reached[room]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(start: str, graph: dict[str, dict[str, str]]) -> set[str]:
+    seen: set[str] = set()
+    queue = [start]
+    while queue:
+        for room in graph.get(queue.pop(), {}):
+            if room not in seen:
+                seen.add(room)
+                queue.append(room)
+    return seen
+
+
+def cyclic_imports() -> list[str]:
+    """List the imports between rooms of one cycle."""
+    graph = room_imports()
+    return [
+        f"{graph[here][there]} (cycle of {', '.join(group)})"
+        for group in cycles(graph)
+        for here in group
+        for there in sorted(graph[here])
+        if there in group
+    ]
+
+
+# The loader's start, and the walk of one build
+
+
+@cache
+def loaded_by_a_loader() -> tuple[str, ...]:
+    program = (
+        "import sys\nfrom loaders import open_loader\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'dataprep'))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return tuple(run.stdout.split())
+
+
+def too_many_loaded() -> list[str]:
+    """List modules that a loader has no use for, and say when they are too many."""
+    loaded = loaded_by_a_loader()
+    wrong = [name for name in loaded if name.startswith(tuple(f"dataprep.{room}" for room in NOT_FOR_LOADERS))]
+    return wrong + [f"dataprep: {len(loaded)} modules are loaded"] * (len(loaded) > MAX_LOADED)
+
+
+WALK = """
+import json, sys, tempfile
+from pathlib import Path
+from collections import Counter
+
+from dataprep.cli import group
+from dataprep.demo.make import write_demo
+
+folder = tempfile.mkdtemp(prefix="house-")
+write_demo("coco", Path(folder, "originals"), images=12, odd=False)
+calls = Counter()
+
+def called(frame, event, _):
+    if event == "call" and frame.f_back is not None:
+        here, there = (each.f_globals.get("__name__", "") for each in (frame.f_back, frame))
+        if there.startswith("dataprep."):
+            calls[here, there] += 1
+
+arguments = ["build", "coco-dup5", "--source", folder + "/originals", "--output", folder + "/built", "--workers", "1"]
+arguments += ["--format", "webdataset", "--allow-partial", "--json", "--num-shards", "1"]
+sys.setprofile(called)
+try:
+    group(arguments, standalone_mode=False)
+finally:
+    sys.setprofile(None)
+from dataprep.build import shard
+print(json.dumps(sorted(calls)), file=sys.stderr)
+"""
+
+
+@cache
+def walked_calls() -> tuple[tuple[str, str], ...]:
+    """Calls between modules that a small build of COCO makes in the process that is asked for it."""
+    run = subprocess.run([sys.executable, "-c", WALK], cwd=ROOT, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise SystemExit(f"house: a small build of COCO ended with {run.returncode}:\n{run.stderr[-2000:]}")
+    return tuple((here, there) for here, there in json.loads(run.stderr.splitlines()[-1]))
+
+
+def walked_modules() -> set[str]:
+    return {there for _, there in walked_calls()}
+
+
+def climbs() -> list[str]:
+    """List calls into a room above of which the caller knows: what is handed to it, it does not."""
+    found = []
+    for here, there in walked_calls():
+        low, high = room_of(here), room_of(there)
+        if high in HEIGHT and low in HEIGHT and HEIGHT[high] > HEIGHT[low] and high in room_imports()[low]:
+            found.append(f"{here} -> {there}")
+    return found
+
+
+def walked_web() -> list[str]:
+    """List modules for rows from the web that a build from archives goes through."""
+    strange = ("dataprep.fetched", "dataprep.web", "dataprep.sources.laion")
+    return sorted(name for name in walked_modules() if name.startswith(strange))
+
+
+# What stands in the modules
+
+
+def crowded_tops() -> list[str]:
+    """List modules at the top of a package, above the number that is allowed."""
+    return [name for package in PACKAGES for name in top_of(package)[MAX_AT_THE_TOP:]]
+
+
+def top_of(package: str) -> list[str]:
+    return [module.file for module in modules().values() if module.path.parent == ROOT / package]
+
+
+FORMAT_WORDS = re.compile(
+    r"is_folder\b|'imagefolder'|(?<!dataset_)format\w* is (not )?None|FORMATS\[.*\] is (not )?None"
+)
+WEB_WORDS = re.compile(r"(?i)laion(?!')|\.name == LAION|== 'laion'|\bfetched is (not )?None")
+
+
+def tests_for(words: re.Pattern[str], *rooms: str) -> list[str]:
+    """List conditions about something outside the rooms that may know of it."""
+    found = []
+    for module in modules().values():
+        if not module.name.startswith(rooms):
+            for condition in conditions(module.tree):
+                if words.search(ast.unparse(condition)):
+                    found.append(f"{module.file}:{condition.lineno} {ast.unparse(condition)[:80]}")
+    return found
+
+
+def conditions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield what branches, filters and comparisons test: each comparison once."""
+    seen: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        tested = []
+        if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+            tested = [node.test]
+        elif isinstance(node, ast.comprehension):
+            tested = node.ifs
+        elif isinstance(node, ast.Compare | ast.BoolOp):
+            tested = [node]
+        for condition in tested:
+            if condition not in seen:
+                seen |= set(ast.walk(condition))
+                yield condition
+
+
+def documented(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of every docstring, of attributes and constants too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def of_docstrings() -> list[str]:
+    return [
+        f"{module.file}:{line} {text.splitlines()[0][:60]}"
+        for module in modules().values()
+        for line, text in documented(module.tree)
+        if text.lstrip().startswith("Of ")
+    ]
+
+
+def long_signatures() -> list[str]:
+    """List functions with more parameters than a reader holds in mind; a command's are its options."""
+    found = []
+    for module in modules().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_command(node):
+                names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                count = len([name for name in names if name not in ("self", "cls")])
+                if count > MAX_PARAMETERS:
+                    found.append(f"{module.file} {node.name} has {count}")
+    return found
+
+
+def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(re.match(r"click\.|\w+\.command|\w*options?\b", ast.unparse(each)) for each in function.decorator_list)
+
+
+def untested_modules() -> list[str]:
+    """List modules without a test of the same path and stem; a package's own module is its rooms' to test."""
+    return [
+        module.file
+        for module in modules().values()
+        if not module.path.stem.startswith("__")
+        and not (ROOT / "tests" / module.path.relative_to(ROOT).with_name(f"test_{module.path.name}")).exists()
+    ]
+
+
+def untyped_documents() -> list[str]:
+    """List every `dict[str, Any]`."""
+    return [
+        f"{module.file}:{node.lineno}"
+        for module in modules().values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]"
+    ]
+
+
+def lines_by_room() -> dict[str, int]:
+    """Lines of Python in each room; modules at the top of a package count together."""
+    found: Counter[str] = Counter()
+    for module in modules().values():
+        parts = module.path.relative_to(ROOT).parts
+        found["/".join(parts[:2]) if len(parts) > 2 else parts[0]] += len(module.path.read_text().splitlines())
+    return dict(found)
+
+
+ROWS = (
+    Row(
+        name="modules at the top of dataprep, loaders, pipelines, train",
+        before="41, 51, 4, 47",
+        goal=f"at most {MAX_AT_THE_TOP} each",
+        find=crowded_tops,
+        measure=lambda: ", ".join(str(len(top_of(package))) for package in PACKAGES),
+    ),
+    Row(
+        name="modules of dataprep that `from loaders import open_loader` loads",
+        before="87",
+        goal=f"at most {MAX_LOADED}, none of {', '.join(NOT_FOR_LOADERS)}",
+        find=too_many_loaded,
+        measure=lambda: str(len(loaded_by_a_loader())),
+    ),
+    Row(
+        name="imports that make cycles between rooms",
+        before="two cycles, of 6 and 3 packages",
+        goal="none",
+        find=cyclic_imports,
+        measure=lambda: f"{len(cyclic_imports())} in {len(cycles(room_imports()))} cycles",
+    ),
+    Row(
+        name="calls of a COCO build that climb to a room above",
+        before="16",
+        goal="none",
+        find=climbs,
+        measure=lambda: f"{len(climbs())}; {len(walked_modules())} modules walked",
+    ),
+    Row(name="modules for web rows that a COCO build walks", before="plan, tables", goal="none", find=walked_web),
+    Row(
+        name="tests for a format that has no shards, outside formats",
+        before="27 in 18 files",
+        goal="none",
+        find=lambda: tests_for(FORMAT_WORDS, "dataprep.formats"),
+    ),
+    Row(
+        name="tests for web rows, outside their rooms",
+        before="22",
+        goal="none: chosen once",
+        find=lambda: tests_for(WEB_WORDS, "dataprep.fetched", "dataprep.web", "dataprep.sources.laion"),
+    ),
+    Row(name='docstrings that begin "Of "', before="250", goal="none", find=of_docstrings),
+    Row(
+        name=f"functions of more than {MAX_PARAMETERS} parameters",
+        before="28, worst 19",
+        goal="none but commands",
+        find=long_signatures,
+    ),
+    Row(
+        name="modules without a test of the same path and stem",
+        before="134 of 268",
+        goal="none",
+        find=untested_modules,
+        measure=lambda: f"{len(untested_modules())} of {len(modules())}",
+    ),
+    Row(name="dict[str, Any]", before="209", goal="at the edges of JSON", find=untyped_documents),
+)
+
+
+def sorted_out(row: Row) -> tuple[list[str], list[str]]:
+    """Return a row's findings that no exception names, and its exceptions that name no finding."""
+    findings, exceptions = row.find(), EXCEPTIONS.get(row.name, {})
+    kept = [finding for finding in findings if not finding.startswith(tuple(exceptions))]
+    stale = [start for start in exceptions if not any(finding.startswith(start) for finding in findings)]
+    return kept, stale
+
+
+def verdict(row: Row, kept: list[str]) -> str:
+    if len(kept) > LEFT.get(row.name, 0):
+        return "not met"
+    exceptions = [*EXCEPTIONS.get(row.name, {}).values(), *([f"{len(kept)} still to go"] if kept else [])]
+    return "; ".join(["met", *dict.fromkeys(exceptions)])
+
+
+def main() -> int:
+    chosen = [row for row in ROWS if len(sys.argv) < 2 or sys.argv[1] in row.name]
+    wrong = []
+    print("| what | 0.1.0 | goal | today | |\n|---|---|---|---|---|")
+    for row in chosen:
+        kept, stale = sorted_out(row)
+        value = row.measure() if row.measure else len(row.find())
+        print(f"| {row.name} | {row.before} | {row.goal} | {value} | {verdict(row, kept)} |", flush=True)
+        if len(kept) > LEFT.get(row.name, 0) or len(sys.argv) > 1:
+            wrong += [f"{row.name}: {finding}" for finding in kept]
+        wrong += [f"{row.name}: the exception {start} is no longer needed" for start in stale]
+    if len(sys.argv) < 2:
+        print("\n| room | lines |\n|---|---|")
+        print("\n".join(f"| {room} | {lines:,} |" for room, lines in sorted(lines_by_room().items())))
+    print("", *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

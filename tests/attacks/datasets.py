@@ -1,0 +1,153 @@
+"""Datasets of strangers: damaged and hostile manifests, indexes and descriptions."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dataprep.adopt import AdoptRequest, adopt
+from dataprep.build.finished import shape_faults
+from dataprep.cloud.replicate import dataset_phases
+from dataprep.commands.adopt import AdoptProgress
+from dataprep.demo.make import write_demo
+from dataprep.errors import DataprepError
+from dataprep.inspection.inspect import inspect_dataset
+from dataprep.storage import open_storage
+from loaders import open_loader
+from tests.attacks import Attack
+from tests.support.finished import build_here, verify_here
+from tests.support.json_mutants import mutants
+
+SMALL = {"batch_size": 8, "image_size": 32, "threads": 1, "region_policy": "off"}
+
+
+def _build(folder: Path, fmt: str, images: int = 120) -> Path:
+    originals = folder / "originals"
+    write_demo("imagenet", originals, images=images, odd=False)
+    return Path(build_here("imagenet", originals, folder / "dataset", fmt))
+
+
+def _load(url: Path, batches: int = 2) -> None:
+    with open_loader(str(url), **SMALL) as loader:
+        for _, _ in zip(range(batches), loader, strict=False):
+            pass
+
+
+def _adopt(url: Path) -> None:
+    shutil.rmtree(url.parent / "adopted", ignore_errors=True)
+    adopt(AdoptRequest(url=str(url), index_url=str(url.parent / "adopted")), AdoptProgress(quiet=True))
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "loader": _load,
+    "inspect": lambda url: inspect_dataset(str(url)),
+    "replicate": lambda url: dataset_phases(open_storage(str(url)), shape_faults),
+    "verify": verify_here,
+    "adopt": _adopt,
+}
+
+
+def _mutated(folder: Path, *, file: str, readers: tuple[str, ...], fmt: str, count: int, seed: int) -> str:
+    """Each mutant of one file is read, or refused by a DataprepError."""
+    dataset = _build(folder, fmt)
+    original = (dataset / file).read_bytes()
+    outcomes: Counter[str] = Counter()
+    for done, mutant in mutants(original, random.Random(seed), count):
+        (dataset / file).write_bytes(mutant)
+        for reader in readers:
+            try:
+                READERS[reader](dataset)
+                outcomes["read"] += 1
+            except DataprepError as error:
+                outcomes["refused, in several lines" if "\n" in str(error) else "refused"] += 1
+            except Exception as error:
+                at = traceback.extract_tb(error.__traceback__)[-1]
+                raise AssertionError(f"{file}: {done}: {reader}: {error!r} at {at.filename}:{at.lineno}") from error
+    assert not outcomes["refused, in several lines"]
+    return ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
+
+
+def _labels(url: Path) -> NDArray[np.int64]:
+    with open_loader(str(url), shuffle=False, augment=False, **SMALL) as loader:
+        return np.concatenate([batch.labels[batch.mask] for batch in loader])
+
+
+def _flipped_index(folder: Path, *, count: int, seed: int) -> str:
+    """A bit of the index flipped, anywhere and in the labels: never other labels in silence."""
+    dataset = _build(folder, "webdataset")
+    index = dataset / "index" / "train.parquet"
+    labels, original = _labels(dataset), index.read_bytes()
+    metadata = pq.ParquetFile(index).metadata.row_group(0)
+    columns = [metadata.column(number) for number in range(metadata.num_columns)]
+    column = next(found for found in columns if found.path_in_schema == "label")
+    start, size = column.dictionary_page_offset or column.data_page_offset, column.total_compressed_size
+    rng, refused = random.Random(seed), 0
+    for number in range(count):
+        damaged = bytearray(original)
+        at = start + rng.randrange(size) if number % 2 else rng.randrange(len(original))
+        damaged[at] ^= 1 << rng.randrange(8)
+        index.write_bytes(damaged)
+        try:
+            found = _labels(dataset)
+        except DataprepError:
+            refused += 1
+        else:
+            assert np.array_equal(found, labels), f"byte {at} of the index gives other labels"
+    return f"{refused:,} of {count:,} flips refused"
+
+
+def _described_by_tfds(folder: Path, *, file: str, count: int, seed: int) -> str:
+    """A TFDS directory without a manifest of ours, whose description is mutated, and adopted."""
+    dataset = _build(folder, "tfrecord")
+    (dataset / "dataset.json").unlink()
+    shutil.rmtree(dataset / "index")
+    (dataset / "label.labels.txt").unlink()
+    original, outcomes = (dataset / file).read_bytes(), Counter[str]()
+    for done, mutant in mutants(original, random.Random(seed), count):
+        (dataset / file).write_bytes(mutant)
+        try:
+            _adopt(dataset)
+            outcomes["adopted"] += 1
+        except DataprepError:
+            outcomes["refused"] += 1
+        except Exception as error:
+            raise AssertionError(f"{file}: {done}: {error!r}") from error
+    return ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
+
+
+ATTACKS = [
+    Attack(
+        "mutants of dataset.json, loaded",
+        partial(_mutated, file="dataset.json", readers=("loader",), fmt="webdataset", count=60, seed=1),
+        sampled=True,
+    ),
+    *(
+        Attack(
+            f"thousand mutants of dataset.json of {fmt}, seed {seed}",
+            partial(
+                _mutated,
+                file="dataset.json",
+                readers=("loader", "inspect", "replicate", "verify", "adopt"),
+                fmt=fmt,
+                count=1000,
+                seed=seed,
+            ),
+        )
+        for seed, fmt in enumerate(("webdataset", "tfrecord", "imagefolder"))
+    ),
+    Attack("flipped bits of the index", partial(_flipped_index, count=40, seed=2), sampled=True),
+    Attack("thousand flipped bits of the index", partial(_flipped_index, count=1000, seed=3)),
+    *(
+        Attack(f"mutants of {file} of a TFDS directory", partial(_described_by_tfds, file=file, count=500, seed=4))
+        for file in ("dataset_info.json", "features.json")
+    ),
+]

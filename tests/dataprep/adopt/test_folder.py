@@ -1,0 +1,80 @@
+"""Image folders and buckets of class folders, adopted: the samples that torchvision counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import UsageError
+from tests.support.adoption import CLASSES, adopt_here, contents, image_of, read_all, upload
+from tests.support.interop import read_with_torchvision
+
+
+def test_an_image_folder_is_what_torchvision_counts(folder):
+    adopted = adopt_here(folder)
+    assert adopted.manifest.classes == (*CLASSES, "dog")
+    assert (adopted.manifest.shuffled, adopted.manifest.checked) == (False, "none")
+    assert {split.name: split.samples for split in adopted.manifest.splits} == {"train": 27, "val": 16}
+    samples, _ = read_all(folder)
+    theirs = read_with_torchvision(folder / "train", has_classes=True)
+    ours = [(str(Path(file).with_suffix("")).removeprefix("train/"), label, sha) for _, label, sha, file in samples]
+    assert ours == theirs
+
+
+def test_classes_in_the_root_need_an_index_elsewhere(folder, tmp_path):
+    """torchvision would take index/ for a class."""
+    with pytest.raises(UsageError, match="--index DIR"):
+        adopt_here(folder / "train")
+    before = contents(folder)
+    adopt_here(folder / "train", tmp_path / "index")
+    assert contents(folder) == before
+    samples, _ = read_all(tmp_path / "index")
+    theirs = read_with_torchvision(folder / "train", has_classes=True)
+    assert [(label, sha) for _, label, sha, _ in samples] == [(label, sha) for _, label, sha in theirs]
+
+
+def test_a_bucket_of_class_folders(folder, tmp_path, bucket_url):
+    upload(folder, bucket_url)
+    adopt_here(bucket_url)
+    adopt_here(folder, tmp_path / "index")
+    samples, rows = read_all(bucket_url)
+    assert samples == read_all(tmp_path / "index")[0]
+    assert all(row["image_crc32c"] is not None for row in rows)  # a bucket keeps them
+
+
+def test_loops_of_links_are_cut_and_hidden_files_passed_over(folder):
+    (folder / "train" / "ant" / "again").symlink_to(folder / "train" / "ant")
+    (folder / "train" / "ant" / "._plain.jpg").write_bytes(b"of a Mac")
+    (folder / "train" / ".cache" / "x").mkdir(parents=True)
+    (folder / "train" / ".cache" / "x.jpg").write_bytes(image_of(1))
+    adopted = adopt_here(folder)
+    assert adopted.manifest.splits[0].samples == 27
+    assert ".cache" not in adopted.manifest.classes
+
+
+def test_files_that_cannot_be_loaded_are_listed(folder):
+    (folder / "train" / "ant" / "empty.jpg").touch()
+    (folder / "train" / "ant" / "back\\slash.jpg").write_bytes(image_of(1))
+    (folder / "train" / "ant" / "PLAIN.jpg").write_bytes(image_of(2))  # a key that differs in case only
+    (folder / "train" / "bee" / "plain.jpg").rename(folder / "train" / "bee" / "\udcff.jpg")
+    adopted = adopt_here(folder)
+    assert adopted.manifest.splits[0].rejected == {"empty": 1, "name": 2}
+    assert len(read_all(folder)[0]) == 27
+
+
+def test_labels_of_two_splits_must_mean_the_same(folder, tmp_path):
+    (folder / "val" / "zebra").mkdir()
+    (folder / "val" / "zebra" / "z.jpg").write_bytes(image_of(1))
+    with pytest.raises(UsageError, match=r"val has class folders that train has not \('zebra'\)"):
+        adopt_here(folder)
+    adopted = adopt_here(folder, splits=(("train", "train"),))
+    assert [split.name for split in adopted.manifest.splits] == ["train"]
+    adopt_here(folder, tmp_path / "no labels", splits=(("all", "val"),), labels="none")
+    assert {label for _, label, *_ in read_all(tmp_path / "no labels", "all")[0]} == {-1}
+
+
+def test_digests_are_noted(folder):
+    adopt_here(folder, digest=True)
+    _, rows = read_all(folder)  # compares them
+    assert all(row["image_crc32c"] is not None for row in rows)

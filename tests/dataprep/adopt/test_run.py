@@ -1,0 +1,165 @@
+"""Data made by other libraries, adopted: what is found, what is refused, and what a second run does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.adopt import find
+from dataprep.dataset.links import open_linked
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import DataprepError, UsageError
+from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.inspection.inspect import inspect_dataset
+from dataprep.pages.page import require_report_packages
+from dataprep.storage import open_storage
+from tests.support.adoption import adopt_here, image_of, read_all, tar_of
+from tests.support.builds import dataprep
+
+
+def test_what_a_build_wrote_can_be_adopted_without_its_manifest(finished, tmp_path):
+    for name in ("imagenet-webdataset", "imagenet-tfrecord"):
+        copy = shutil.copytree(finished(name), tmp_path / name)
+        before = pq.read_table(copy / "index" / "train.parquet").to_pylist()
+        (copy / "dataset.json").unlink()
+        shutil.rmtree(copy / "index")
+        adopt_here(copy, digest=True)
+        assert read_all(copy)[1] == before
+
+
+def test_splits_by_name_and_by_pattern(tmp_path):
+    for name in ("a-train-0", "a-train-1", "a-val-0", "extra"):
+        tar_of(tmp_path / f"{name}.tar", [(f"{name}.jpg", image_of(1))])
+    storage = open_linked(str(tmp_path))
+    with pytest.raises(UsageError, match=r"train, val, and others of no split by their names \('extra\.tar'\)"):
+        find(storage)
+    (tmp_path / "extra.tar").unlink()
+    assert [(shard.split, shard.name) for shard in find(storage).shards] == [
+        ("train", "a-train-0.tar"), ("train", "a-train-1.tar"), ("val", "a-val-0.tar"),
+    ]  # fmt: skip
+    found = find(storage, splits=[("train", "*-1.tar"), ("dev", "*val*")])
+    assert [(shard.split, shard.name) for shard in found.shards] == [("dev", "a-val-0.tar"), ("train", "a-train-1.tar")]
+    with pytest.raises(UsageError, match=r"no file for --split test=t\*"):
+        find(storage, splits=[("test", "t*")])
+    with pytest.raises(UsageError, match=r"--split a and b; expected one of them"):
+        find(storage, splits=[("a", "*"), ("b", "*val*")])
+    with pytest.raises(UsageError, match=r"split '\.\./x', expected a name"):
+        find(storage, splits=[("../x", "*")])
+
+
+NOTHING = {
+    "empty": ([], "nothing is there"),
+    "compressed": (["a.tar.gz"], "compressed; only plain tars"),
+    "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files are there; choose one with --format"),
+    "no class folders": (["a.jpg"], "no image in a class folder"),
+    "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING)
+def test_what_is_not_clear_is_refused(case, tmp_path):
+    names, message = NOTHING[case]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UsageError, match=message):
+        adopt_here(tmp_path)
+
+
+def test_a_second_run_and_overwriting(folder, tmp_path):
+    index = tmp_path / "index"
+    first = adopt_here(folder, index)
+    again = adopt_here(folder, index)
+    assert (first.already, again.already, again.manifest) == (False, True, first.manifest)
+    (folder / "train" / "ant" / "new.jpg").write_bytes(image_of(77))
+    assert adopt_here(folder, index).manifest == first.manifest
+    newer = adopt_here(folder, index, overwrite=True)
+    assert (newer.manifest.revision, newer.manifest.splits[0].samples) == (2, 28)
+    assert newer.manifest.plan_hash != first.manifest.plan_hash
+    assert sorted(path.name for path in index.rglob("*") if path.is_file()) == [
+        "dataset.json", "train-events.parquet", "train.parquet", "val-events.parquet", "val.parquet",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"the index of .*photos stands there; choose another --index"):
+        adopt_here(tmp_path / "elsewhere", index)
+
+
+def test_an_interrupted_run_leaves_no_manifest_and_is_taken_up(folder, monkeypatch):
+    def interrupt(manifest):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dataprep.adopt.run.manifest_bytes", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            adopt_here(folder)
+    assert (folder / "index" / "train.parquet").exists()
+    assert not (folder / "dataset.json").exists()
+    (folder / "train" / "ant" / "new.jpg").write_bytes(image_of(77))  # the index that lies there is of other data now
+    assert adopt_here(folder).manifest.splits[0].samples == 28
+    assert not (folder / "_build").exists()
+
+
+def test_two_at_once(tars, tmp_path):
+    """As the processes of a training do when they adopt into one cache."""
+    with ThreadPoolExecutor(4) as threads:
+        adoptions = list(threads.map(lambda _: adopt_here(tars, tmp_path), range(8)))
+    assert len({adoption.manifest.plan_hash for adoption in adoptions}) == 1
+    assert len(read_all(tmp_path)[0]) == 10
+
+
+def test_somebody_elses_index_is_not_replaced(folder):
+    (folder / "index").mkdir()
+    (folder / "index" / "train.parquet").write_bytes(b"mine")
+    with pytest.raises(DataprepError, match=r"train\.parquet"):
+        adopt_here(folder)
+    assert (folder / "index" / "train.parquet").read_bytes() == b"mine"
+
+
+def test_what_a_build_made_is_left_alone(finished, tmp_path):
+    copy = shutil.copytree(finished("imagenet-webdataset"), tmp_path / "built")
+    assert adopt_here(copy).already
+    with pytest.raises(UsageError, match="a dataset of `dataprep build` stands there"):
+        adopt_here(copy, overwrite=True)
+
+
+def test_inspect_and_contact_sheet(folder, tars, tmp_path):
+    require_report_packages()
+    adopt_here(folder)
+    adopt_here(tars, tmp_path / "index")
+    inspection = inspect_dataset(str(folder))
+    assert (inspection.splits[0].samples, inspection.splits[0].unknown_sides) == (27, 27)
+    assert inspect_dataset(str(tmp_path / "index")).splits[0].width.smallest == 24
+    for url in (folder, tmp_path / "index"):
+        storage = open_storage(str(url))
+        manifest = read_manifest(storage)
+        pictures = contact_sheet(storage, manifest, manifest.splits[0])
+        shown = [picture for picture in pictures if picture.jpeg]
+        assert len(shown) > len(pictures) // 2
+        assert {picture.problem.partition(":")[0] for picture in pictures if not picture.jpeg} <= {"png", "webp"}
+
+
+def test_on_the_command_line(folder, tmp_path):
+    dry = json.loads(dataprep("adopt", folder, "--dry-run", "--json").stdout)
+    assert [split["shards"] for split in dry["splits"]] == [1, 1]
+    assert not (folder / "dataset.json").exists()
+    run = dataprep("adopt", folder, "--index", tmp_path / "index", "--json")
+    assert (run.returncode, json.loads(run.stdout)["already"]) == (0, False), run.stderr
+    again = dataprep("adopt", folder, "--index", tmp_path / "index")
+    assert again.returncode == 0
+    assert "is there already" in again.stdout
+    assert "train: 27 images in 1 shards" in again.stdout
+    assert dataprep("inspect", tmp_path / "index").returncode == 0
+    verified = dataprep("verify", tmp_path / "index")
+    assert (verified.returncode, verified.stdout) == (2, "")
+    assert "written by other tools and adopted" in verified.stderr
+    wrong = dataprep("adopt", folder, "--split", "train")
+    assert (wrong.returncode, "expected NAME=PATTERN" in wrong.stderr) == (2, True)
+    damaged = tmp_path / "tars"
+    damaged.mkdir()
+    (damaged / "a.tar").write_bytes(b"x" * 2000)
+    run = dataprep("adopt", damaged)
+    assert (run.returncode, "a.tar: at byte 0: no tar header" in run.stderr) == (2, True), run.stderr
+    assert "Traceback" not in run.stderr

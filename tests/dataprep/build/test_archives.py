@@ -1,0 +1,69 @@
+"""The recipe of archives and folders: what it plans to write is what is there in the end."""
+
+import pytest
+
+from dataprep.build.archives import ARCHIVES
+from dataprep.build.claim import read_claim
+from dataprep.build.driver import run_build
+from dataprep.build.finished import dataset_names, readable_manifest
+from dataprep.build.job import build_shard
+from dataprep.build.plan import BuildOptions
+from dataprep.build.request import BuildRequest
+from dataprep.commands.progress import BuildProgress
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.replicas import REPLICAS
+from dataprep.storage import open_storage
+
+
+def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
+    options = BuildOptions(
+        dataset=dataset, format=fmt, num_shards=2, allow_partial=True, **({"splits": ("train",)} | more)
+    )
+    return BuildRequest(
+        options=options,
+        source_url=str(originals[dataset.partition("-")[0]]),
+        output_url=str(output),
+        max_reject_ratio=1.0,
+    )
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_planned_names_hold_all_that_is_written(originals, storage_url, fmt):
+    planned = []
+
+    def engine(job, indexes):
+        storage = open_storage(job.output_url)
+        planned.extend(ARCHIVES.planned_files(storage, read_claim(storage)))
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, storage_url, fmt), engine, BuildProgress(quiet=True))
+    storage = open_storage(storage_url)
+    own = {"index/train.parquet", "index/train-events.parquet", MANIFEST, REPLICAS}
+    written = set(dataset_names(storage, readable_manifest(storage))) - own
+    assert written <= set(planned)
+    assert len(set(planned) - written) <= 20  # images that were rejected
+    assert fmt == "imagefolder" or written == set(planned)
+
+
+def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_path):
+    quiet = BuildProgress(quiet=True)
+    plan, tables = ARCHIVES.plan_references(request(originals, tmp_path / "a"), quiet, keep=False)
+    assert [table.num_rows for table in tables] == list(plan.splits[0].shard_samples)
+    again = ARCHIVES.plan(request(originals, tmp_path / "b"), quiet, keep=True).plan
+    assert again.plan_hash == plan.plan_hash
+    other = ARCHIVES.plan(request(originals, tmp_path / "c", seed=1), quiet, keep=False).plan
+    assert other.plan_hash != plan.plan_hash
+
+
+def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
+    asked = request(originals, tmp_path / "out", dataset="coco-dup5", repeat="physical")
+    plan, tables = ARCHIVES.plan_references(asked, BuildProgress(quiet=True), keep=False)
+    keys = [key for table in tables for key in table.column("key").to_pylist()]
+    assert len(set(keys)) == len(keys) == sum(plan.splits[0].shard_samples)
+    assert {key.rpartition("-")[2] for key in keys} == {f"r{index}" for index in range(5)}
+    linked = ARCHIVES.plan(
+        request(originals, tmp_path / "out", "imagefolder", "coco-dup5", repeat="physical"),
+        BuildProgress(quiet=True),
+        keep=False,
+    ).plan
+    assert 5 * sum(linked.splits[0].shard_samples) == len(keys)

@@ -1,0 +1,71 @@
+"""One plan holds a place: who comes second joins it, or is refused with what differs."""
+
+import json
+
+import pytest
+
+from dataprep.build.claim import OvertakenError, claim_place, goes_on, read_claim, refuse_overtaken, withdraw
+from dataprep.dataset.paths import BUILD, OVERWRITING, PLAN_JSON
+from dataprep.errors import FormatError, UsageError
+from dataprep.storage import open_storage
+from tests.support.plans import planned, small_plan
+
+
+@pytest.fixture
+def storage(storage_url):
+    return open_storage(storage_url)
+
+
+def test_second_build_of_a_plan_joins_the_first(storage):
+    first = claim_place(storage, planned(small_plan()))
+    assert claim_place(storage, planned(small_plan())) == first == read_claim(storage)
+    assert first.root.startswith(f"{BUILD}/{small_plan().plan_hash}/")
+    assert not first.begun_before_claims
+    refuse_overtaken(storage, first)
+
+
+def test_other_plan_is_refused_with_what_differs(storage):
+    claim_place(storage, planned(small_plan()))
+    with pytest.raises(UsageError, match=r"another plan is under way there: options\.seed is 0 there, 7 here"):
+        claim_place(storage, planned(small_plan(seed=7)))
+
+
+def test_place_that_was_given_up_is_free(storage):
+    withdraw(storage, claim_place(storage, planned(small_plan())))
+    assert read_claim(storage) is None
+    assert not list(storage.list(f"{BUILD}/"))
+    assert claim_place(storage, planned(small_plan(seed=7))).plan.options.seed == 7
+
+
+def test_build_whose_plan_is_gone_was_overtaken(storage):
+    claim = claim_place(storage, planned(small_plan()))
+    storage.delete(PLAN_JSON)
+    with pytest.raises(OvertakenError, match="was overtaken: it was removed, or another run has finished it"):
+        refuse_overtaken(storage, claim)
+    other = claim_place(storage, planned(small_plan(seed=7)))
+    with pytest.raises(OvertakenError, match=f"plan {other.plan.plan_hash[:12]} holds the place"):
+        refuse_overtaken(storage, claim)
+
+
+def test_nothing_begins_during_an_overwrite(storage):
+    storage.create(OVERWRITING, b"[]")
+    with pytest.raises(UsageError, match="an --overwrite is under way there"):
+        claim_place(storage, planned(small_plan()))
+    assert storage.stat(PLAN_JSON) is None
+
+
+@pytest.mark.parametrize("change", [{"codecs": {}}, {"build": "../.."}, {"options": None}])
+def test_edited_plan_is_refused(storage, change):
+    claim = claim_place(storage, planned(small_plan()))
+    storage.replace(PLAN_JSON, json.dumps(json.loads(claim.pointer) | change).encode(), claim.pointer)
+    with pytest.raises(FormatError, match=rf"{PLAN_JSON}.*start over with --overwrite"):
+        read_claim(storage)
+
+
+def test_build_that_the_first_version_began_goes_on(storage):
+    plan = small_plan()
+    storage.create(PLAN_JSON, json.dumps(plan.document()).encode())
+    before = read_claim(storage)
+    assert before.begun_before_claims
+    assert goes_on(plan, before)
+    assert not claim_place(storage, planned(plan)).begun_before_claims

@@ -1,0 +1,106 @@
+"""One build from end to end: whatever happens, the same command goes on, and another dataset is never touched."""
+
+import dataclasses
+
+import pytest
+
+import dataprep.build.plan as plans
+from dataprep.build.claim import OvertakenError
+from dataprep.build.driver import run_build
+from dataprep.build.job import build_shard
+from dataprep.build.open_build import open_build
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.errors import StorageError, UsageError
+from dataprep.storage import open_storage
+from tests.support.build_here import Killed, Quiet, request, whole
+from tests.support.builds import digests
+
+
+def test_same_command_again_does_nothing(originals, storage_url):
+    manifest = whole(request(originals, storage_url))
+    before = digests(storage_url)
+
+    def engine(job, indexes):
+        raise AssertionError
+
+    again = run_build(request(originals, storage_url), engine, Quiet())
+    assert (again.manifest, again.shards_built) == (manifest, 0)
+    assert digests(storage_url) == before
+
+
+def test_rerun_builds_what_is_missing(originals, storage_url):
+    def killed(job, indexes):
+        yield build_shard(job, 1)
+        raise Killed
+
+    with pytest.raises(Killed):
+        run_build(request(originals, storage_url), killed, Quiet())
+    assert open_storage(storage_url).stat(MANIFEST) is None
+    built = []
+
+    def engine(job, indexes):
+        built.extend(indexes)
+        yield from (build_shard(job, index) for index in indexes)
+
+    assert run_build(request(originals, storage_url), engine, Quiet()).shards_built == 2
+    assert built == [0, 2]
+
+
+def test_other_dataset_is_refused_and_stays(originals, tmp_path):
+    whole(request(originals, tmp_path / "out"))
+    before = digests(tmp_path / "out")
+    with pytest.raises(UsageError, match=r"another dataset stands there \(imagenet, webdataset, plan"):
+        whole(request(originals, tmp_path / "out", "tfrecord"))
+    assert digests(tmp_path / "out") == before
+
+
+def test_place_with_other_files_is_refused(originals, storage_url):
+    open_storage(storage_url).create("notes.txt", b"precious")
+    with pytest.raises(UsageError, match=r"holds no dataset of ours \(found notes\.txt\)"):
+        whole(request(originals, storage_url))
+
+
+def test_failed_shard_leaves_the_rest_to_a_rerun(originals, tmp_path):
+    def engine(job, indexes):
+        yield build_shard(job, 0)
+        raise StorageError("the disk is tired")
+
+    with pytest.raises(StorageError, match="the disk is tired"):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    assert len(whole(request(originals, tmp_path / "out")).splits[0].shards) == 3
+
+
+def test_originals_inside_the_output_are_refused(originals, tmp_path):
+    inside = dataclasses.replace(request(originals, tmp_path / "out"), source_url=str(tmp_path / "out/originals"))
+    with pytest.raises(UsageError, match="lie inside one another"):
+        whole(inside)
+
+
+def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):
+    def engine(job, indexes):
+        here = plans.codec_versions()
+        monkeypatch.setattr(plans, "codec_versions", lambda *more: here | {"pillow": "0.0.1"})
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(
+            UsageError, match=f"this worker has pillow 0.0.1, the plan was made with .*{here['pillow']}"
+        ):
+            build_shard(job, 0)
+        monkeypatch.undo()
+        yield from (build_shard(job, index) for index in indexes)
+
+    run_build(request(originals, tmp_path / "out"), engine, Quiet())
+
+
+def test_a_file_that_an_overwriting_build_has_removed_means_that_this_one_was_overtaken(originals, tmp_path):
+    def killed(job, indexes):
+        yield build_shard(job, 0)
+        raise Killed
+
+    def engine(job, indexes):
+        with pytest.raises(Killed):
+            run_build(request(originals, tmp_path / "out", seed=1, overwrite=True), killed, Quiet())
+        raise FileNotFoundError("a spool file")
+        yield
+
+    with pytest.raises(OvertakenError, match="was overtaken"):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())

@@ -1,0 +1,58 @@
+"""An enumeration is kept for reruns while the originals are the same."""
+
+import pytest
+
+from dataprep.build.enumerations import enumeration_file, load_enumeration, store_enumeration
+from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.sources import DATASETS
+from dataprep.storage import open_storage
+from tests.support.plans import refs_of, small_plan
+
+IMAGENET = DATASETS["imagenet"]
+
+
+@pytest.fixture
+def places(storage_url, tmp_path):
+    """Originals, and the dataset."""
+    source = open_storage(str(tmp_path / "originals"))
+    source.create("x.tar", bytes(100))
+    return source, open_storage(storage_url)
+
+
+def found() -> Enumeration:
+    return Enumeration(refs_of(small_plan((3,)), 0), [SourceFile("x.tar", 100)], ("n01440764", "n01443537"))
+
+
+def name_of(source, classes=None, **more):
+    return enumeration_file(source, IMAGENET, "val", classes, **({"allow_partial": False} | more))
+
+
+def test_enumeration_comes_back(places):
+    source, output = places
+    store_enumeration(output, name_of(source), found())
+    store_enumeration(output, name_of(source), Enumeration([], [], ()))  # one that is there stays
+    assert load_enumeration(output, source, name_of(source)) == found()
+
+
+def test_name_tells_all_on_which_an_enumeration_depends(places):
+    source, output = places
+    names = {name_of(source), name_of(output), name_of(source, ("a",)), name_of(source, allow_partial=True)}
+    assert len(names) == 4
+    assert load_enumeration(output, source, name_of(source)) is None
+
+
+def test_enumeration_of_an_archive_that_has_changed_is_removed(places):
+    source, output = places
+    store_enumeration(output, name_of(source), found())
+    source.delete("x.tar")
+    source.create("x.tar", bytes(101))
+    assert load_enumeration(output, source, name_of(source)) is None
+    assert output.stat(name_of(source)) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"x" * 1000])
+def test_damaged_enumeration_is_removed(places, data):
+    source, output = places
+    output.create(name_of(source), data)
+    assert load_enumeration(output, source, name_of(source)) is None
+    assert output.stat(name_of(source)) is None

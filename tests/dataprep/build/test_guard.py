@@ -1,0 +1,58 @@
+"""Nothing of a hostile image is decoded before its size, scans and format are known."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dataprep.build.guard import UnusableImageError, load_image, open_image, refuse_scans, refuse_size
+from dataprep.formats.image_limits import MAX_PIXELS, MAX_SCANS
+
+
+def encoded(fmt: str, side: int = 64) -> bytes:
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(noise).save(buffer, fmt)
+    return buffer.getvalue()
+
+
+def fault_of(call, *arguments) -> str:
+    with pytest.raises(UnusableImageError) as caught:
+        call(*arguments)
+    return caught.value.fault
+
+
+def test_sizes_that_are_refused():
+    refuse_size(10_000, MAX_PIXELS // 10_000)
+    assert fault_of(refuse_size, 10_001, MAX_PIXELS // 10_000) == "too-large"
+    assert fault_of(refuse_size, 0, 5) == "no-pixels"
+
+
+def test_scans_that_are_refused():
+    refuse_scans(b"\xff\xda" * MAX_SCANS, 8, 8)
+    assert fault_of(refuse_scans, b"\xff\xda" * (MAX_SCANS + 1), 8, 8) == "too-many-scans"
+    assert fault_of(refuse_scans, b"\xff\xda" * 60, 10_000, 10_000) == "too-many-scans"
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
+def test_images_that_are_opened(fmt):
+    assert load_image(open_image(encoded(fmt))).size == (64, 64)
+
+
+@pytest.mark.parametrize("data", [b"", b"text", encoded("TIFF"), encoded("PPM"), b"%!PS-Adobe-3.0 EPSF-3.0\n"])
+def test_formats_that_are_not_opened(data):
+    assert fault_of(open_image, data) == "no-image"
+
+
+def test_bomb_is_refused_from_its_header():
+    header = b"BM" + bytes(12) + (40).to_bytes(4, "little") + (20_000).to_bytes(4, "little") * 2
+    data = header + b"\1\0\x18\0" + bytes(24)
+    assert fault_of(open_image, data) == "too-large"
+
+
+@pytest.mark.parametrize("fmt", ["JPEG", "PNG"])
+def test_image_that_ends_early_is_truncated(fmt):
+    data = encoded(fmt)
+    image = open_image(data[: len(data) // 2])
+    assert fault_of(load_image, image) == "truncated"

@@ -1,0 +1,60 @@
+"""Originals come in order and whole, read ahead in bounded memory."""
+
+import threading
+
+import pytest
+
+import dataprep.build.read_ahead
+from dataprep.build.read_ahead import read_refs
+from dataprep.dataset.records import SampleRef
+from dataprep.errors import SourceError
+from dataprep.storage import open_storage
+
+SIZES = [0, 1, 70_000, 5, 300_000, 2, 2, 90_000] * 20
+
+
+@pytest.fixture
+def source(storage_url):
+    """Objects of several sizes, and references to a range of each."""
+    storage = open_storage(storage_url)
+    data = bytes(range(256)) * 2000
+    storage.create("originals.tar", data)
+    refs = tuple(SampleRef(str(i), "originals.tar", i, size) for i, size in enumerate(SIZES))
+    return storage, refs, data
+
+
+def test_originals_come_in_order_and_whole(source, monkeypatch):
+    storage, refs, data = source
+    monkeypatch.setattr(dataprep.build.read_ahead, "READ_AHEAD_BYTES", 200_000)  # less than the largest: still read
+    found = list(read_refs(storage, refs))
+    assert [ref for ref, _ in found] == list(refs)
+    assert all(image == data[ref.offset : ref.offset + ref.num_bytes] for ref, image in found)
+
+
+def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
+    storage, refs, _ = source
+    if storage.is_local:
+        monkeypatch.setattr(type(storage), "reads_in_flight", 8)
+    monkeypatch.setattr(dataprep.build.read_ahead, "READ_AHEAD_BYTES", 400_000)
+    held, most, lock = [0], [0], threading.Lock()
+    read = dataprep.build.read_ahead._read
+
+    def counting(storage, ref):
+        with lock:
+            held[0] += ref.num_bytes
+            most[0] = max(most[0], held[0])
+        return read(storage, ref)
+
+    monkeypatch.setattr(dataprep.build.read_ahead, "_read", counting)
+    for ref, _ in read_refs(storage, refs):
+        with lock:
+            held[0] -= ref.num_bytes
+    assert 300_000 <= most[0] <= 400_000 + max(SIZES)
+
+
+def test_a_source_that_is_gone_or_ends_early_is_named(source):
+    storage, _, data = source
+    with pytest.raises(SourceError, match=r"gone\.zip is gone; it held k when the build was planned"):
+        list(read_refs(storage, (SampleRef("k", "gone.zip", 0, 1),)))
+    with pytest.raises(Exception, match=r"originals\.tar"):
+        list(read_refs(storage, (SampleRef("k", "originals.tar", len(data) - 1, 2),)))

@@ -1,0 +1,22 @@
+"""What a build is asked for stays as it was asked, and whoever watches is told all of it."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from dataprep.build.request import BuildRequest, Progress
+from dataprep.commands.progress import BuildProgress
+from tests.support.plans import small_plan
+
+
+def test_request_cannot_be_changed():
+    asked = BuildRequest(options=small_plan().options, source_url="a", output_url="b", max_reject_ratio=0.0)
+    assert not asked.overwrite
+    with pytest.raises(FrozenInstanceError):
+        asked.output_url = "c"
+
+
+def test_progress_of_the_command_line_takes_all_that_a_build_tells():
+    told = {name for name in dir(Progress) if not name.startswith("_")}
+    assert told == {"enumerating", "reading", "planned", "shard_done", "assembling"}
+    assert told <= set(dir(BuildProgress))

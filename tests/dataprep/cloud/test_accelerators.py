@@ -1,0 +1,144 @@
+"""Names of TPUs: every example of Google's pages that the tables rest on, and what no TPU is called."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.cloud.accelerators import accelerator_types, generations, machines, parse_accelerator
+from dataprep.errors import UsageError
+
+EVERY_TYPE = [name for generation in generations().values() for name in accelerator_types(generation)]
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "cores", "hosts", "machine_type"),
+    [
+        ("v2-8", 4, 8, 1, "v2"),
+        ("v2-512", 256, 512, 64, "v2"),
+        ("v3-8", 4, 8, 1, "v3"),
+        ("v3-32", 16, 32, 4, "v3"),
+        ("v3-128", 64, 128, 16, "v3"),
+        ("v3-256", 128, 256, 32, "v3"),
+        ("v3-2048", 1024, 2048, 256, "v3"),
+        ("v4-8", 4, 8, 1, "ct4p-hightpu-4t"),
+        ("v4-32", 16, 32, 4, "ct4p-hightpu-4t"),
+        ("v4-24", 12, 24, 3, "ct4p-hightpu-4t"),
+        ("v5litepod-1", 1, 1, 1, "ct5lp-hightpu-1t"),
+        ("v5litepod-4", 4, 4, 1, "ct5lp-hightpu-4t"),
+        ("v5litepod-8", 8, 8, 1, "ct5lp-hightpu-8t"),
+        ("v5litepod-16", 16, 16, 4, "ct5lp-hightpu-4t"),
+        ("v5litepod-64", 64, 64, 16, "ct5lp-hightpu-4t"),
+        ("v5p-8", 4, 8, 1, "ct5p-hightpu-4t"),
+        ("v5p-12288", 6144, 12288, 1536, "ct5p-hightpu-4t"),
+        ("v6e-1", 1, 1, 1, "ct6e-standard-1t"),
+        ("v6e-8", 8, 8, 1, "ct6e-standard-8t"),
+        ("v6e-16", 16, 16, 4, "ct6e-standard-4t"),
+        ("v6e-256", 256, 256, 64, "ct6e-standard-4t"),
+        ("tpu7x-2x2x1", 4, 8, 1, "tpu7x-standard-4t"),
+        ("tpu7x-2x2x4", 16, 32, 4, "tpu7x-standard-4t"),
+    ],
+)
+def test_the_machines_behind_a_name(name, chips, cores, hosts, machine_type):
+    found = parse_accelerator(name)
+    assert (found.name, found.chips, found.cores, found.hosts) == (name, chips, cores, hosts)
+    assert found.machine.machine_type == machine_type
+
+
+@pytest.mark.parametrize(
+    ("generation", "vcpus", "ram_gb", "nic_gbps", "hbm_gib_per_chip"),
+    [
+        ("v2-8", 96, 334, None, 16),
+        ("v3-8", 96, 334, None, 32),
+        ("v4-8", 240, 400, None, 32),
+        ("v5litepod-1", 24, 48, None, 16),
+        ("v5litepod-4", 112, 192, 100, 16),
+        ("v5litepod-8", 224, 384, 200, 16),
+        ("v5p-8", 208, 448, 200, 95),
+        ("v6e-1", 44, 176, 50, 32),
+        ("v6e-4", 180, 720, 400, 32),
+        ("v6e-8", 360, 1440, 200, 32),
+        ("tpu7x-2x2x1", 224, 960, 400, 192),
+    ],
+)
+def test_hosts_have_the_published_cores_memory_and_network(generation, vcpus, ram_gb, nic_gbps, hbm_gib_per_chip):
+    found = parse_accelerator(generation)
+    assert (found.machine.vcpus, found.machine.ram_gb, found.machine.nic_gbps) == (vcpus, ram_gb, nic_gbps)
+    assert found.hbm_gib == found.chips * hbm_gib_per_chip
+
+
+@pytest.mark.parametrize(
+    ("name", "official", "hosts"),
+    [
+        ("V3-256", "v3-256", 32),
+        (" v5e-64 ", "v5litepod-64", 16),
+        ("v4:2x2x4", "v4-32", 4),
+        ("v4-4x4x4", "v4-128", 16),
+        ("v5p:2x2x1", "v5p-8", 1),
+        ("v6e:2x4", "v6e-8", 1),
+        ("7x:2x2x4", "tpu7x-2x2x4", 4),
+        ("tpu7x-standard-4t:2x2x4", "tpu7x-2x2x4", 4),
+        ("tpu7x-standard-4t", "tpu7x-standard-4t", 1),
+        ("ct6e-standard-4t:2x4", "ct6e-standard-4t:2x4", 2),
+        ("ct3p-hightpu-4t:16x8", "ct3p-hightpu-4t:16x8", 32),
+    ],
+)
+def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
+    found = parse_accelerator(name)
+    assert (found.name, found.hosts) == (official, hosts)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("v3-16", "v3-16: v3 does not come with 16 cores; nearest: v3-8, v3-32"),
+        ("v6e-12", "v6e-12: v6e does not come with 12 chips; nearest: v6e-8, v6e-16"),
+        ("v5litpod-64", "v5litpod-64: no TPU of this name is known; nearest: v5litepod-64, v5litepod-4, v5litepod-16"),
+        ("v4-2x2", "v4-2x2: a topology of v4 is AxBxC with at most 4,096 chips; got 2x2"),
+        ("v4-99x99x99", "v4-99x99x99: a topology of v4 is AxBxC with at most 4,096 chips; got 99x99x99"),
+        ("v6e:0x4", "v6e:0x4: a topology of v6e is AxB with at most 256 chips; got 0x4"),
+        ("v4:1x1x1", "v4:1x1x1: 1 chips are no whole number of machines with 4 chips each"),
+        ("tpu7x-16", "tpu7x-16: tpu7x is named by its topology, because a number could mean chips or cores;"),
+        ("a100", "a100: no TPU of this name is known; expected a name such as v2-8, v3-8,"),
+    ],
+)
+def test_names_of_no_tpu_are_refused_with_the_nearest(name, message):
+    with pytest.raises(UsageError) as caught:
+        parse_accelerator(name)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["v3", "v3-", "-8", "", ":", "v3:8", "v3-8-8", "v3--8", "v3-8x", "v3-٨"])
+def test_a_name_that_is_cut_or_mistyped_is_refused(name):
+    with pytest.raises(UsageError, match="no TPU of this name is known"):
+        parse_accelerator(name)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_tpu_or_a_usage_error(text):
+    try:
+        hosts, message = parse_accelerator(text).hosts, ""
+    except UsageError as error:
+        hosts, message = 1, str(error)
+    assert hosts >= 1
+    assert message.isprintable()
+
+
+@given(st.sampled_from(EVERY_TYPE))
+def test_machines_add_up_to_the_slice(name):
+    found = parse_accelerator(name)
+    assert found.hosts * found.machine.chips == found.chips <= found.generation.max_chips
+    assert found.devices in (found.chips, 2 * found.chips)
+
+
+def test_every_generation_has_its_software_and_every_machine_its_source():
+    assert list(generations()) == ["v2", "v3", "v4", "v5e", "v5p", "v6e", "7x"]
+    for generation in generations().values():
+        assert bool(generation.runtime_version) == generation.tpu_api
+        assert generation.tpu_api or generation.compute_engine
+    for machine in machines().values():
+        assert machine.source
+        assert machine.date.startswith("2026-")
+        assert machine.generation in generations()
+    assert [found.name for found in generations().values() if found.compute_engine] == ["v5p", "v6e", "7x"]

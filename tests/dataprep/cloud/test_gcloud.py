@@ -1,0 +1,93 @@
+"""`gcloud` is run once for each command, and its errors become one line with the next step; a stand-in plays it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dataprep.cloud.gcloud import SAID_CHARACTERS, Gcloud, GcloudMissingError, Sent, meaning
+from dataprep.errors import AccessError, StorageError, UndecidedError, UsageError
+
+
+@pytest.fixture
+def plays(tmp_path: Path, monkeypatch):
+    """Put a program called gcloud on the PATH; returns a function that sets its shell script."""
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def play(script: str) -> Gcloud:
+        (tmp_path / "gcloud").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "gcloud").chmod(0o755)
+        return Gcloud(lambda _line: None)
+
+    return play
+
+
+def test_a_command_gets_its_standard_input_and_any_exit_code_is_returned(plays):
+    ran = plays("cat; exit 3").run(["gcloud", "x"], sent=Sent(text="a secret", shown="…"))
+    assert (ran.stdout, ran.returncode) == ("a secret", 3)
+
+
+def test_a_dry_run_shows_commands_as_a_shell_takes_them_and_runs_nothing(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    lines: list[str] = []
+    gcloud = Gcloud(lines.append, dry_run=True)
+    assert (
+        gcloud.run(["gcloud", "ssh", "--command=df -h"], sent=Sent(text="a secret", shown="hidden it is")).stdout == ""
+    )
+    assert gcloud.read(["gcloud", "list"]) is None
+    assert lines == ["gcloud ssh '--command=df -h' <<< 'hidden it is'", "gcloud list"]
+
+
+def test_a_missing_gcloud_is_an_error_of_its_own(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(GcloudMissingError, match="gcloud is not on the PATH; install the Google Cloud CLI"):
+        Gcloud(lambda _line: None).run(["gcloud", "list"])
+
+
+def test_a_command_that_does_not_end_decides_nothing(plays):
+    with pytest.raises(UndecidedError, match="gcloud compute list: no answer in 0 s; run the same command again"):
+        plays("exec sleep 60").run(["gcloud", "compute", "list", "--quiet"], timeout_s=0.2)
+
+
+def test_what_does_not_exist_reads_as_none_and_need_not_be_deleted(plays):
+    gcloud = plays("echo 'ERROR: (gcloud.x) NOT_FOUND: no such node' >&2; exit 1")
+    assert gcloud.read(["gcloud", "describe"]) is None
+    gcloud.require(["gcloud", "delete"], missing_ok=True)
+    with pytest.raises(StorageError, match="gcloud delete: NOT_FOUND: no such node; mend that"):
+        gcloud.require(["gcloud", "delete"])
+
+
+def test_entries_are_the_objects_of_a_list(plays):
+    assert plays("""echo '[{"a": 1}, 2]'""").entries(["gcloud", "list"]) == [{"a": 1}]
+    assert plays("true").entries(["gcloud", "list"]) == []
+    with pytest.raises(UndecidedError, match="gcloud list: its answer is no list in JSON; run it by hand"):
+        plays("echo '{}'").entries(["gcloud", "list"])
+    with pytest.raises(UndecidedError, match="gcloud list: its answer is no JSON; run it by hand"):
+        plays("echo nothing").read(["gcloud", "list"])
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("ERROR: (gcloud.x) You do not currently have an active account selected.", AccessError, "gcloud auth login"),
+        ("ERROR: (gcloud.x) The required attribute [project] is not set", UsageError, "add --project"),
+        ("ERROR: (gcloud.x) RESOURCE_EXHAUSTED: Quota limit 'TPUS' exceeded", AccessError, "quota for this type"),
+        ("ERROR: (gcloud.x) There is no more capacity in the zone", StorageError, "try --queued, --spot"),
+        ("ERROR: (gcloud.x) ALREADY_EXISTS", UsageError, "choose another"),
+        ("ERROR: (gcloud.x) unrecognized arguments: --queued", UsageError, "gcloud components update"),
+        ("ERROR: (gcloud.x) something new", StorageError, "something new; mend that"),
+        ("", StorageError, "it said nothing; mend that"),
+    ],
+)
+def test_an_error_means_one_line_with_the_next_step(said, kind, words):
+    error = meaning(["gcloud", "compute", "tpus", "--zone=z"], said)
+    assert type(error) is kind
+    assert str(error).startswith("gcloud compute tpus: ")
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_message_quotes_no_more_than_the_beginning():
+    assert len(str(meaning(["gcloud"], "ERROR: " + "x" * 5000))) < SAID_CHARACTERS + 100

@@ -1,0 +1,60 @@
+"""Prices of a contract replace published ones; a file of anything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataprep.cloud.prices import ANYWHERE, Prices, published_prices, read_prices
+from dataprep.cloud.region import verdict
+from dataprep.errors import UsageError
+from dataprep.storage.gcs_location import BucketLocation
+
+EUROPE = BucketLocation(location="EUROPE-WEST4", location_type="region", storage_class="STANDARD")
+US = BucketLocation(location="US", location_type="multi-region", storage_class="STANDARD")
+
+
+def test_rows_of_a_file_go_before_the_published_ones(tmp_path):
+    file = tmp_path / "prices.csv"
+    file.write_text("# contract of 2026\nitem,of,where,usd\ntransfer_per_gib,US,us-central1,0.001\n")
+    prices = read_prices(file)
+    assert verdict(US, "us-central1-a", prices).usd_per_gib == 0.001
+    assert verdict(EUROPE, "us-central1-a", prices).usd_per_gib == 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "item,of,where,usd\ntransfer_per_gib,a,b,free\n",
+            "row 'transfer_per_gib,a,b,free', expected item,of,where,usd",
+        ),
+        ("item,of\ntransfer_per_gib,a\n", "expected item,of,where,usd"),
+        ("item,of,where,usd\ntransfer_per_gib,a,b,-1\n", "costs '-1', expected 0 or more"),
+        ("item,of,where,usd\ntransfer_per_gib,a,b,nan\n", "costs 'nan', expected 0 or more"),
+        ("item,of,where,usd\ntransfer,a,b,1\n", "no price 'transfer'; there are class_a_per_1000"),
+    ],
+)
+def test_a_file_of_other_rows_is_refused(tmp_path, text, message):
+    file = tmp_path / "prices.csv"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_prices(file)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_prices(tmp_path / "none.csv")
+
+
+def test_a_price_of_one_place_goes_before_that_of_anywhere():
+    prices = Prices({("item", "a", "us"): 1.0, ("item", "a", ANYWHERE): 2.0})
+    assert prices.find("item", "A", "US") == 1.0
+    assert prices.find("item", "a", "eu") == 2.0
+    assert prices.find("item", "b", "us") is None
+
+
+def test_published_prices_are_amounts_of_money_by_names_in_lower_case():
+    usd = published_prices().usd
+    assert len(usd) > 100
+    assert all(0 <= price < 1000 for price in usd.values())
+    assert all(name == name.lower() for key in usd for name in key[1:])

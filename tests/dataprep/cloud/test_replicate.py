@@ -1,0 +1,343 @@
+"""Copies of real datasets between emulated buckets and disks: whole or nothing, resumed, and never over other bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dataprep.build.finished import shape_faults
+from dataprep.cloud.region import describe
+from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
+from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas
+from dataprep.errors import ConflictError, FormatError, StorageError, UsageError, VerificationError
+from dataprep.storage import open_storage
+from dataprep.storage.gcs_location import BucketLocation
+from tests.support.finished import build_here, details, kinds, verify_here
+from tests.support.replication import checksums, flip_byte, kill_replicate, remove_all
+
+_numbers = itertools.count()
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def buckets(gcs) -> None:
+    gcs.create_bucket("copies-eu", location="EUROPE-WEST4")
+    gcs.create_bucket("copies-us", location="US-CENTRAL1")
+    gcs.create_bucket("copies-asia", location="ASIA-EAST1")
+
+
+@pytest.fixture(scope="module")
+def sources(gcs, originals):
+    """A dataset in Europe by its format; only ever read."""
+    built: set[str] = set()
+
+    def url_of(fmt: str = "webdataset") -> str:
+        url = f"gs://copies-eu/{fmt}"
+        if fmt not in built:
+            build_here("imagenet", originals["imagenet"], url, fmt)
+            built.add(fmt)
+        return url
+
+    return url_of
+
+
+@pytest.fixture
+def target(gcs):
+    url = f"gs://copies-us/{next(_numbers)}"
+    yield url
+    gcs.set_rewrite_bytes(None)
+    gcs.set_latency(0)
+    gcs.set_faults(0)
+    remove_all(url)
+
+
+def replicate(source: str, *targets: str, workers: int = 8) -> list[Copying]:
+    phases = dataset_phases(open_storage(source), shape_faults)
+    plans = [plan_copy(source, target, phases) for target in targets]
+    for plan in plans:
+        copy_dataset(plan, workers=workers, copied=lambda objects, num_bytes: None)
+    warnings: list[str] = []
+    record_copies(open_storage(source), [plan.target for plan in plans], warnings.append)
+    assert warnings == []
+    return plans
+
+
+def listed(url: object) -> list[str]:
+    return [each.url for each in read_replicas(open_storage(str(url)))]
+
+
+# Copies
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_the_server_copies_a_dataset_of_every_format(sources, target, gcs, fmt):
+    source = sources(fmt)
+    before = gcs.stats()
+    (plan,) = replicate(source, target)
+    assert plan.objects == len(checksums(source))
+    assert checksums(target) == checksums(source)
+    assert gcs.stats()["bytes_served"] - before["bytes_served"] < 300_000  # manifests and lists of copies alone
+    assert verify_here(target).verdict == "whole"
+
+
+def test_objects_beyond_one_call_are_copied_by_several(sources, target, gcs):
+    gcs.set_rewrite_bytes(300_000)
+    seen: list[tuple[int, int]] = []
+    lock = threading.Lock()
+
+    def copied(objects: int, num_bytes: int) -> None:
+        with lock:
+            seen.append((objects, num_bytes))
+
+    plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
+    copy_dataset(plan, workers=4, copied=copied)
+    assert checksums(target) == checksums(sources())
+    assert (sum(objects for objects, _ in seen), sum(part for _, part in seen)) == (plan.objects, plan.num_bytes)
+    assert max(part for _, part in seen) <= 300_000
+
+
+def test_a_copy_from_a_bucket_to_disk_and_from_disk_to_a_bucket(sources, target, tmp_path):
+    disk = tmp_path / "disk"
+    replicate(sources(), str(disk))
+    assert checksums(str(disk)) == checksums(sources())
+    assert not (disk / "_build").exists()
+    assert verify_here(disk).verdict == "whole"
+    replicate(str(disk), target, str(tmp_path / "second"))
+    assert checksums(target) == checksums(str(tmp_path / "second")) == checksums(sources())
+
+
+def test_nothing_is_copied_twice(sources, target, gcs):
+    replicate(sources(), target)
+    before = gcs.stats()["operations"]["A"]
+    (plan,) = replicate(sources(), target)
+    assert (plan.objects, plan.standing) == (0, len(checksums(sources())))
+    assert gcs.stats()["operations"]["A"] - before <= 3  # lists
+
+
+def test_requests_that_fail_are_sent_again(sources, target, gcs):
+    gcs.set_rewrite_bytes(500_000)
+    gcs.set_faults(0.1, seed=3)
+    plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
+    copy_dataset(plan, workers=8, copied=lambda objects, num_bytes: None)
+    gcs.set_faults(0)
+    assert checksums(target) == checksums(sources())
+
+
+def test_killed_at_random_and_resumed_it_is_the_same(sources, target, gcs):
+    gcs.set_rewrite_bytes(100_000)
+    gcs.set_latency(10)
+    assert kill_replicate(random.Random(7), sources(), target, kills=3) > 0
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_two_who_copy_at_once_make_one_copy(sources, target, gcs, tmp_path, place):
+    gcs.set_rewrite_bytes(300_000)
+    gcs.set_latency(5)
+    url = str(tmp_path / "copy") if place == "disk" else target
+    sources()
+    with ThreadPoolExecutor(2) as people:
+        for done in [people.submit(replicate, sources(), url, workers=3) for _ in range(2)]:
+            done.result()
+    assert checksums(url) == checksums(sources())
+
+
+def test_interrupted_it_ends_soon_and_the_manifest_is_last(sources, target, gcs):
+    gcs.set_rewrite_bytes(50_000)
+    gcs.set_latency(20)
+    count = itertools.count()
+
+    def stop(objects: int, num_bytes: int) -> None:
+        if next(count) == 8:
+            raise RuntimeError("enough")
+
+    plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
+    with pytest.raises(RuntimeError, match="enough"):
+        copy_dataset(plan, workers=4, copied=stop)
+    assert next(count) < 20
+    assert "dataset.json" not in checksums(target)
+
+
+# What is refused
+
+
+def test_other_bytes_are_never_overwritten(sources, target):
+    shard = next(name for name in checksums(sources()) if name.endswith(".tar"))
+    num_bytes = checksums(sources())[shard][0]
+    open_storage(target).create(shard, bytes(num_bytes))
+    with pytest.raises(ConflictError, match=r"another object stands there, .* it is left as it is"):
+        replicate(sources(), target)
+    assert list(checksums(target)) == [shard]
+    assert open_storage(target).read(shard) == bytes(num_bytes)
+
+
+def test_what_comes_in_between_is_not_overwritten_either(sources, target):
+    plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
+    open_storage(target).create("dataset.json", b"{}")
+    with pytest.raises(ConflictError, match=r"dataset\.json: another object stands there"):
+        copy_dataset(plan, workers=2, copied=lambda objects, num_bytes: None)
+    assert open_storage(target).read("dataset.json") == b"{}"
+
+
+def test_an_upload_that_comes_second_says_so_in_its_own_words(finished, target):
+    source = str(finished("imagenet-tfrecord"))
+    plan = plan_copy(source, target, dataset_phases(open_storage(source), shape_faults))
+    open_storage(target).create("dataset.json", b"{}")
+    with pytest.raises(ConflictError, match="choose another place, or remove it"):
+        copy_dataset(plan, workers=2, copied=lambda objects, num_bytes: None)
+
+
+def test_a_strangers_file_inside_would_be_taken_for_data(sources, target):
+    open_storage(target).create("train/more.tar", b"x")
+    open_storage(target).create("notes/README", b"x")  # is not in the way
+    with pytest.raises(ConflictError, match=r"train/more\.tar: not of .* would be taken for a part of it"):
+        plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said"),
+    [
+        ("{0}", "{0}", "it is, holds or lies in"),
+        ("{0}", "{0}/copy", "it is, holds or lies in"),
+        ("{0}", "gs://copies-eu", "it is, holds or lies in"),
+        ("gs://copies-eu/none", "gs://copies-us/none", "no finished dataset there"),
+    ],
+)
+def test_a_copy_into_its_source_and_a_missing_dataset_are_refused(sources, source, target, said):
+    with pytest.raises(UsageError, match=said):
+        replicate(source.format(sources()), target.format(sources()))
+
+
+def test_a_build_under_way_is_left_alone_at_both_ends(sources, target):
+    open_storage(target).create("_build/plan.json", b"{}")
+    with pytest.raises(UsageError, match="a build is under way there"):
+        replicate(sources(), target)
+    with pytest.raises(UsageError, match="a build is under way there: run it again"):
+        replicate(target, "gs://copies-us/elsewhere")
+
+
+@pytest.mark.parametrize("name", ["coco-links"])
+def test_repeats_that_are_links_are_refused(finished, name, tmp_path):
+    with pytest.raises(UsageError, match="its repeats are links"):
+        replicate(str(finished(name)), str(tmp_path / "copy"))
+
+
+def test_a_source_that_differs_from_its_manifest_is_not_spread(damaged, target):
+    copy = damaged("imagenet-webdataset")
+    shard = copy.shards()[0]
+    data = (copy.root / shard).read_bytes()
+    copy.write(shard, data[:-1] + b"x")
+    with pytest.raises(StorageError, match="the copy was dropped"):
+        replicate(str(copy.root), target)
+    assert "dataset.json" not in checksums(target)
+    copy.write(shard, data[:-1])
+    with pytest.raises(VerificationError, match="run dataprep verify"):
+        replicate(str(copy.root), target)
+    copy.write("dataset.json", b"[]")
+    with pytest.raises(FormatError, match="not a dataset manifest"):
+        replicate(str(copy.root), target)
+
+
+# Verify
+
+
+@pytest.mark.parametrize("at", [0, 12345, -1])
+def test_a_flipped_byte_of_a_copy_is_found(sources, target, at):
+    replicate(sources(), target)
+    shard = random.Random(at).choice([name for name in checksums(target) if name.endswith(".tar")])
+    flip_byte(target, shard, at)
+    assert {"digest"} <= kinds(verify_here(target))
+    report = verify_here(sources(), replicas=True)
+    assert kinds(report) == {"digest"}
+    assert f"digest {target}/{shard}: crc32c" in details(report)
+
+
+def test_all_places_are_compared_from_their_lists(sources, target, gcs):
+    replicate(sources("tfrecord"), target, "gs://copies-asia/compared")
+    report = verify_here(target, replicas=True)
+    assert (report.verdict, report.copies) == ("whole", 2)
+    open_storage("gs://copies-asia/compared").delete("features.json")
+    open_storage("gs://copies-asia/compared").delete("index/val.parquet")
+    open_storage("gs://copies-asia/compared").create("index/val.parquet", b"short")
+    report = verify_here(target, replicas=True)
+    assert report.counts == {"missing": 1, "size": 1}
+    remove_all("gs://copies-asia/compared")
+
+
+def test_a_copy_that_cannot_be_asked_proves_nothing(finished, tmp_path, gcs):
+    replicate(str(finished("imagenet-tfrecord")), str(tmp_path / "copy"))
+    record_replicas(open_storage(str(tmp_path / "copy")), [_replica("gs://no-such-bucket-at-all/x")])
+    report = verify_here(tmp_path / "copy", replicas=True)
+    assert (report.verdict, report.counts) == ("undecided", {"unread": 1})
+
+
+# The list
+
+
+def test_every_place_lists_them_all(sources, target):
+    source, asia = sources("imagefolder"), f"gs://copies-asia/{next(_numbers)}"
+    replicate(source, target)
+    replicate(target, asia)
+    assert listed(source) == listed(target) == listed(asia) == sorted([source, target, asia])
+    assert [describe(each.bucket) for each in read_replicas(open_storage(source))] == [
+        "asia-east1", "europe-west4", "us-central1",
+    ]  # fmt: skip
+    remove_all(asia)
+    second = f"gs://copies-asia/{next(_numbers)}"
+    replicate(source, second)
+    assert listed(target) == sorted([source, target, second])  # what is gone is off the list
+    assert list(open_storage(asia).list()) == []
+
+
+def test_a_place_that_may_not_be_written_is_told_and_the_others_know(sources, tmp_path):
+    """A file where a folder should be: nothing can be written, whoever one is."""
+    warnings: list[str] = []
+    target = open_storage(str(tmp_path / "file" / "inside"))
+    (tmp_path / "file").write_text("")
+    source = open_storage(sources())
+    record_copies(source, [target], warnings.append)
+    assert any(str(tmp_path / "file") in warning for warning in warnings)
+    assert sources() in listed(sources())
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_many_record_at_once_and_none_is_lost(place, tmp_path, target, gcs):
+    url = str(tmp_path / "place") if place == "disk" else target
+    gcs.set_latency(5)
+    replicas = [_replica(f"gs://bucket-{number}/x") for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda each: record_replicas(open_storage(url), [each]), replicas))
+    assert listed(url) == sorted(each.url for each in replicas)
+
+
+def test_a_list_of_another_kind_is_left_alone(tmp_path):
+    for text in (
+        "{}",
+        "[",
+        '{"version": 2, "replicas": []}',
+        '{"version": 1, "replicas": [{"url": 1}]}',
+        "[" * 100_000,
+    ):
+        (tmp_path / REPLICAS).write_text(text)
+        with pytest.raises(FormatError, match="no list of replicas"):
+            record_replicas(open_storage(str(tmp_path)), [_replica("gs://x-y-z/x")])
+        assert (tmp_path / REPLICAS).read_text() == text
+
+
+def test_what_is_written_is_the_documented_form(tmp_path):
+    record_replicas(open_storage(str(tmp_path)), [_replica("gs://x-y-z/x")])
+    assert json.loads(Path(tmp_path / REPLICAS).read_text()) == {
+        "version": 1,
+        "replicas": [
+            {"url": "gs://x-y-z/x", "location": "EUROPE-WEST4", "location_type": "region", "data_locations": []}
+        ],
+    }
+
+
+def _replica(url: str) -> Replica:
+    return Replica(url, BucketLocation(location="EUROPE-WEST4", location_type="region"))

@@ -1,0 +1,209 @@
+"""Argument lists for every generation, checked by what the real gcloud takes."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dataprep.cloud.accelerators import parse_accelerator
+from dataprep.cloud.tpu.command_lines import (
+    Place,
+    Request,
+    Target,
+    copy_commands,
+    create_commands,
+    delete_commands,
+    fetch_command,
+    ssh_command,
+)
+from dataprep.errors import UsageError
+from tests.support.markdown import ROOT
+
+REAL = shutil.which("gcloud")
+LATER = {"--accelerator-topology-mode", "--target-size-policy-mode", "--version"}
+PLACE = Place(name="my-tpu", zone="us-central2-b", project="p")
+
+BY_TPU_API = [  # accelerator, what gcloud is told, workers
+    ("v2-8", ["--accelerator-type=v2-8", "--version=tpu-ubuntu2204-base"], 1),
+    ("v2-32", ["--accelerator-type=v2-32", "--version=tpu-ubuntu2204-base"], 4),
+    ("v3-8", ["--accelerator-type=v3-8", "--version=tpu-ubuntu2204-base"], 1),
+    ("v3-256", ["--accelerator-type=v3-256", "--version=tpu-ubuntu2204-base"], 32),
+    ("v4-8", ["--accelerator-type=v4-8", "--version=tpu-ubuntu2204-base"], 1),
+    ("v4-32", ["--accelerator-type=v4-32", "--version=tpu-ubuntu2204-base"], 4),
+    ("v4:2x2x4", ["--type=v4", "--topology=2x2x4", "--version=tpu-ubuntu2204-base"], 4),
+    ("v4:4x4x8", ["--type=v4", "--topology=4x4x8", "--version=tpu-ubuntu2204-base"], 32),
+    ("v5litepod-1", ["--accelerator-type=v5litepod-1", "--version=v2-alpha-tpuv5-lite"], 1),
+    ("v5litepod-8", ["--accelerator-type=v5litepod-8", "--version=v2-alpha-tpuv5-lite"], 1),
+    ("v5litepod-64", ["--accelerator-type=v5litepod-64", "--version=v2-alpha-tpuv5-lite"], 16),
+    ("v5e-16", ["--accelerator-type=v5litepod-16", "--version=v2-alpha-tpuv5-lite"], 4),
+    ("v5p-8", ["--accelerator-type=v5p-8", "--version=v2-alpha-tpuv5"], 1),
+    ("v5p-128", ["--accelerator-type=v5p-128", "--version=v2-alpha-tpuv5"], 16),
+    ("v6e-1", ["--accelerator-type=v6e-1", "--version=v2-alpha-tpuv6e"], 1),
+    ("v6e-8", ["--accelerator-type=v6e-8", "--version=v2-alpha-tpuv6e"], 1),
+    ("v6e:4x4", ["--accelerator-type=v6e-16", "--version=v2-alpha-tpuv6e"], 4),
+    ("v6e-256", ["--accelerator-type=v6e-256", "--version=v2-alpha-tpuv6e"], 64),
+    ("ct6e-standard-8t", ["--accelerator-type=v6e-8", "--version=v2-alpha-tpuv6e"], 1),
+]
+BY_COMPUTE_ENGINE = [  # accelerator, machine type, image family, topology of a slice, machines
+    ("v5p-8", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", None, 1),
+    ("v5p:2x2x4", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "2x2x4", 4),
+    ("v6e-1", "ct6e-standard-1t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", None, 1),
+    ("v6e-4", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", None, 1),
+    ("v6e-32", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "4x8", 8),
+    ("v6e-256", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "16x16", 64),
+    ("tpu7x-2x2x1", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", None, 1),
+    ("tpu7x-2x2x4", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", "2x2x4", 4),
+]
+
+
+def request(accelerator: str, **options) -> Request:
+    return Request(place=PLACE, accelerator=parse_accelerator(accelerator), **options)
+
+
+def run(cloud, commands: list[list[str]]) -> None:
+    for argv in commands:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{argv}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(("accelerator", "told", "workers"), BY_TPU_API, ids=[row[0] for row in BY_TPU_API])
+def test_the_tpu_api_creates_a_tpu_with_these_commands(cloud, accelerator, told, workers):
+    (argv,) = create_commands(request(accelerator))
+    assert argv[:6] == ["gcloud", "compute", "tpus", "tpu-vm", "create", "my-tpu"]
+    assert set(told) <= set(argv)
+    run(cloud, [argv])
+    assert len(cloud.read("my-tpu", "tpu")["networkEndpoints"]) == workers
+
+
+@pytest.mark.parametrize(("accelerator", "machine", "image", "topology", "machines"), BY_COMPUTE_ENGINE)
+def test_compute_engine_creates_a_tpu_with_these_commands(cloud, accelerator, machine, image, topology, machines):
+    commands = create_commands(request(accelerator, api=None if accelerator.startswith("tpu7x") else "compute-engine"))
+    making = next(argv for argv in commands if any(word.startswith("--machine-type") for word in argv))
+    assert {f"--machine-type={machine}", f"--image-family={image}", "--maintenance-policy=TERMINATE"} <= set(making)
+    assert "--labels=dataprep-tpu=my-tpu" in making
+    topologies = [word for argv in commands for word in argv if word.startswith("--accelerator-topology=")]
+    assert topologies == ([f"--accelerator-topology={topology}"] if topology else [])
+    run(cloud, commands)
+    assert len(cloud.read("my-tpu", "machines")) == machines
+
+
+def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
+    Path("start.sh").write_text("#!/bin/sh\n")
+    common = {
+        "service_account": "trainer@p.iam.gserviceaccount.com",
+        "network": "n",
+        "subnetwork": "s",
+        "internal_ips": True,
+        "labels": {"team": "vision", "cost": "a1"},
+        "startup_script": "start.sh",
+        "spot": True,
+    }
+    (argv,) = create_commands(request("v4-32", queued=True, valid_until="6h", **common))
+    assert argv[3:6] == ["queued-resources", "create", "my-tpu"]
+    assert {
+        "--node-id=my-tpu",
+        "--runtime-version=tpu-ubuntu2204-base",
+        "--valid-until-duration=6h",
+        "--spot",
+        "--network=n",
+        "--subnetwork=s",
+        "--internal-ips",
+        "--service-account=trainer@p.iam.gserviceaccount.com",
+        "--labels=cost=a1,team=vision",
+        "--metadata-from-file=startup-script=start.sh",
+        "--project=p",
+        "--zone=us-central2-b",
+    } <= set(argv)
+    run(cloud, [argv])
+    (argv,) = create_commands(request("v6e-8", api="compute-engine", **common))
+    assert {"--provisioning-model=SPOT", "--no-address", "--subnet=s", "--threads-per-core=1"} <= set(argv)
+    run(cloud, [argv])
+    (argv,) = create_commands(request("tpu7x-2x2x1", reservation="r"))
+    assert {"--provisioning-model=RESERVATION_BOUND", "--reservation-affinity=specific", "--reservation=r"} <= set(argv)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "options", "said"),
+    [
+        ("v4-8", {"api": "compute-engine"}, "v4-8: --api compute-engine does not make it; leave it out, or tpu"),
+        ("tpu7x-2x2x4", {"api": "tpu"}, "--api tpu does not make it"),
+        ("v5p-32", {"api": "compute-engine"}, "asked for by its topology; write such as v5p:2x2x4"),
+        ("v5p:2x2x4", {}, "topologies of v2, v3, v4 alone; write v5p-32"),
+        ("ct3p-hightpu-4t", {}, "takes machine types not at all"),
+        ("v4-8", {"spot": True, "reserved": True}, "give one of them"),
+        ("v4-8", {"valid_until": "6h"}, "add --queued"),
+        ("v4-8", {"reservation": "r"}, "for the TPU API give --reserved"),
+        ("tpu7x-2x2x1", {"queued": True}, "of the TPU API"),
+    ],
+)
+def test_requests_that_no_service_can_fulfil_are_refused(accelerator, options, said):
+    with pytest.raises(UsageError, match=said):
+        create_commands(request(accelerator, **options))
+
+
+def test_a_slice_of_compute_engine_needs_its_project():
+    with pytest.raises(UsageError, match="add --project"):
+        create_commands(Request(place=Place(name="t", zone="us-east5-a"), accelerator=parse_accelerator("tpu7x-2x2x4")))
+
+
+@pytest.mark.parametrize("name", ["My-TPU", "-x", "x;rm", "a" * 64, ""])
+def test_names_that_no_tpu_can_have_are_refused(name):
+    with pytest.raises(UsageError, match="not a name of a TPU"):
+        Place(name=name, zone="us-central2-b")
+
+
+@pytest.mark.parametrize("zone", ["us-central2", "us central2-b", "--project=x", ""])
+def test_malformed_zones_are_refused(zone):
+    with pytest.raises(UsageError, match="not a zone"):
+        Place(name="t", zone=zone)
+
+
+def test_a_zone_of_the_new_form_is_accepted():
+    assert Place(name="t", zone="us-central1-ai1a").region == "us-central1"
+
+
+def test_workers_are_reached_by_ssh_and_scp_of_both_services():
+    tpu = Target(place=PLACE, api="tpu", instances=("0", "1"), internal_ip=True)
+    assert ssh_command(tpu, 1, "a 'b'")[1:] == [
+        *("compute", "tpus", "tpu-vm", "ssh", "my-tpu", "--zone=us-central2-b", "--project=p", "--worker=1"),
+        *("--internal-ip", "--quiet", "--command=a 'b'"),
+    ]
+    assert "--worker=all" in copy_commands(tpu, "x", "y", recurse=False)[0]
+    assert fetch_command(tpu, 1, "x", "y")[5:7] == ["my-tpu:x", "y"]
+    group = Target(place=PLACE, api="compute-engine", instances=("my-tpu-a", "my-tpu-b"))
+    assert ssh_command(group, 1, "true")[1:4] == ["compute", "ssh", "my-tpu-b"]
+    assert [argv[4] for argv in copy_commands(group, "x", "y", recurse=True)] == ["my-tpu-a:y", "my-tpu-b:y"]
+    assert fetch_command(group, 0, "x", "y")[3] == "my-tpu-a:x"
+
+
+def test_deleting_takes_everything_that_creating_made():
+    tpu = Target(place=PLACE, api="tpu", instances=())
+    assert [argv[3:6] for argv in delete_commands(tpu, queued=False)] == [["tpu-vm", "delete", "my-tpu"]]
+    assert delete_commands(tpu, queued=True)[0][3:6] == ["queued-resources", "delete", "my-tpu"]
+    one = Target(place=PLACE, api="compute-engine", instances=("my-tpu",))
+    assert [argv[1:4] for argv in delete_commands(one, queued=False)] == [["compute", "instances", "delete"]]
+    group = Target(place=PLACE, api="compute-engine", instances=("my-tpu-a", "my-tpu-b"))
+    assert [argv[2] for argv in delete_commands(group, queued=False)] == [
+        *("instance-groups", "instance-templates", "resource-policies"),
+    ]
+
+
+@pytest.mark.skipif(REAL is None, reason="the Google Cloud SDK is not installed")
+def test_the_recorded_flags_are_those_of_the_sdk():
+    table = Path(REAL).resolve().parents[1] / "data/cli/gcloud_completions.py"
+    if not table.exists():
+        pytest.skip("this SDK has no table of its flags")
+    spec = importlib.util.spec_from_file_location("gcloud_completions", table)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    recorded = json.loads((ROOT / "tests/support/gcloud_flags.json").read_text())
+    for command, flags in recorded.items():
+        if not command.startswith("compute"):
+            continue
+        node = module.STATIC_COMPLETION_CLI_TREE
+        for word in command.split():
+            node = node["commands"][word]
+        assert set(flags) - LATER <= set(node["flags"]), command

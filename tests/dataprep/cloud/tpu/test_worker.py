@@ -1,0 +1,239 @@
+"""The program of the workers, called as they call it."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dataprep.cloud.tpu import worker
+
+SOURCE = Path(worker.__file__)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    for name in ("home", "root/dev/vfio", "root/tmp", "root/proc", "bin"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "bin/sudo").write_text("#!/bin/sh\nexit 1\n")  # the real one would forget DATAPREP_TPU_ROOT
+    (tmp_path / "bin/sudo").chmod(0o755)
+    yield tmp_path
+    for path in tmp_path.glob("home/.dataprep/runs/*/started.json"):
+        call(tmp_path, "kill", path.parent.name, "--grace-s=0")
+
+
+def popen(machine: Path, *words: str) -> subprocess.Popen:
+    environment = {
+        "HOME": str(machine / "home"),
+        "DATAPREP_TPU_ROOT": str(machine / "root"),
+        "PATH": f"{machine / 'bin'}:{os.environ['PATH']}",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-S", SOURCE, *words],
+        cwd=machine / "home",
+        env=environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def call(machine: Path, *words: str) -> dict:
+    out = popen(machine, *words).communicate()[0].decode()
+    return json.loads(out.removeprefix(worker.REPLY))
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 20
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def test_worker_program_runs_on_an_old_python_with_nothing_installed():
+    tree = ast.parse(SOURCE.read_text(), feature_version=(3, 9))
+    modules = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in modules} <= set(sys.stdlib_module_names) | {"__future__"}
+
+
+def test_many_starts_at_once_are_one(machine):
+    words = ("start", "r", "--", "sh", "-c", 'echo x >> "$HOME/starts"; sleep 0.3')
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: call(machine, *words), range(8)))
+    assert len({reply["pid"] for reply in replies}) == 1
+    assert (machine / "home/starts").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.06, 0.1, 0.15, 0.2, 0.3])
+def test_a_start_that_is_killed_anywhere_and_repeated_runs_once(machine, delay_s):
+    words = ("start", "r", "--", "sh", "-c", 'echo x >> "$HOME/starts"')
+    first = popen(machine, *words)
+    time.sleep(delay_s)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    call(machine, *words)
+    wait_for(lambda: call(machine, "state", "r")["state"] == "done")
+    assert (machine / "home/starts").read_text() == "x\n"
+
+
+def test_a_run_that_has_ended_is_not_started_again(machine):
+    words = ("start", "r", "--", "sh", "-c", 'echo x >> "$HOME/starts"; exit 5')
+    call(machine, *words)
+    ended = wait_for(lambda: next((s for s in [call(machine, "state", "r")] if s["state"] == "done"), None))
+    assert ended["code"] == 5
+    assert call(machine, *words)["state"] == "done"
+    assert (machine / "home/starts").read_text() == "x\n"
+
+
+def test_without_its_watcher_a_run_goes_on_and_is_lost_when_it_ends(machine):
+    call(machine, "start", "r", "--", "sh", "-c", 'while [ ! -e "$HOME/stop" ]; do sleep 0.02; done')
+    os.kill(json.loads((machine / "home/.dataprep/runs/r/claimed.json").read_text())["pid"], signal.SIGKILL)
+    assert call(machine, "state", "r")["state"] == "running"
+    (machine / "home/stop").touch()
+    wait_for(lambda: call(machine, "state", "r")["state"] == "lost")
+
+
+def test_after_a_restart_of_the_machine_a_run_is_lost(machine):
+    call(machine, "start", "r", "--", "sleep", "60")
+    started = machine / "home/.dataprep/runs/r/started.json"
+    record = json.loads(started.read_text())
+    for path in (started, started.with_name("claimed.json")):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "boot": "another"}))
+    assert call(machine, "state", "r")["state"] == "lost"
+    assert call(machine, "kill", "r")["ended"] != []  # by its mark, though its number is of another boot
+    wait_for(lambda: worker.identity(record["pid"]) is None)
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("device", "chip"), [("accel3", True), ("vfio/0", True), ("vfio/vfio", False), ("null", False)]
+)
+def test_processes_that_hold_a_chip_are_found(machine, device, chip):
+    path = machine / "root/dev" / device
+    path.touch()
+    lock = machine / "root/tmp/libtpu_lockfile"
+    lock.touch()
+    with open(path):
+        found = call(machine, "holders")
+        assert [holder["pid"] for holder in found["holders"]] == ([os.getpid()] if chip else [])
+        assert call(machine, "release")["lock"] == ("kept" if chip else "removed")
+        assert lock.exists() is chip
+    assert call(machine, "release")["lock"] == ("removed" if chip else "absent")
+
+
+def test_where_not_every_process_can_be_seen_the_lock_file_stays(machine, monkeypatch):
+    monkeypatch.setattr(worker, "ROOT", machine / "root")
+    (machine / "root/tmp/libtpu_lockfile").touch()
+    seen = worker.Path.iterdir
+
+    def hidden(path):
+        if path.name == "fd" and path.parent.name == str(os.getppid()):
+            raise PermissionError(path)
+        return seen(path)
+
+    monkeypatch.setattr(worker.Path, "iterdir", hidden)
+    assert worker.release(None)["lock"] == "kept"
+    assert worker.holders(None)["complete"] is False
+    assert (machine / "root/tmp/libtpu_lockfile").exists()
+
+
+def test_end_wants_the_very_process_and_that_it_still_holds_a_chip(machine):
+    path = machine / "root/dev/accel0"
+    path.touch()
+    program = "import sys, time; f = open(sys.argv[1]); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-S", "-c", program, path], stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        (found,) = call(machine, "holders")["holders"]
+        assert call(machine, "end", str(holder.pid), str(found["start_ticks"] + 1)) == {"ended": []}
+        assert holder.poll() is None
+        assert call(machine, "end", str(holder.pid), str(found["start_ticks"])) == {"ended": [holder.pid]}
+        assert holder.wait(10) == -signal.SIGTERM
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        ticks = worker.identity(bystander.pid)["start_ticks"]
+        assert call(machine, "end", str(bystander.pid), str(ticks)) == {"ended": []}
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+@pytest.fixture
+def share(machine):
+    """`mount` fails as often as `failures` has lines; a folder without the file `served` does not answer."""
+    mounts, target = machine / "root/proc/mounts", machine / "mnt"
+    mounts.touch()
+    fails = f'[ ! -s {machine}/failures ] || {{ sed -i 1d {machine}/failures; echo "Connection timed out"; exit 32; }}'
+    serve = f"touch {target}/served; echo server:/vol {target} nfs rw 0 0 > {mounts}"
+    programs = {
+        "mount": f"{fails}\n{serve}",
+        "umount": f": > {mounts}",
+        "stat": f"test -e {target}/served",
+    }
+    for name, text in programs.items():
+        (machine / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (machine / "bin" / name).chmod(0o755)
+    return target
+
+
+def test_a_share_is_mounted_once(machine, share):
+    (machine / "failures").write_text("1\n2\n")
+    words = ("mount", "server:/vol", str(share), "--delay-s=0")
+    assert call(machine, *words) == {"mount": "mounted", "attempts": 3}
+    assert call(machine, *words) == {"mount": "fine"}
+    assert share.stat().st_mode & 0o077 == 0o077
+
+
+def test_a_share_that_does_not_answer_is_mounted_again(machine, share):
+    words = ("mount", "server:/vol", str(share), "--delay-s=0")
+    call(machine, *words)
+    (share / "served").unlink()
+    assert call(machine, *words) == {"mount": "repaired", "attempts": 1}
+
+
+def test_a_share_that_cannot_be_mounted_is_an_error_after_some_attempts(machine, share):
+    (machine / "failures").write_text("x\n" * 99)
+    said = call(machine, "mount", "server:/vol", str(share), "--delay-s=0")["error"]
+    assert said.startswith(
+        f"server:/vol cannot be mounted on {share} after 10 attempts (mount -t nfs -o vers=3 server:/vol:"
+    )
+    assert "Connection timed out" in said
+
+
+def test_what_another_share_holds_is_left_alone(machine, share):
+    call(machine, "mount", "server:/vol", str(share), "--delay-s=0")
+    said = call(machine, "mount", "server:/other", str(share), "--delay-s=0")["error"]
+    assert said == f"{share} is server:/vol, expected server:/other; unmount it, or choose another folder"
+    assert "server:/vol" in (machine / "root/proc/mounts").read_text()
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter and write to; those of pytest are their owner's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@as_root
+def test_what_root_may_do_goes_through_sudo(open_folder):
+    machine = open_folder
+    (machine / "bin").mkdir()
+    (machine / "bin/sudo").write_text('#!/bin/sh\nshift\n[ "$1" = true ] || echo "$@" >> "$SEEN"\n')
+    (machine / "bin/sudo").chmod(0o755)
+    environment = {
+        "PATH": f"{machine / 'bin'}:{os.environ['PATH']}",
+        "HOME": "/nonexistent",
+        "SEEN": str(machine / "seen"),
+    }
+    source = machine / "worker.py"
+    source.write_bytes(SOURCE.read_bytes())
+    command = ["/usr/bin/env", "python3", "-S", source, "release"]
+    subprocess.run(command, env=environment, user="nobody", cwd="/", check=True)
+    assert (machine / "seen").read_text().split()[1:] == [str(source), "--home", "/nonexistent", "release"]

@@ -1,0 +1,88 @@
+"""What a build says and refuses on the command line, and what it leaves alone."""
+
+import json
+
+from tests.support.builds import build, build_arguments, dataprep
+
+
+def test_rejections_above_the_limit_are_named_and_the_rerun_is_instant(originals, tmp_path):
+    arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord")
+    arguments[arguments.index("--max-reject-ratio") + 1] = "0"
+    run = dataprep(*arguments)
+    assert run.returncode == 1
+    assert "train: 5 of 120 images were rejected, allowed are 0" in run.stderr
+    assert "(truncated)" in run.stderr
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    arguments[arguments.index("--max-reject-ratio") + 1] = "0.0417"
+    again = json.loads(dataprep(*arguments).stdout)
+    assert again["shards_built"] == 0
+    assert again["splits"][0]["samples"] == 115
+
+
+def test_fail_on_the_first_bad_image(originals, tmp_path):
+    run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--on-bad", "fail"))
+    assert run.returncode == 1
+    assert "expected a valid JPEG (--on-bad fail)" in run.stderr
+
+
+def test_a_dry_run_writes_nothing(originals, tmp_path):
+    arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--dry-run")
+    plan = json.loads(dataprep(*arguments).stdout)
+    assert sum(plan["splits"][0]["shard_samples"]) == 120
+    arguments.remove("--json")
+    text = dataprep(*arguments).stdout
+    assert "train: 120 samples in 1 shards" in text
+    assert "an epoch makes 5 passes, 1 stored" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_dataset_is_neither_mixed_nor_replaced_unasked(originals, tmp_path):
+    output = tmp_path / "out"
+    build("coco-dup5", originals["coco"], output, "tfrecord")
+    other = build_arguments("coco-dup5", originals["coco"], output, "webdataset")
+    refused = dataprep(*other)
+    assert refused.returncode == 2
+    assert "another dataset stands there (coco-dup5, tfrecord" in refused.stderr
+    (output / "notes.txt").write_text("mine")
+    assert dataprep(*other, "--overwrite").returncode == 0
+    assert (output / "notes.txt").read_text() == "mine"
+    assert not list(output.glob("*tfrecord*"))
+
+
+def test_a_folder_of_other_files_is_refused(originals, tmp_path):
+    (tmp_path / "thesis.tex").write_text("do not lose me")
+    run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path, "tfrecord", "--overwrite"))
+    assert run.returncode == 2
+    assert "is not empty and holds no dataset of ours (found thesis.tex)" in run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_source_and_output_must_differ(originals):
+    run = dataprep(*build_arguments("coco-dup5", originals["coco"], originals["coco"], "tfrecord"))
+    assert run.returncode == 2
+    assert "--source and --output are the same" in run.stderr
+
+
+def test_a_missing_bucket_is_named(gcs, originals):
+    run = dataprep(*build_arguments("coco-dup5", originals["coco"], "gs://no-such-bucket-here/x", "tfrecord"))
+    assert run.returncode == 2
+    assert "no-such-bucket-here" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_imagenet_fake_has_a_thousand_classes_and_as_many_images_as_asked(tmp_path):
+    run = dataprep(
+        *"build imagenet-fake --images 2100 --format webdataset --check header --json --output".split(),
+        tmp_path / "out",
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    manifest = json.loads(run.stdout)
+    assert [split["samples"] for split in manifest["splits"]] == [2100, 81]
+    assert len(manifest["classes"]) == 1000
+    assert set(manifest["splits"][0]["class_counts"]) == {2, 3}
+
+
+def test_results_go_to_stdout_and_words_to_stderr(originals, tmp_path):
+    run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord"))
+    assert json.loads(run.stdout)["name"] == "coco-dup5"
+    assert run.stderr == ""

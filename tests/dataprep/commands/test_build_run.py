@@ -1,0 +1,39 @@
+"""What builds share: the check of a runner before anything is read, and the order of engine and dry run."""
+
+import pytest
+
+from dataprep.commands.build_run import LOCAL, refuse_unknown_runner, shards_at_once
+from dataprep.errors import UsageError
+
+
+def test_the_local_runner_takes_no_beam_options():
+    refuse_unknown_runner(LOCAL, ())
+    with pytest.raises(UsageError, match="got Beam options --region=x with --runner local; name a Beam runner"):
+        refuse_unknown_runner(LOCAL, ("--region=x",))
+
+
+@pytest.mark.parametrize(
+    ("runner", "options", "words"),
+    [
+        ("Quick", (), "--runner Quick: unknown; expected local or one of FnApiRunner, "),
+        ("DaskRunner", (), "--runner DaskRunner is refused: it drops data silently"),
+        ("FnApiRunner", ("--regoin=x",), "not options of Beam: --regoin=x"),
+    ],
+)
+def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words):
+    with pytest.raises(UsageError) as error:
+        refuse_unknown_runner(runner, options)
+    assert words in str(error.value)
+
+
+def test_a_runner_without_beam_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pipelines.options", None)
+    with pytest.raises(
+        UsageError, match=r"--runner FlinkRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
+    ):
+        refuse_unknown_runner("FlinkRunner", ())
+
+
+def test_shards_in_flight_are_the_workers_or_what_a_runner_is_told():
+    assert shards_at_once(LOCAL, 3, (), ("a", "b")) == 3
+    assert shards_at_once("FnApiRunner", 3, ("--direct_num_workers=5",), ("/a", "/b")) == 5

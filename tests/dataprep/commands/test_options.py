@@ -1,0 +1,35 @@
+import click
+import pytest
+
+from dataprep.commands.options import COUNT, MOST_COUNT, Bytes, Finite
+from tests.support.flags import numbers
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e400", str(2**70), ""])
+def test_no_number_of_any_command_is_one_that_nothing_can_work_with(value):
+    """An option either refuses it, naming what it got, or turns it into a number that a machine can have."""
+    taken = []
+    for command, parameter in numbers():
+        try:
+            number = parameter.type.convert(value, parameter, None)
+        except click.BadParameter:
+            continue
+        if not (abs(number) <= MOST_COUNT or isinstance(parameter.type, Finite | Bytes)) or number in (float("inf"),):
+            taken.append(f"{command} {parameter.opts[0]} {value}: {number}")
+    assert taken == []
+
+
+def test_nan_and_infinity_are_no_numbers():
+    for value in ("nan", "inf", "-inf"):
+        with pytest.raises(click.BadParameter, match=f"got '{value}', expected a finite number"):
+            Finite(min=None).convert(value, None, None)
+
+
+def test_a_size_beyond_every_disk_is_refused():
+    with pytest.raises(click.BadParameter, match="expected 8 EiB at most"):
+        Bytes().convert("9" * 400 + ".0", None, None)
+
+
+def test_a_count_beyond_every_machine_is_refused_with_its_range():
+    with pytest.raises(click.BadParameter, match=f"{2**70} is not in the range 1<=x<={MOST_COUNT}"):
+        COUNT.convert(str(2**70), None, None)

@@ -1,0 +1,35 @@
+"""Places are told by --zone, --tpu or a Beam runner's own options."""
+
+import pytest
+
+from dataprep.commands.region_options import named_place, place_of_workers, runs_here, usd
+from dataprep.errors import UsageError
+
+
+def test_a_zone_or_region_is_checked_and_lower_case():
+    assert named_place("US-Central1-A", None) == "us-central1-a"
+    assert named_place(None, None) is None
+    with pytest.raises(UsageError, match="'nowhere' is no zone or region"):
+        named_place("nowhere", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ((), None),
+        (("--project=p",), None),
+        (("--region=europe-west4", "--worker_zone=europe-west4-b"), "europe-west4-b"),
+        (("--region=us-east1",), "us-east1"),
+    ],
+)
+def test_the_most_exact_option_of_a_beam_runner_says_where_its_workers_are(options, place):
+    assert place_of_workers(options) == place
+
+
+def test_local_runners_work_on_this_machine():
+    assert [runs_here(runner) for runner in ("local", "FnApiRunner", "DataflowRunner")] == [True, True, False]
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.001, "under $0.01"), (1234.5, "$1,234.50")])
+def test_amounts_say_when_they_are_less_than_a_cent(amount, text):
+    assert usd(amount) == text

@@ -1,0 +1,52 @@
+"""Options for fetching become limits, and how rows ended becomes lines."""
+
+import ipaddress
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
+
+
+def limits_of(*arguments):
+    found = []
+
+    @click.command()
+    @web_options
+    def command(**values):
+        found.append(take_limits(values))
+        assert values == {}
+
+    run = CliRunner().invoke(command, ["--contact", "mailto:me@example.org", *arguments], standalone_mode=False)
+    if run.exception:
+        raise run.exception
+    return found[0]
+
+
+def test_every_option_becomes_a_limit_and_none_is_left():
+    limits = limits_of("--in-flight", "5", "--max-body", "1MiB", "--no-verify-tls", "--allow-network", "10.1.0.0/16")
+    assert (limits.in_flight, limits.body_bytes, limits.verify_tls) == (5, 1 << 20, False)
+    assert [str(network) for network in limits.allow_networks] == ["10.1.0.0/16"]
+    assert limits_of().verify_tls
+
+
+@pytest.mark.parametrize("arguments", [["--in-flight", "0"], ["--row-seconds", "0"], ["--answer-seconds", "nan"]])
+def test_limits_that_allow_nothing_are_refused(arguments):
+    with pytest.raises(click.BadParameter):
+        limits_of(*arguments)
+
+
+def test_networks_that_are_not_public_are_told(capsys):
+    tell_networks(limits_of())
+    assert capsys.readouterr().err == ""
+    tell_networks(limits_of("--allow-network", str(ipaddress.ip_network("10.1.0.0/16"))))
+    assert "fetching from 10.1.0.0/16, too (--allow-network)" in capsys.readouterr().err
+
+
+def test_rows_are_counted_by_status_and_the_commonest_failures_by_reason():
+    reasons = {"success": 6, "timeout": 1} | {f"http {code}": code - 400 for code in range(401, 412)}
+    lines = count_lines({"success": 6, "failed_to_download": 2, "failed_to_resize": 0}, reasons)
+    assert lines[:2] == ["  success: 6 (75.0 %)", "  failed to download: 2 (25.0 %)"]
+    assert lines[2] == "    http 411: 11"
+    assert len(lines) == 2 + 8

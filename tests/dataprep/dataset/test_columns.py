@@ -1,0 +1,59 @@
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.dataset.columns import table_of
+
+SCHEMA = pa.schema(
+    [
+        ("text", pa.string()),
+        ("name", pa.dictionary(pa.int32(), pa.string())),
+        ("big", pa.int64()),
+        ("crc", pa.uint32()),
+        ("side", pa.int32()),
+        ("caption", pa.string()),
+        ("similarity", pa.float64()),
+        ("score", pa.float32()),
+    ]
+)
+ROWS = st.tuples(
+    st.text(),
+    st.sampled_from(["a.tar", "b.tar", "é"]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 2**32 - 1),
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.text(),
+    st.none() | st.floats(allow_nan=False),
+    st.none() | st.floats(allow_nan=False, width=32),
+)
+
+
+@settings(deadline=None)  # Arrow's own way imports pandas at first
+@given(st.lists(ROWS))
+def test_the_table_is_the_one_that_arrow_makes(rows):
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(SCHEMA)
+    table = table_of(columns, SCHEMA)
+    table.validate(full=True)
+    assert table.equals(pa.table(columns, schema=SCHEMA))
+
+
+def test_a_number_that_does_not_fit_is_an_error():
+    with pytest.raises(OverflowError):
+        table_of([[2**31]], pa.schema([("side", pa.int32())]))
+
+
+def test_pandas_is_not_imported():
+    code = (
+        "import sys, pyarrow as pa\n"
+        "from dataprep.dataset.columns import table_of\n"
+        "table = table_of([[None, 'a'], [1, 2]], pa.schema([('key', pa.string()), ('label', pa.float64())]))\n"
+        "import io, pyarrow.parquet as pq\n"
+        "pq.write_table(table, io.BytesIO())\n"
+        "print('pyarrow' in sys.modules, 'pandas' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "False"]

@@ -1,0 +1,135 @@
+"""Typed reading of JSON documents: each error says where, what was expected and what was got."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.dataset.documents import MAX_COUNT, Count, convert, decode
+from dataprep.errors import FormatError, SourceError
+
+
+class Entry(TypedDict):
+    file: str
+    bytes: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    name: str
+    shards: tuple[Entry, ...]
+    rejected: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    splits: tuple[Split, ...]
+    options: dict[str, Any]
+    size: int | None = None
+
+
+GOOD = {"splits": [{"name": "train", "shards": [{"file": "a", "bytes": 1}, {"file": "b", "bytes": 2}]}], "options": {}}
+
+
+def read(document, kind=Document, **settings):
+    data = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return decode(data, kind, where="gs://b/dataset.json", advice="build it again", **settings)
+
+
+def changed(path, value):
+    """Return GOOD with another value at a path; None for the value removes the field."""
+    document = json.loads(json.dumps(GOOD))
+    parent = document
+    for step in path[:-1]:
+        parent = parent[step]
+    if value is KeyError:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    return document
+
+
+def test_document_is_read_into_its_type():
+    expected = Document(splits=(Split("train", ({"file": "a", "bytes": 1}, {"file": "b", "bytes": 2})),), options={})
+    assert read(GOOD) == expected
+    assert read(GOOD | {"later": 1}) == expected
+    assert convert(GOOD, Document, where="x", advice="y") == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        (("splits", 0, "shards", 1, "bytes"), "x", '$.splits[0].shards[1].bytes: expected int, got "x"'),
+        (("splits", 0, "shards", 1, "bytes"), -1, "$.splits[0].shards[1].bytes: expected int >= 0, got -1"),
+        (("splits", 0, "shards", 1, "bytes"), True, "$.splits[0].shards[1].bytes: expected int, got true"),
+        (("splits", 0, "shards", 0, "file"), KeyError, "$.splits[0].shards[0]: the field file is missing"),
+        (("splits", 0, "shards", 0), "x", '$.splits[0].shards[0]: expected object, got "x"'),
+        (("splits", 0, "rejected"), {"cmyk": "y"}, '$.splits[0].rejected[...]: expected int, got "y"'),
+        (
+            ("splits", 0, "rejected"),
+            {"a": 1, "b": "y"},
+            '$.splits[0].rejected[...]: expected int, in {"a": 1, "b": "y"}',
+        ),
+        (("splits",), None, "$.splits: expected array, got null"),
+        (("size",), "\x1b[2J", '$.size: expected int | null, got "\\u001b[2J"'),
+        (("options",), KeyError, "$: the field options is missing"),
+        (("options",), ["x" * 100], f'$.options: expected object, got ["{"x" * 75}...'),
+    ],
+)
+def test_error_names_the_place_and_the_value(path, value, fault):
+    with pytest.raises(FormatError) as caught:
+        read(changed(path, value))
+    assert str(caught.value).startswith("gs://b/dataset.json: $")
+    assert str(caught.value).endswith(f"{fault}; build it again")
+    with pytest.raises(FormatError) as caught:
+        convert(changed(path, value), Document, where="here", at="$.part", advice="mend it")
+    assert str(caught.value).startswith("here: $.part")
+    assert str(caught.value).endswith(f"{fault.removeprefix('$')}; mend it")
+
+
+@pytest.mark.parametrize("count", [MAX_COUNT, 10**30])
+def test_count_that_json_does_not_carry_exactly_is_refused(count):
+    with pytest.raises(FormatError, match=rf"expected int <= {MAX_COUNT - 1}, got {count}; build"):
+        read(changed(("splits", 0, "shards", 1, "bytes"), count))
+
+
+NOT_DOCUMENTS = [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"options": "\\ud800"}', b"{} x"]
+
+
+@pytest.mark.parametrize("data", NOT_DOCUMENTS)
+def test_bytes_of_another_shape_are_one_line_of_error(data):
+    with pytest.raises(FormatError, match=r"^gs://b/dataset\.json: [^\n]+; build it again$"):
+        read(data)
+    with pytest.raises(SourceError, match=r"^gs://b/dataset\.json: [^\n]+; build it again$"):
+        read(data, error=SourceError)
+
+
+def test_texts_of_numbers_are_taken_where_they_are_asked_for():
+    document = changed(("splits", 0, "shards", 1, "bytes"), "12")
+    assert read(document, lax=True).splits[0].shards[1]["bytes"] == 12
+    with pytest.raises(FormatError, match="expected int"):
+        read(document)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["splits", "options", "name", "shards", "file", "bytes"]), inner)
+        ),
+        max_leaves=12,
+    )
+)
+def test_any_json_is_read_or_refused_in_one_line(document):
+    try:
+        read(document)
+    except FormatError as error:
+        text = str(error)
+    else:
+        text = ""
+    assert "\n" not in text
+    assert text.isascii()

@@ -1,0 +1,95 @@
+import contextlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.dataset.events import open_events
+from dataprep.dataset.index import open_index
+from dataprep.errors import FormatError, StorageError
+from dataprep.storage import open_storage
+from dataprep.storage.range_file import RangeFile
+from tests.support.finished import build_here, change_cell, column_values
+
+
+def test_reads_groups_and_batches(damaged):
+    copy = damaged("imagenet-webdataset")
+    index = open_index(open_storage(str(copy.root)), "train")
+    assert index.group_rows == [shard["samples"] for shard in copy.document["splits"][0]["shards"]]
+    keys = [key for batch in index.batches(["key"]) for key in batch.column("key").to_pylist()]
+    assert keys == column_values(copy, "key")
+    assert index.read_group(1, ["key"]).column("key").to_pylist() == keys[index.group_rows[0] :][: index.group_rows[1]]
+
+
+def test_in_a_bucket(originals, bucket_url):
+    storage = open_storage(build_here("imagenet", originals["imagenet"], bucket_url, "webdataset"))
+    index = open_index(storage, "val")
+    assert len(index.read_group(0)) == index.group_rows[0]
+    assert {row["kind"] for batch in open_events(storage, "train").batches(["kind"]) for row in batch.to_pylist()} == {
+        "repaired",
+        "rejected",
+    }
+
+
+def test_a_missing_file(damaged):
+    with pytest.raises(FileNotFoundError):
+        open_index(open_storage(str(damaged("imagenet-webdataset").root)), "test")
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"no parquet at all"])
+def test_no_parquet(damaged, data):
+    copy = damaged("imagenet-webdataset")
+    copy.write("index/train.parquet", data)
+    with pytest.raises(
+        FormatError, match=r"index/train.parquet: not the parquet file of a build \(.*\); build it again"
+    ):
+        open_index(open_storage(str(copy.root)), "train")
+
+
+def test_other_columns(damaged):
+    copy = damaged("imagenet-webdataset")
+    path = copy.root / "index/train.parquet"
+    path.unlink()
+    pq.write_table(pa.table({"key": ["a"]}), path)
+    with pytest.raises(FormatError, match="columns key string; expected key, shard, record_offset"):
+        open_index(open_storage(str(copy.root)), "train")
+
+
+@pytest.mark.parametrize("column", ["key", "image_offset"])
+def test_missing_values(damaged, column):
+    copy = damaged("imagenet-webdataset")
+    change_cell(copy, "index/train.parquet", column, None)
+    index = open_index(open_storage(str(copy.root)), "train")
+    with pytest.raises(FormatError, match=f"values of {column} are missing"):
+        index.read_group(0)
+    with pytest.raises(FormatError, match=f"values of {column} are missing"):
+        list(index.batches(["key", "image_offset"]))
+
+
+def test_heights_may_be_missing(damaged):
+    copy = damaged("imagenet-webdataset")
+    change_cell(copy, "index/train.parquet", "height", None)
+    assert open_index(open_storage(str(copy.root)), "train").read_group(0).column("height").null_count == 1
+
+
+def test_every_bit_of_noise_is_data_or_an_error(damaged):
+    copy = damaged("imagenet-webdataset")
+    path = copy.root / "index/train.parquet"
+    data = path.read_bytes()
+    for at in range(0, len(data), 41):
+        copy.write("index/train.parquet", data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        with contextlib.suppress(FormatError):  # any other error is a fault
+            index = open_index(open_storage(str(copy.root)), "train")
+            for group in range(len(index.group_rows)):
+                assert index.read_group(group).num_columns == 10
+
+
+def test_a_bucket_that_fails_is_not_a_broken_file(originals, bucket_url, monkeypatch):
+    storage = open_storage(build_here("coco-dup5", originals["coco"], bucket_url, "webdataset"))
+
+    def fail(self, size=-1):
+        raise StorageError("connection lost")
+
+    monkeypatch.setattr(RangeFile, "read", fail)
+    with pytest.raises(StorageError, match="connection lost"):
+        open_index(storage, "train")

@@ -1,0 +1,65 @@
+"""Adopted data lie where their manifest says, and their owner's links are followed; a build's lie beside it."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dataprep.dataset.links import LinkedFolder, is_adopted, open_data, open_linked
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import FormatError, UsageError
+from dataprep.storage import open_storage
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with a link to a file outside of it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/x").write_bytes(b"1")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/folder").symlink_to(tmp_path / "outside")
+    return tmp_path / "data"
+
+
+def test_links_of_an_owner_are_followed_in_other_processes_too(elsewhere: Path):
+    linked = open_linked(str(elsewhere))
+    assert linked.read("folder/x") == b"1"
+    again = pickle.loads(pickle.dumps(linked))
+    assert isinstance(again, LinkedFolder)
+    assert again.read("folder/x") == b"1"
+    with pytest.raises(UsageError, match="through a link"):
+        open_storage(str(elsewhere)).read("folder/x")
+
+
+def test_a_bucket_has_no_links(gcs):
+    assert not open_linked("gs://some-bucket/data").is_local
+
+
+def test_what_was_built_lies_beside_its_manifest(finished):
+    storage = open_storage(str(finished("imagenet-webdataset")))
+    manifest = read_manifest(storage)
+    assert not is_adopted(manifest)
+    assert open_data(storage, manifest) is storage
+
+
+def test_adopted_data_lie_where_the_manifest_says(finished, elsewhere):
+    storage = open_storage(str(finished("imagenet-webdataset")))
+    manifest = read_manifest(storage)
+
+    def adopted(**options: object):
+        return replace(manifest, options={**manifest.options, "adopted": options})
+
+    assert is_adopted(adopted())
+    assert open_data(storage, adopted(data_url=str(elsewhere))).url == str(elsewhere)
+    assert open_data(storage, adopted()).url == storage.url
+    with pytest.raises(FormatError, match="names no data_url; adopt the data again with --overwrite"):
+        open_data(storage, adopted(data_url=7))
+
+
+@pytest.mark.parametrize("options", [None, [], {"adopted": "yes"}, {"adopted": None}])
+def test_a_hostile_manifest_is_not_adopted(finished, options):
+    manifest = read_manifest(open_storage(str(finished("imagenet-webdataset"))))
+    assert not is_adopted(replace(manifest, options=options))

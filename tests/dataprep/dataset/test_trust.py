@@ -1,0 +1,77 @@
+"""Data that a manifest names are read once the user has named them, and not before."""
+
+import shutil
+
+import pytest
+
+from dataprep.adopt import AdoptRequest, adopt
+from dataprep.commands.adopt import AdoptProgress
+from dataprep.dataset import trust
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import UsageError
+from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.storage import open_storage
+from loaders.dataset import open_dataset
+from tests.support.builds import dataprep
+from tests.support.hostile_case import jpeg
+
+
+@pytest.fixture
+def adopted(tmp_path, monkeypatch):
+    """Data and their index, adopted on another machine."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for number in range(4):
+        path = tmp_path / "data" / "train" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg())
+    adopt_here(tmp_path)
+    forget(tmp_path)
+    return tmp_path
+
+
+def adopt_here(folder):
+    request = AdoptRequest(url=str(folder / "data"), index_url=str(folder / "index"))
+    return adopt(request, AdoptProgress(quiet=True))
+
+
+def forget(folder):
+    shutil.rmtree(folder / "state", ignore_errors=True)
+    trust._named.clear()
+
+
+def test_data_that_only_the_manifest_names_are_not_read(adopted):
+    message = rf"index: its manifest says that the data lie in {adopted}/data, .* run .dataprep adopt {adopted}/data"
+    with pytest.raises(UsageError, match=message):
+        open_dataset(str(adopted / "index"), "train")
+    storage = open_storage(str(adopted / "index"))
+    manifest = read_manifest(storage)
+    with pytest.raises(UsageError, match=message):
+        contact_sheet(storage, manifest, manifest.splits[0])
+
+
+def test_a_command_shows_no_data_that_only_the_manifest_names(adopted):
+    shown = dataprep("inspect", adopted / "index", "--html", adopted / "page.html")
+    assert shown.returncode == 2
+    assert f"its manifest says that the data lie in {adopted}/data" in shown.stderr
+    assert not (adopted / "page.html").exists()
+
+
+def test_data_that_the_user_adopts_are_read_from_then_on(adopted):
+    assert adopt_here(adopted).already
+    trust._named.clear()  # another process
+    assert open_dataset(str(adopted / "index"), "train").split.samples == 4
+
+
+def test_data_that_the_environment_names_are_read(adopted, monkeypatch):
+    monkeypatch.setenv("DATAPREP_DATA_URL", f"{adopted}/other")
+    with pytest.raises(UsageError, match="did not name"):
+        open_dataset(str(adopted / "index"), "train")
+    monkeypatch.setenv("DATAPREP_DATA_URL", f"{adopted}/data/")
+    assert open_dataset(str(adopted / "index"), "train").split.samples == 4
+
+
+def test_where_nothing_can_be_remembered_the_adopting_process_reads_on(adopted, monkeypatch):
+    (adopted / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(adopted / "file"))
+    adopt_here(adopted)
+    assert open_dataset(str(adopted / "index"), "train").split.samples == 4

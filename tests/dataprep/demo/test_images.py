@@ -1,0 +1,35 @@
+"""Demo images: sizes and bytes like ImageNet's, from photographs that must be installed."""
+
+import io
+
+import pytest
+from PIL import Image
+
+from dataprep.demo.images import DemoImage, make_image
+from dataprep.demo.make import write_demo
+from dataprep.errors import UsageError
+
+
+def test_sizes_are_like_those_of_imagenet():
+    made = [make_image(DemoImage("imagenet", 0, index, index)) for index in range(200)]
+    mean_bytes = sum(len(image.file) for image in made) / len(made)
+    assert 95_000 < mean_bytes < 125_000
+    assert 440 < sum(image.width for image in made) / len(made) < 500
+    assert 370 < sum(image.height for image in made) / len(made) < 430
+    assert len({image.file for image in made}) == len(made)
+    with Image.open(io.BytesIO(made[0].file)) as image:
+        assert image.size == (made[0].width, made[0].height)
+
+
+def test_an_image_depends_on_its_description_alone():
+    image = DemoImage("imagenet", 0, 7, 7)
+    assert make_image(image).file == make_image(image).file
+    assert make_image(DemoImage("imagenet", 1, 7, 7)).file != make_image(image).file
+
+
+def test_missing_photographs_say_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr("dataprep.demo.images.find_spec", lambda package: None)
+    with pytest.raises(
+        UsageError, match=r"skimage/data/astronaut\.png was not found: pip install 'tpu-dataprep\[demo\]'"
+    ):
+        write_demo("coco", tmp_path, images=24, odd=False)

@@ -1,0 +1,28 @@
+"""Datasets whose failed rows can be tried again: what lacks something is refused, and says what was expected."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from dataprep.errors import UsageError
+from dataprep.fetched.existing import FetchedDataset, open_fetched
+from dataprep.storage import open_storage
+
+
+def test_a_place_without_a_dataset_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"no dataset there \(no dataset\.json\); check the URL"):
+        open_fetched(str(tmp_path))
+
+
+def test_a_dataset_of_archives_was_not_fetched(finished):
+    with pytest.raises(UsageError, match="imagenet was not fetched from the web; expected a dataset of laion"):
+        open_fetched(str(finished("imagenet-webdataset")))
+
+
+def test_a_dataset_is_known_by_the_digest_of_its_manifest(finished):
+    storage = open_storage(str(finished("imagenet-webdataset")))
+    data = storage.read("dataset.json")
+    dataset = FetchedDataset(storage, data, None, None)  # type: ignore[arg-type]
+    assert dataset.sha256 == hashlib.sha256(data).hexdigest()

@@ -1,0 +1,123 @@
+"""The web on a thread of its own, on uvloop: several shards at once, the same ends, the same refusals."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dataprep.errors import BuildError
+from dataprep.fetched.fetching import OUTCOMES_AHEAD, web_fetch
+from dataprep.web.limits import Limits
+from dataprep.web.outcomes import Request, Status
+from dataprep.web.resolver import CheckedResolver
+from tests.support.fetching import loopback_limits
+from tests.support.hostile_urls import ADDRESSES
+from tests.support.name_server import name_server
+from tests.support.web_pages import DOMAIN
+from tests.support.web_server import addresses_of, mixture, web_server, web_server_process
+
+
+def ended(fetch, urls):
+    """Statuses in the order of the URLs."""
+    outcomes = sorted(fetch([Request(row, url) for row, url in enumerate(urls)]), key=lambda outcome: outcome.key)
+    assert [outcome.key for outcome in outcomes] == list(range(len(urls)))
+    return [outcome.status for outcome in outcomes]
+
+
+def web_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "dataprep-web"]
+
+
+def test_each_row_of_a_mixed_table_ends_with_the_right_status():
+    with web_server_process(0.02) as web:
+        cases = mixture(web.port, 500, 100)
+        statuses = ended(web_fetch(loopback_limits(web.nameserver, answer_s=3.0)), [case.url for case in cases])
+    assert [
+        (case.url, status) for case, status in zip(cases, statuses, strict=True) if status not in case.expected
+    ] == []
+
+
+def test_threads_share_a_hosts_limits_and_what_is_known():
+    with web_server(latency_s=0.02) as web, name_server(addresses_of) as names, ThreadPoolExecutor(3) as threads:
+        fetch = web_fetch(loopback_limits(names.address, host_connections=3))
+        tables = [
+            [web.url(f"/image/{table}-{row}", f"host{row % 2}.{DOMAIN}") for row in range(90)] for table in range(3)
+        ]
+        found = list(threads.map(lambda urls: ended(fetch, urls), tables))
+        assert found == [[Status.SUCCESS] * 90] * 3
+        assert set(web.most_at_once.values()) == {3}
+        assert [web.asked[f"host{number}.{DOMAIN}", "/robots.txt"] for number in range(2)] == [1, 1]
+    assert web_threads() == []
+
+
+def test_caller_that_stops_early_leaves_the_others_alone():
+    with web_server() as web, name_server(addresses_of) as names:
+        fetch = web_fetch(loopback_limits(names.address))
+        stalling = (
+            Request(row, web.url(f"/{'stall' if row else 'image'}/{row}", f"slow.{DOMAIN}")) for row in range(99)
+        )
+        stopped, going_on = fetch(stalling), fetch([Request(row, web.url(f"/image/{row}")) for row in range(99)])
+        assert next(stopped).status is next(going_on).status is Status.SUCCESS
+        stopped.close()
+        assert len(web_threads()) == 1
+        assert {outcome.status for outcome in going_on} == {Status.SUCCESS}
+        assert web_threads() == []
+
+
+def test_nothing_is_begun_while_nobody_takes():
+    drawn = []
+
+    def requests(web):
+        for row in range(1_000):
+            drawn.append(row)
+            yield Request(row, web.url(f"/image/{row}"))
+
+    with web_server() as web, name_server(addresses_of) as names:
+        outcomes = web_fetch(loopback_limits(names.address, in_flight=10))(requests(web))
+        next(outcomes)
+        threading.Event().wait(0.5)
+        begun = len(drawn)
+        outcomes.close()
+    assert OUTCOMES_AHEAD < begun <= OUTCOMES_AHEAD + 12
+
+
+def test_what_goes_wrong_at_the_start_is_raised_here():
+    limits = Limits(contact="https://example.org/", nameservers=("no address",))
+    with pytest.raises(Exception, match="Misformatted"):
+        next(web_fetch(limits)([Request(0, "http://example.org/a.jpg")]))
+    assert web_threads() == []
+
+
+def test_no_address_that_is_not_public_is_connected_to():
+    with name_server(lambda name, before: [ADDRESSES[int(name.partition(".")[0])]]) as names:
+        fetch = web_fetch(Limits(contact="https://example.org/", nameservers=(names.address,)))
+        urls = [f"http://{number}.name.test/a.jpg" for number in range(len(ADDRESSES))]
+        assert set(ended(fetch, urls)) == {Status.REFUSED_ADDRESS}
+
+
+def test_no_socket_is_made_for_one_whatever_led_there(monkeypatch):
+    async def lying(self, host, port=0, family=socket.AF_UNSPEC):
+        here = {"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
+        return [here]
+
+    monkeypatch.setattr(CheckedResolver, "resolve", lying)
+    with web_server() as web:
+        assert ended(web_fetch(Limits(contact="https://example.org/")), [web.url("/image/1")]) == [
+            Status.REFUSED_ADDRESS
+        ]
+        assert web.connections == 0
+
+
+def test_a_thread_that_ends_early_is_an_error_and_no_failed_rows():
+    with web_server() as web, name_server(addresses_of) as names:
+        fetch = web_fetch(loopback_limits(names.address))
+        urls = [web.url(f"/{'stall' if row else 'image'}/{row}") for row in range(9)]
+        outcomes = fetch([Request(row, url) for row, url in enumerate(urls)])
+        assert next(outcomes).status is Status.SUCCESS
+        running = fetch.__self__._running
+        running.loop.call_soon_threadsafe(running.stop.set)
+        with pytest.raises(BuildError, match="ended early"):
+            list(outcomes)

@@ -1,0 +1,211 @@
+"""A shard's files: what img2dataset's readers, webdataset, Hugging Face datasets and TFDS find in them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+
+import google_crc32c
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.fetched.collect import RowOptions, collect, count_reasons, count_statuses, read_image
+from dataprep.fetched.duplicates import DuplicatePolicy, find_duplicates, sidecar_hashes
+from dataprep.fetched.encode import EncodeOptions
+from dataprep.fetched.metadata import metadata_files
+from dataprep.fetched.names import built_names
+from dataprep.fetched.shard import (
+    index_table,
+    rows_parquet,
+    schema_of,
+    stats_json,
+    write_samples,
+)
+from dataprep.formats.fields import read_fields
+from dataprep.sources.laion import read_shard_rows
+from dataprep.storage import open_storage
+from tests.dataprep.fetched.laion_tables import answers, make_tables
+from tests.dataprep.fetched.pictures import encoded, photo
+from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
+
+BODIES = [encoded(photo(80, 60), "JPEG"), None, encoded(photo(300, 400, 1), "PNG"), encoded(photo(9, 9), "JPEG")]
+ROWS = [
+    {
+        "SAMPLE_ID": 10**17 + i,
+        "URL": f"http://h/{i}.jpg",
+        "TEXT": text,
+        "LICENSE": "?",
+        "NSFW": None if i == 2 else "UNLIKELY",
+        "similarity": None if i == 2 else 0.3125,
+        "key": f"theirs-{i}",
+    }
+    for i, text in enumerate(['ä "quoted"\nline', "gone", None, "last"])
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Tables, rows, results, schema and spool of a shard, by whether duplicates were looked for."""
+    folder = tmp_path_factory.mktemp("table")
+    tables = make_tables(folder, ROWS)
+    rows = read_shard_rows(open_storage(str(folder)), tables, 0)
+
+    def build(**options):
+        row_options = RowOptions(**options)
+        spool = io.BytesIO()
+        results = collect(rows, answers(BODIES, [3, 2, 1, 0]), row_options, spool)
+        return rows, results, schema_of(tables, row_options), spool
+
+    return build
+
+
+def _write(built, format_name, **options):
+    rows, results, schema, spool = built(**options)
+    stream = io.BytesIO()
+    places = write_samples(stream, format_name, rows, results, schema, spool)
+    return stream.getvalue(), places, rows, results, schema, spool
+
+
+def test_members_and_fields_are_img2datasets(built):
+    data, *_ = _write(built, "webdataset")
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}
+    assert list(members) == [f"00000000{row}.{suffix}" for row in (0, 2, 3) for suffix in ("jpg", "json", "txt")]
+    assert members["000000000.jpg"] == BODIES[0]
+    assert members["000000000.txt"].decode() == ROWS[0]["TEXT"]
+    assert members["000000002.txt"] == b""
+    assert list(json.loads(members["000000000.json"]).items()) == [
+        ("SAMPLE_ID", 10**17),
+        ("LICENSE", "?"),
+        ("NSFW", "UNLIKELY"),
+        ("similarity", 0.3125),
+        ("table_key", "theirs-0"),
+        ("caption", ROWS[0]["TEXT"]),
+        ("url", "http://h/0.jpg"),
+        ("key", "000000000"),
+        ("status", "success"),
+        ("error_message", ""),
+        ("width", 80),
+        ("height", 60),
+        ("original_width", 80),
+        ("original_height", 60),
+        ("exif", "{}"),
+        ("sha256", hashlib.sha256(BODIES[0]).hexdigest()),
+    ]
+    for row in (0, 2, 3):  # to the byte as img2dataset writes it
+        stored = members[f"00000000{row}.json"]
+        assert stored == json.dumps(json.loads(stored), indent=4).encode()
+    absent = json.loads(members["000000002.json"])
+    assert (absent["NSFW"], absent["similarity"], absent["original_height"], absent["height"]) == ("", -1.0, 400, 341)
+
+
+def test_the_parquet_has_every_row_and_true_nulls(built):
+    rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
+    table = pq.read_table(io.BytesIO(rows_parquet(rows, results, schema)))
+    assert table.column("status").to_pylist() == ["success", "failed_to_download", "success", "success"]
+    assert table.column("error_message").to_pylist() == [None, "http 404", None, None]
+    assert table.column("similarity").to_pylist() == [0.3125, 0.3125, None, 0.3125]
+    assert table.column("width").to_pylist() == [80, None, 256, 9]
+    assert table.column("caption").to_pylist()[2] is None
+    assert table.column_names[-2:] == ["dhash", "duplicate_of"]
+    assert [len(dhash or "") for dhash in table.column("dhash").to_pylist()] == [16, 0, 16, 16]
+
+
+def test_duplicates_over_shards_are_found_beside_them(built, tmp_path):
+    rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
+    storage = open_storage(str(tmp_path))
+    names = built_names("webdataset", "train", 5)
+    files = {index: names.parquet_file(index) for index in (0, 1, 2)}
+    for name in files.values():
+        storage.create(name, rows_parquet(rows, results, schema))
+    for column in ("sha256", "dhash"):
+        found = list(find_duplicates(lambda column=column: sidecar_hashes(storage, files, 10, column), 9, 4))
+        assert sorted(found) == [(10, 0), (12, 2), (13, 3), (20, 0), (22, 2), (23, 3)]
+
+
+def test_stats_sum_up(built):
+    _, results, *_ = built()
+    stats = json.loads(stats_json(count_statuses(results), count_reasons(results)))
+    assert stats["count"] == 4 and stats["successes"] == 3 and stats["failed_to_download"] == 1
+    parts = ("successes", "failed_to_download", "failed_to_resize", "filtered", "duplicates")
+    assert sum(stats[name] for name in parts) == stats["count"] == sum(stats["status_dict"].values())
+
+
+@pytest.mark.parametrize("format_name", ["webdataset", "tfrecord"])
+def test_the_index_leads_to_images_and_fields(built, format_name):
+    data, places, rows, results, _, spool = _write(built, format_name)
+    index = index_table(0, rows, results, places, spool).to_pylist()
+    assert [entry["key"] for entry in index] == ["000000000", "000000002", "000000003"]
+    for entry, position in zip(index, (0, 2, 3), strict=True):
+        image = data[entry["image_offset"] : entry["image_offset"] + entry["image_bytes"]]
+        assert image == read_image(spool, results[position])
+        assert entry["image_crc32c"] == google_crc32c.value(image)
+        record = data[entry["record_offset"] : entry["record_offset"] + entry["record_bytes"]]
+        fields = read_fields(format_name, record, ["caption", "url", "SAMPLE_ID"])
+        assert fields["caption"] == (ROWS[position]["TEXT"] or "")
+        assert (fields["url"], fields["SAMPLE_ID"]) == (ROWS[position]["URL"], ROWS[position]["SAMPLE_ID"])
+
+
+def test_webdataset_and_hugging_face_read_it(built, tmp_path):
+    """The second sample has columns without a value: a schema of the first ones holds for it too."""
+    data, places, *_ = _write(built, "webdataset")
+    (tmp_path / "00000.tar").write_bytes(data)
+    images = [data[place.image_offset : place.image_offset + place.image_bytes] for place in places]
+    keys = ("000000000", "000000002", "000000003")
+    expected = [(key, NO_LABEL, hashlib.sha256(image).hexdigest()) for key, image in zip(keys, images, strict=True)]
+    assert read_with_webdataset([str(tmp_path / "00000.tar")]) == expected
+    assert read_with_hf_datasets([str(tmp_path / "00000.tar")]) == expected
+
+
+_TFDS = """
+import json, sys
+import tensorflow_datasets as tfds
+builder = tfds.builder_from_directory(sys.argv[1])
+found = []
+for sample in builder.as_dataset(split="train", shuffle_files=False).as_numpy_iterator():
+    image = sample.pop("jpg")
+    values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
+    found.append(values | {"shape": list(image.shape)})
+print(json.dumps([builder.info.splits["train"].num_examples, found]))
+"""
+
+
+def test_tfds_reads_it(built, tmp_path):
+    """Two shards whose names hold their numbers alone, and metadata from counts."""
+    data, places, _, _, schema, _ = _write(built, "tfrecord", encode=EncodeOptions(image_size=50))
+    for index in range(2):
+        (tmp_path / built_names("tfrecord", "train", 5).samples_file(index)).write_bytes(data)
+    counts = {"train": [len(places)] * 2}
+    for name, content in metadata_files(schema, counts, {"train": 2 * len(data)}).items():
+        (tmp_path / name).write_bytes(content)
+    read = subprocess.run([sys.executable, "-W", "ignore", "-c", _TFDS, str(tmp_path)], capture_output=True, text=True)
+    assert read.returncode == 0, read.stderr[-2000:]
+    count, samples = json.loads(read.stdout.splitlines()[-1])
+    assert count == len(samples) == 6
+    assert [sample["key"] for sample in samples[:3]] == ["000000000", "000000002", "000000003"]
+    assert samples[0]["txt"] == samples[0]["caption"] == ROWS[0]["TEXT"]
+    assert (samples[0]["SAMPLE_ID"], samples[0]["similarity"], samples[1]["similarity"]) == (10**17, 0.3125, -1.0)
+    assert [sample["shape"] for sample in samples[:3]] == [[50, 67, 3], [67, 50, 3], [9, 9, 3]]
+
+
+def test_a_shard_without_a_sample(tmp_path):
+    tables = make_tables(tmp_path, ROWS)
+    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    results = collect(rows, answers([None] * 4), RowOptions(), io.BytesIO())
+    schema = schema_of(tables, RowOptions())
+    stream = io.BytesIO()
+    assert write_samples(stream, "webdataset", rows, results, schema, io.BytesIO()) == []
+    assert stream.getvalue() == bytes(1024)
+    assert index_table(0, rows, results, [], io.BytesIO()).num_rows == 0
+    assert pq.read_table(io.BytesIO(rows_parquet(rows, results, schema))).num_rows == 4
+
+
+def test_file_names():
+    assert built_names("webdataset", "train", 5).samples_file(12) == "train/00012.tar"
+    names = built_names("tfrecord", "train", 6)
+    assert names.samples_file(12) == "laion-train.tfrecord-000012"
+    assert (names.parquet_file(12), names.stats_file(12)) == ("train/000012.parquet", "train/000012_stats.json")

@@ -1,0 +1,165 @@
+"""Columns beside the image, from records that tarfile and protobuf wrote."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import FormatError, UsageError
+from dataprep.formats.fields import check_fields, read_fields
+from tests.support.samples import examples, mutations
+
+
+def tar_record(members):
+    """A sample's part of a tar: headers and data, without the end marker."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+        end = archive.offset
+    return out.getvalue()[:end]
+
+
+def varint(value):
+    digits = bytearray()
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
+
+
+def message(number, content):
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def example_record(features, *, packed=True):
+    """A framed tf.train.Example; its checksums are nobody's business here."""
+    entries = b""
+    for name, values in features.items():
+        if isinstance(values[0], bytes):
+            kind, content = 1, b"".join(message(1, value) for value in values)
+        elif isinstance(values[0], float):
+            each = [struct.pack("<f", value) for value in values]
+            kind, content = 2, message(1, b"".join(each)) if packed else b"".join(b"\x0d" + value for value in each)
+        else:
+            each = [varint(value % 2**64) for value in values]
+            kind, content = 3, message(1, b"".join(each)) if packed else b"".join(b"\x08" + value for value in each)
+        entries += message(1, message(1, name.encode()) + message(2, message(kind, content)))
+    data = message(1, entries)
+    return struct.pack("<QI", len(data), 0) + data + bytes(4)
+
+
+SAMPLE = {
+    "n01/key.jpg": b"\xff\xd8\xff",
+    "n01/key.cls": b"7",
+    "n01/key.txt": "ein Grünfink".encode(),
+    "n01/key.json": json.dumps({"height": 3, "url": "https://example.com", "tags": ["a", 1]}).encode(),
+    "n01/key.seg.png": b"\x89PNG",
+}
+
+
+def test_members_and_keys_of_the_json():
+    record = memoryview(tar_record(SAMPLE))
+    names = ("txt", "cls", "seg.png", "url", "tags", "height")
+    assert read_fields("webdataset", record, names) == {
+        "txt": "ein Grünfink",
+        "cls": "7",
+        "seg.png": b"\x89PNG",
+        "url": "https://example.com",
+        "tags": ["a", 1],
+        "height": 3,
+    }
+    assert read_fields("webdataset", record, ("caption",)) == {"caption": "ein Grünfink"}
+    assert json.loads(read_fields("webdataset", record, ("json",))["json"])["height"] == 3
+
+
+def test_a_caption_may_be_in_the_json():
+    record = tar_record({"x.jpg": b"j", "x.json": b'{"caption": "one"}'})
+    assert read_fields("webdataset", record, ("caption",)) == {"caption": "one"}
+    assert read_fields("webdataset", record, ("txt",)) == {"txt": "one"}
+
+
+def test_long_names():
+    record = tar_record({f"{'l' * 150}.{suffix}": b"x" for suffix in ("jpg", "txt")})
+    assert read_fields("webdataset", record, ("txt",)) == {"txt": "x"}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_features(packed):
+    features = {
+        "image": [b"\xff\xd8"],
+        "caption": ["Ü".encode()],
+        "words": [b"a", b"b"],
+        "label": [-1],
+        "boxes": [0.5, 0.25],
+        "ids": [2**62, -(2**63), 0],
+        "score": [1.5],
+    }
+    record = example_record(features, packed=packed)
+    names = ("caption", "words", "label", "boxes", "ids", "score", "image")
+    assert read_fields("tfrecord", record, names) == {
+        "caption": "Ü",
+        "words": ["a", "b"],
+        "label": -1,
+        "boxes": [0.5, 0.25],
+        "ids": [2**62, -(2**63), 0],
+        "score": 1.5,
+        "image": b"\xff\xd8",
+    }
+    assert read_fields("tfrecord", memoryview(record), ("txt",)) == {"txt": "Ü"}
+
+
+def test_what_is_not_there_is_named():
+    with pytest.raises(FormatError, match=r"field 'depth' is not there; there are \.jpg, \.cls, \.txt, \.json, \.seg"):
+        read_fields("webdataset", tar_record(SAMPLE), ("depth",))
+    with pytest.raises(FormatError, match="field 'caption' is not there; there are image, label: choose"):
+        read_fields("tfrecord", example_record({"image": [b"x"], "label": [1]}), ("caption",))
+
+
+def test_an_image_folder_has_no_fields():
+    for call in (lambda: read_fields("imagefolder", b"", ("txt",)), lambda: check_fields("imagefolder", ("txt",))):
+        with pytest.raises(UsageError, match="imagefolder holds images alone; expected webdataset or tfrecord"):
+            call()
+
+
+def test_records_of_a_build(finished_records):
+    for format_name, record, label in finished_records:
+        name = "cls" if format_name == "webdataset" else "label"
+        found = read_fields(format_name, record, (name, "height", "orientation"))
+        assert int(found[name]) == label
+        assert found["orientation"] == 1
+
+
+@pytest.fixture
+def finished_records():
+    """One record of each format as dataprep writes it."""
+    from dataprep.dataset.records import Sample
+    from dataprep.formats import FORMATS
+
+    sample = Sample("n01/a", b"\xff\xd8\xff", 3, "bee", 10, 20, 1)
+    records = []
+    for name in ("webdataset", "tfrecord"):
+        out = io.BytesIO()
+        place = FORMATS[name].open_writer(out, has_classes=True).write(sample)
+        records.append((name, out.getvalue()[place.record_offset :][: place.record_bytes], 3))
+    return records
+
+
+@examples
+@given(st.data())
+def test_damaged_records_are_format_errors(data):
+    record = tar_record(SAMPLE) if data.draw(st.booleans()) else example_record({"txt": [b"a"], "label": [1, 2]})
+    damaged = data.draw(mutations(record))
+    for format_name in ("webdataset", "tfrecord"):
+        try:
+            read_fields(format_name, damaged, ("txt",))
+        except FormatError:
+            continue

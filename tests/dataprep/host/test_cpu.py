@@ -1,0 +1,42 @@
+"""Cores, memory and processor time of this machine and of a block."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from dataprep.host.cpu import CPUTime, available_cores, background_cores, cpu_time, memory_bytes, process_tree
+
+
+def test_the_cores_are_those_that_this_process_may_use():
+    assert available_cores() == len(os.sched_getaffinity(0))
+
+
+def test_memory_is_that_of_the_machine():
+    (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")]
+    assert memory_bytes() == int(line.split()[1]) * 1024
+
+
+def test_a_block_that_works_uses_processor_time_of_its_own():
+    with cpu_time() as used:
+        start_s = time.process_time()
+        while time.process_time() - start_s < 0.05:
+            pass
+    assert used.own_s >= 0.05
+    assert used.elapsed_s > 0
+
+
+def test_cores_used_are_the_machines_less_the_background_but_no_less_than_our_own():
+    used = CPUTime(elapsed_s=10.0, own_s=5.0, machine_s=30.0)
+    assert used.cores_used(background=1.0) == pytest.approx(2.0)
+    assert used.cores_used(background=3.0) == pytest.approx(0.5)
+    assert CPUTime().cores_used(background=1.0) == 0
+
+
+def test_the_background_is_a_number_of_cores():
+    assert 0 <= background_cores() <= (os.cpu_count() or 1) + 1
+
+
+def test_a_process_tree_begins_with_its_root():
+    assert process_tree(os.getpid())[0] == os.getpid()

@@ -1,0 +1,92 @@
+import os
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from dataprep.host import heartbeat
+from dataprep.host.heartbeat import Beats, Standstill, beat, minutes, watched
+from tests.support.builds import build_arguments, command
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now_s = 0.0
+        monkeypatch.setattr(heartbeat.time, "monotonic", lambda: self.now_s)
+
+
+def test_a_standstill_is_warned_of_at_growing_intervals_and_over_at_the_limit(monkeypatch):
+    clock, counter = Clock(monkeypatch), Beats()
+    still = Standstill(lambda: counter.value, 1200)
+    warned = []
+    while not still.is_over:
+        clock.now_s += 1
+        still.look()
+        if still.warning_due():
+            warned.append(still.idle_s)
+    assert warned == [60, 120, 240, 480, 960]
+    counter.value += 1
+    still.look()
+    assert (still.idle_s, still.is_over) == (0, False)
+
+
+def test_time_in_which_nobody_looked_does_not_count(monkeypatch):
+    clock = Clock(monkeypatch)
+    still = Standstill(lambda: 0, 1200)
+    clock.now_s = 3600
+    still.look()
+    assert still.idle_s == 2 * heartbeat.POLL_S
+
+
+@pytest.mark.parametrize("alive", [beat, lambda: sum(range(100_000))])
+def test_a_thread_that_beats_or_computes_is_not_given_up(alive):
+    gave_up = []
+    with watched(0.4, lambda idle_s: None, gave_up.append):
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            alive()
+            time.sleep(0.01)
+    assert gave_up == []
+
+
+def test_a_thread_that_waits_for_ever_is_given_up():
+    ended, warned = threading.Event(), []
+    with watched(0.4, warned.append, lambda idle_s: ended.set()):
+        assert ended.wait(60)
+    assert len(warned) == 1
+
+
+def test_times_are_written_in_seconds_below_two_minutes():
+    assert (minutes(40), minutes(1200)) == ("40 s", "20 min")
+
+
+@pytest.fixture
+def silent_server():
+    """Takes every connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_a_build_whose_originals_never_answer_says_what_it_waits_for_and_ends(silent_server, tmp_path, json):
+    arguments = build_arguments("coco-dup5", "gs://silent/coco", tmp_path / "out", "webdataset", "--region-policy=off")
+    arguments += ["--stall-minutes", "0.1"]
+    if not json:
+        arguments.remove("--json")
+    run = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "STORAGE_EMULATOR_HOST": silent_server},
+        check=False,
+    )
+    assert run.returncode == 1, run.stderr
+    lines = run.stderr.splitlines()
+    assert "nothing was read or written for" in lines[0]
+    assert "this ends after 6 s (--stall-minutes)" in lines[0]
+    assert lines[-1].startswith("dataprep: listing the originals of train: nothing was read or written for 6 s")
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""

@@ -1,0 +1,81 @@
+import io
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from dataprep.build.finished import readable_manifest
+from dataprep.inspection.contact_sheet import SHEET_IMAGES, THUMBNAIL_PIXELS, contact_sheet
+from dataprep.storage import open_storage
+from tests.support.finished import build_here, change_cell
+
+
+def sheet(root, split=0):
+    storage = open_storage(str(root))
+    manifest = readable_manifest(storage)
+    return contact_sheet(storage, manifest, manifest.splits[split])
+
+
+@pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links"])
+def test_pictures_are_spread_evenly_and_small(finished, name):
+    pictures = sheet(finished(name))
+    keys = pq.read_table(finished(name) / "index/train.parquet").column("key").to_pylist()
+    count = min(SHEET_IMAGES, len(keys))
+    assert [picture.key for picture in pictures] == [keys[(2 * i + 1) * len(keys) // (2 * count)] for i in range(count)]
+    assert [picture.problem for picture in pictures] == [""] * count
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture.jpeg)) as image:
+            assert (image.format, image.mode) == ("JPEG", "RGB")
+            assert max(image.size) <= THUMBNAIL_PIXELS
+            assert "exif" not in image.info
+
+
+def test_the_picture_is_that_of_the_key(finished):
+    folder, shards = sheet(finished("imagenet-imagefolder")), sheet(finished("imagenet-webdataset"))
+    assert folder == shards
+    assert {picture.class_name for picture in folder} == {picture.key.partition("/")[0] for picture in folder}
+
+
+def test_a_small_split_is_shown_whole(finished):
+    keys = pq.read_table(finished("imagenet-webdataset") / "index/val.parquet").column("key").to_pylist()
+    assert [picture.key for picture in sheet(finished("imagenet-webdataset"), split=1)] == keys
+
+
+def test_a_dataset_in_a_bucket_gives_the_same_pictures(originals, bucket_url, finished):
+    for fmt in ("webdataset", "imagefolder"):
+        url = build_here("imagenet", originals["imagenet"], f"{bucket_url}/{fmt}", fmt)
+        assert sheet(url) == sheet(finished(f"imagenet-{fmt}"))
+
+
+def test_what_cannot_be_shown_says_why(damaged):
+    copy = damaged("imagenet-imagefolder")
+    shown = [picture.key for picture in sheet(copy.root)]
+    paths = [copy.root / "train" / f"{key}.JPEG" for key in shown]
+    paths[0].unlink()
+    copy.write(str(paths[1].relative_to(copy.root)), b"x")
+    copy.write(str(paths[2].relative_to(copy.root)), bytes(1 << 20))
+    pictures = sheet(copy.root)
+    assert [bool(picture.jpeg) for picture in pictures[:4]] == [False, False, False, True]
+    assert pictures[0].problem == "its file is missing"
+    assert "it ends at 1" in pictures[1].problem
+    assert "undecodable" in pictures[2].problem
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("key", "../../../../etc/passwd", "expected a key of"),
+        ("image_bytes", -1, "the index says -1 bytes"),
+        ("image_bytes", 1 << 40, "the index says 1,099,511,627,776 bytes"),
+        ("image_bytes", 1 << 27, "it ends at"),
+        ("image_offset", -5, "must not be negative"),
+    ],
+)
+def test_a_hostile_index_shows_nothing(damaged, column, value, problem):
+    copy = damaged("imagenet-imagefolder")
+    change_cell(copy, "index/val.parquet", column, value)
+    copy.sign()
+    first, *others = sheet(copy.root, split=1)
+    assert first.jpeg == b""
+    assert problem in first.problem
+    assert all(picture.jpeg for picture in others)

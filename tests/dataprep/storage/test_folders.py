@@ -1,0 +1,141 @@
+"""Folders are reached component by component, and never through a link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import UsageError
+from dataprep.storage.checksums import crc32c_of_bytes
+from dataprep.storage.folders import Folders, is_within, sync_file
+from dataprep.storage.local import LocalStorage
+from tests.support.storages import publish
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path / "root")
+
+
+@pytest.mark.parametrize("link", ["_build", "_build/tmp"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_nothing_is_spooled_or_removed_through_a_link(
+    storage: LocalStorage, tmp_path: Path, link: str, inside: bool
+) -> None:
+    digits = "0123456789abcdef" * 2
+    elsewhere = (storage.root if inside else tmp_path) / "elsewhere"
+    (elsewhere / "tmp").mkdir(parents=True)
+    for folder in (elsewhere, elsewhere / "tmp"):
+        (folder / f"mine-{digits}").write_bytes(b"1")
+    (storage.root / link).parent.mkdir(exist_ok=True, parents=True)
+    (storage.root / link).symlink_to(elsewhere)
+    spool = storage.root / link / f"mine-{digits}"
+    calls: list[Callable[[], object]] = [
+        storage.remove_stale_spools,
+        lambda: storage.spool_path("x"),
+        lambda: storage.create("x", b""),
+        lambda: storage.replace("x", b"", None),
+        lambda: storage.publish(spool, "x", crc32c_of_bytes(b"1")),
+        lambda: storage.delete(f"{link}/mine-{digits}"),
+        lambda: storage.delete_tree(f"{link}/tmp"),
+        lambda: storage.place_folders(link, []),
+    ]
+    for call in calls:
+        with pytest.raises(
+            UsageError, match=f"/{link} is a link, and nothing below .* through a link; pass the folder"
+        ):
+            call()
+    assert len([path for path in elsewhere.rglob("*") if path.is_file()]) == 2
+    assert storage.stat("x") is None
+
+
+def test_links_that_lead_out_of_the_root_are_refused(storage: LocalStorage, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "x").write_bytes(b"1")
+    storage.create("a/y", b"2")
+    (storage.root / "a/out").symlink_to(outside)
+    (storage.root / "a/up").symlink_to("../..")
+    calls: list[Callable[[str], object]] = [
+        storage.stat,
+        storage.read,
+        storage.delete,
+        lambda name: storage.read_range(name, 0, 1),
+        lambda name: storage.create(name, b""),
+        lambda name: publish(storage, name, b""),
+        lambda name: storage.delete_tree(f"{name}/z"),
+        lambda name: list(storage.list(name)),
+    ]
+    for name in ("a/out/x", "a/up/outside/x", "a/out/deep/er"):
+        for call in calls:
+            with pytest.raises(UsageError, match="through a link; pass the folder it points to instead"):
+                call(name)
+    with pytest.raises(UsageError, match=re.escape(str(storage.root / "a/out"))):
+        list(storage.list())
+    assert [path.name for path in outside.iterdir()] == ["x"]
+
+
+def test_missing_folders_are_made_only_when_asked(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "new/root")
+    with pytest.raises(FileNotFoundError), folders.opened("a/b"):
+        pass
+    assert not (tmp_path / "new").exists()
+    with folders.opened("a/b", make=True) as descriptor:
+        os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    assert (tmp_path / "new/root/a/b/x").exists()
+    with folders.around(tmp_path / "new/root/a/b/x") as descriptor:
+        assert os.listdir(descriptor) == ["x"]
+
+
+def test_a_folder_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "root")
+    with pytest.raises(FileNotFoundError), folders.opened("build/tmp", make=True, required="build"):
+        pass
+    assert not (tmp_path / "root").exists()
+    (tmp_path / "root/build").mkdir(parents=True)
+    with folders.opened("build/tmp", make=True, required="build"):
+        assert (tmp_path / "root/build/tmp").is_dir()
+
+
+def test_a_file_on_the_way_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    with pytest.raises(NotADirectoryError), Folders(tmp_path).opened("a/b", make=True):
+        pass
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x"])
+def test_a_path_outside_the_root_is_refused(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UsageError, match="lies outside"), Folders(tmp_path / "root").around(tmp_path / "root" / path):
+        pass
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    (tmp_path / "link").symlink_to("elsewhere")
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("a/b/c", "a/b", "link/x"):
+        with contextlib.suppress(UsageError), folders.opened(name, make=True):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "within"),
+    [("a/b", "a", True), ("a", "a", True), ("ab", "a", False), ("a", "a/b", False), ("a", "", False), ("", "", False)],
+)
+def test_a_name_lies_within_a_folder_by_whole_components(name: str, folder: str, within: bool) -> None:
+    assert is_within(name, folder) is within
+
+
+def test_a_file_is_made_durable_and_measured_but_never_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"123")
+    (tmp_path / "link").symlink_to("x")
+    with Folders(tmp_path).opened("") as folder:
+        assert sync_file("x", folder) == 3
+        with pytest.raises(OSError):
+            sync_file("link", folder)

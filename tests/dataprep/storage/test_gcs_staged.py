@@ -1,0 +1,73 @@
+"""A writer to a bucket that loses the right to write: what it sends late does not come to stand."""
+
+import pytest
+
+from dataprep.errors import ConflictError
+from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of, crc32c_text
+
+ROOT = "_build/plan/id"
+DATA = b"a shard" * 1000
+
+
+class Taken(ConflictError):
+    """The place is another's."""
+
+
+@pytest.fixture
+def place(bucket_url):
+    return open_storage(bucket_url)
+
+
+def publish(staged, name):
+    spool = staged.spool_path(name)
+    with staged.sending(spool, name) as sent:
+        spool.write_bytes(DATA)
+        sent(len(DATA))
+    staged.publish(spool, name, crc32c_text(crc32c_of(DATA)))
+
+
+def create(staged, name):
+    staged.create(name, DATA)
+
+
+@pytest.mark.parametrize("put", [publish, create])
+def test_what_is_put_stands_alone(put, place):
+    put(place.staged(ROOT, lambda: None), "train/a.tar")
+    assert [(info.name, info.num_bytes) for info in place.list()] == [("train/a.tar", len(DATA))]
+
+
+@pytest.mark.parametrize("put", [publish, create])
+def test_an_upload_that_ends_after_the_place_was_taken_leaves_nothing(put, place):
+    def still_ours():
+        raise Taken("taken")
+
+    with pytest.raises(Taken):
+        put(place.staged(ROOT, still_ours), "train/a.tar")
+    assert list(place.list()) == []
+
+
+@pytest.mark.parametrize("put", [publish, create])
+def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
+    """Whoever takes it removes what lies in the folder, so that the copy has no source."""
+    looks = []
+
+    def still_ours():
+        looks.append(len(list(place.list(f"{ROOT}/"))))
+        if len(looks) > 1:
+            raise Taken("taken")
+        place.delete_tree(ROOT)
+
+    with pytest.raises(Taken):
+        put(place.staged(ROOT, still_ours), "train/a.tar")
+    assert looks == [1, 0]
+    assert list(place.list()) == []
+
+
+@pytest.mark.parametrize("put", [publish, create])
+def test_another_object_in_the_place_stays(put, place):
+    place.create("train/a.tar", b"another")
+    with pytest.raises(ConflictError, match=r"another object stands there, 7 bytes .* move it away"):
+        put(place.staged(ROOT, lambda: None), "train/a.tar")
+    assert place.read("train/a.tar") == b"another"
+    assert list(place.list(f"{ROOT}/")) == []

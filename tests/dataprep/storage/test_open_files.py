@@ -1,0 +1,76 @@
+"""Files stay open for the next range, but not too many, and never one that was replaced."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from dataprep.storage.local import LocalStorage
+from dataprep.storage.open_files import MAX_OPEN_FILES, OpenFiles
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path / "root")
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_files_stay_open_for_the_next_range_but_not_too_many(storage: LocalStorage) -> None:
+    (storage.root / "a").mkdir(parents=True)
+    before = open_descriptors()
+    for number in range(2 * MAX_OPEN_FILES):
+        (storage.root / f"a/{number}").write_bytes(b"%d" % number)
+    for _ in range(2):
+        for number in range(2 * MAX_OPEN_FILES):
+            assert storage.read_range(f"a/{number}", 0, len(str(number))) == b"%d" % number
+            assert open_descriptors() <= before + MAX_OPEN_FILES
+    assert open_descriptors() == before + MAX_OPEN_FILES
+
+
+def test_a_file_that_was_replaced_is_opened_again(storage: LocalStorage) -> None:
+    storage.create("x", b"old")
+    assert storage.read_range("x", 0, 3) == b"old"
+    (storage.root / "new").write_bytes(b"newer")
+    (storage.root / "new").rename(storage.root / "x")
+    assert storage.read_range("x", 0, 5) == b"newer"
+
+
+def test_a_file_in_use_is_closed_by_its_last_reader(tmp_path: Path) -> None:
+    files = OpenFiles()
+    (tmp_path / "x").write_bytes(b"first")
+    with files.reading(str(tmp_path / "x")) as (descriptor, size):
+        assert size == 5
+        (tmp_path / "new").write_bytes(b"second")
+        (tmp_path / "new").rename(tmp_path / "x")
+        with files.reading(str(tmp_path / "x")) as (other, other_size):
+            assert (os.pread(other, 9, 0), other_size) == (b"second", 6)
+        assert os.pread(descriptor, 9, 0) == b"first"
+    with pytest.raises(OSError):
+        os.pread(descriptor, 9, 0)
+
+
+def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
+    gc.collect()
+    files, before = OpenFiles(), open_descriptors()
+    for number in range(5):
+        (tmp_path / f"{number}").write_bytes(b"1")
+        with files.reading(str(tmp_path / f"{number}")):
+            pass
+    assert open_descriptors() == before + 5
+    del files
+    gc.collect()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("name", ["nothing", "folder", "x/below"])
+def test_what_is_no_file_is_missing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "x").write_bytes(b"1")
+    with pytest.raises(FileNotFoundError), OpenFiles().reading(str(tmp_path / name)):
+        pass

@@ -1,0 +1,61 @@
+"""Stored objects read in parts: as a seekable file, and with a window around the last read."""
+
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.storage import open_storage
+from dataprep.storage.range_file import RangeFile, RangeWindow
+
+
+@settings(deadline=None)  # each example writes a file
+@given(
+    num_bytes=st.integers(0, 60),
+    window_bytes=st.integers(0, 80),
+    reads=st.lists(st.tuples(st.integers(0, 70), st.integers(-1, 70)), max_size=8),
+)
+def test_range_file_reads_as_a_file(num_bytes, window_bytes, reads):
+    data = bytes(range(num_bytes))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "a").write_bytes(data)
+        file, expected = RangeFile(open_storage(folder), "a", window_bytes), io.BytesIO(data)
+        for offset, count in reads:
+            assert (file.seek(offset), file.read(count)) == (expected.seek(offset), expected.read(count))
+            assert file.tell() == expected.tell()
+
+
+def test_reads_within_the_window_are_one_request(storage_url, monkeypatch):
+    storage = open_storage(storage_url)
+    storage.create("plan", bytes(300_000))
+    requests = []
+    read_range = type(storage).read_range
+    monkeypatch.setattr(type(storage), "read_range", lambda *call: (requests.append(call[2:]), read_range(*call))[1])
+    file = RangeFile(storage, "plan", 2**20)
+    for offset, count in [(299_000, 1000), (0, 4), (100_000, 50_000), (150_000, 10)]:
+        file.seek(offset)
+        assert len(file.read(count)) == count
+    assert requests == [(0, 300_000)]
+
+
+@settings(deadline=None)  # each example writes a file
+@given(
+    num_bytes=st.integers(0, 60),
+    window_bytes=st.integers(0, 80),
+    reads=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8),
+)
+def test_window_reads_what_is_there(num_bytes, window_bytes, reads):
+    data = bytes(range(num_bytes))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "a").write_bytes(data)
+        window = RangeWindow(open_storage(folder), "a", num_bytes, window_bytes)
+        for offset, count in reads:
+            assert window.read(offset, count) == data[offset : offset + count]
+
+
+def test_range_file_of_nothing_is_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"):
+        RangeFile(open_storage(str(tmp_path)), "none")

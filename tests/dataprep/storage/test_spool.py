@@ -1,0 +1,136 @@
+"""Files that are being written: locked by their writers, and removed when those are dead."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from dataprep.storage.gcs import GCSStorage
+from dataprep.storage.local import LocalStorage
+from tests.support.storages import SPAWN, run_python, spool_files
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path / "root")
+
+
+def _hold_a_spool_file(root: Path, connection: Connection) -> None:
+    storage = LocalStorage(root)
+    storage.spool_path("x").write_bytes(b"half")
+    connection.send("written")
+    connection.recv()
+
+
+def test_only_spool_files_of_dead_writers_are_removed(storage: LocalStorage) -> None:
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_hold_a_spool_file, args=(storage.root, theirs))
+    process.start()
+    assert ours.recv() == "written"
+    mine = storage.spool_path("y")
+    other_build = LocalStorage(storage.root)
+    assert other_build.remove_stale_spools() == 0
+
+    process.kill()
+    process.join()
+    assert other_build.remove_stale_spools() == 1
+    assert spool_files(storage) == [mine]
+
+
+def test_removing_stale_spool_files_leaves_links_and_folders(storage: LocalStorage, tmp_path: Path) -> None:
+    assert storage.remove_stale_spools() == 0
+    (tmp_path / "precious").write_bytes(b"1")
+    folder, digits = storage.root / "_build/tmp", "0123456789abcdef" * 2
+    (folder / f"folder-{digits}").mkdir(parents=True)
+    (folder / f"link-{digits}").symlink_to(tmp_path / "precious")
+    assert storage.remove_stale_spools() == 0
+    assert (tmp_path / "precious").read_bytes() == b"1"
+
+
+def test_removing_stale_spool_files_leaves_files_of_other_names(storage: LocalStorage) -> None:
+    folder, digits = storage.root / "_build/tmp", "0123456789abcdef" * 2
+    folder.mkdir(parents=True)
+    others = ["thesis.tex", digits, f"-{digits}", f"x-{digits[1:]}", f"x-{digits.upper()}", f"{'x' * 49}-{digits}"]
+    for name in [*others, f"x.tar-{digits}"]:
+        (folder / name).write_bytes(b"1")
+    assert storage.remove_stale_spools() == 1
+    assert {path.name for path in folder.iterdir()} == set(others)
+
+
+def test_a_spool_file_taken_before_it_was_locked_is_made_again(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    flock, taken = fcntl.flock, []
+
+    def take_first(descriptor: int, operation: int) -> None:
+        if not taken:
+            taken.append(spool_files(storage)[0])
+            taken[0].unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", take_first)
+    spool = storage.spool_path("x")
+    assert spool.exists()
+    assert spool not in taken
+
+
+def test_without_locks_no_spool_file_is_removed(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> NoReturn:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    storage.spool_path("x").write_bytes(b"1")
+    assert LocalStorage(storage.root).remove_stale_spools() == 0
+    assert len(spool_files(storage)) == 1
+
+
+SPOOL = """
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from dataprep.storage import open_storage
+
+def spool():
+    path = open_storage("gs://bucket/data").spool_path("train/x.tar")
+    path.write_bytes(b"half")
+    return path
+
+if __name__ == "__main__":
+    print(spool())
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        print(pool.submit(spool).result())
+    if os.environ.get("DIE"):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_spool_files_go_when_their_process_ends(tmp_path: Path) -> None:
+    done = run_python(SPOOL, TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    spools = [Path(line) for line in done.stdout.split()]
+    assert len({spool.parent for spool in spools}) == 2
+    assert all(spool.is_relative_to(tmp_path) for spool in spools)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spool_files_of_killed_processes_are_removed_by_the_next_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_python(SPOOL, TMPDIR=str(tmp_path), DIE="1")
+    assert done.returncode == -signal.SIGKILL
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/x").write_bytes(b"1")
+    (tmp_path / "dataprep-spool-link").symlink_to("precious")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    storage = GCSStorage("gs://bucket/data")
+    assert storage.remove_stale_spools() == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dataprep-spool-link", "precious"]
+    assert (tmp_path / "precious/x").read_bytes() == b"1"

@@ -1,0 +1,60 @@
+"""Words that messages share."""
+
+import pytest
+
+from dataprep.messages import did_you_mean, first_line, not_one_of, one_line, printable, quoted, shortened
+
+
+def test_error_of_several_lines_becomes_one_line_of_at_most_200_characters():
+    assert one_line(ValueError("no\n  such\tfile ")) == "no such file"
+    assert one_line(ValueError("x" * 300)) == "x" * 200
+    assert one_line(ValueError("x" * 300), 10) == "x" * 10
+
+
+def test_error_without_a_text_is_named_by_its_type():
+    assert one_line(TimeoutError()) == "TimeoutError"
+    assert one_line(TimeoutError(" \n")) == "TimeoutError"
+
+
+def test_first_line_of_an_error_leaves_its_details_out():
+    assert first_line(ValueError("403 Forbidden\n\nDebug source:\nx")) == "403 Forbidden"
+    assert first_line(ValueError("x" * 400)) == "x" * 297 + "..."
+    assert first_line(ValueError(" ")) == "ValueError"
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    assert printable("a\x1b[2Jb\nc") == "a\N{REPLACEMENT CHARACTER}[2Jb\N{REPLACEMENT CHARACTER}c"
+    assert printable("n01440764 Tinca é") == "n01440764 Tinca é"
+
+
+@pytest.mark.parametrize(("text", "limit", "expected"), [("12345", 5, "12345"), ("123456", 5, "12...")])
+def test_long_text_is_cut_with_dots_inside_the_limit(text, limit, expected):
+    assert shortened(text, limit) == expected
+
+
+def test_value_is_quoted_by_its_repr():
+    assert quoted("x") == "'x'"
+    assert quoted(["y" * 100]) == "['" + "y" * 75 + "..."
+
+
+@pytest.mark.parametrize(
+    ("name", "cutoff", "expected"),
+    [
+        ("tfrecrod", 0.6, "; did you mean tfrecord?"),
+        ("TFRECORDS", 0.6, "; did you mean tfrecord?"),
+        ("resnet51", 0.6, "; did you mean ResNet50?"),
+        ("zzz", 0.6, ""),
+        ("wds", 0.9, ""),
+        (7, 0.6, ""),
+        (None, 0.6, ""),
+    ],
+)
+def test_nearest_choice_is_suggested(name, cutoff, expected):
+    assert did_you_mean(name, ("tfrecord", "webdataset", "ResNet50"), cutoff) == expected
+
+
+def test_unknown_name_lists_the_choices():
+    assert (
+        not_one_of("format", "tar", ("tfrecord", "webdataset")) == "format 'tar', expected one of tfrecord, webdataset"
+    )
+    assert not_one_of("loader", "tochvision", ("dataprep", "torchvision")).endswith("; did you mean torchvision?")

@@ -1,0 +1,60 @@
+"""What a crawl may do: limits that make sense, an address to complain to, and shares for several workers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep import __version__
+from dataprep.errors import UsageError
+from dataprep.web.limits import Limits
+from tests.support.samples import examples
+
+CONTACT = "mailto:me@example.org"
+
+
+def test_sites_are_told_who_asks_and_whom_to_write_to():
+    assert Limits(contact=CONTACT).user_agent == f"dataprep/{__version__} (+{CONTACT})"
+    assert Limits(contact="https://example.org/bot", agent="my-bot").user_agent.startswith("my-bot/")
+
+
+@pytest.mark.parametrize("contact", ["", "me", "me@example.org", "ftp://example.org", "https://", "mailto:me\r\nX: y"])
+def test_who_cannot_be_reached_does_not_fetch(contact: str):
+    with pytest.raises(UsageError, match=r"give an https:// page or mailto:name@example\.org"):
+        Limits(contact=contact)
+
+
+@pytest.mark.parametrize("agent", ["", "my bot", "bot/2", "bot\r\nX: y", "Bötchen"])
+def test_a_name_that_robots_txt_cannot_address_is_refused(agent: str):
+    with pytest.raises(UsageError, match="other characters than letters, - and _"):
+        Limits(contact=CONTACT, agent=agent)
+
+
+@pytest.mark.parametrize("name", ["in_flight", "body_bytes", "connect_s", "row_s", "host_connections", "host_per_s"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_is_positive(name: str, value: int):
+    with pytest.raises(UsageError, match=f"{name} is {value}; it must be positive"):
+        Limits(contact=CONTACT, **{name: value})
+
+
+def test_no_redirects_and_no_retries_may_be_asked_for():
+    assert Limits(contact=CONTACT, redirects=0, retries=0, verify_tls=False).redirects == 0
+
+
+def test_memory_holds_one_body_at_least():
+    with pytest.raises(UsageError, match=r"memory_bytes is 99, less than one body of 100; raise it"):
+        Limits(contact=CONTACT, memory_bytes=99, body_bytes=100)
+
+
+@examples
+@given(st.integers(1, 64), st.integers(1, 100), st.floats(0.1, 100), st.integers(1, 10_000))
+def test_workers_together_keep_the_limits_of_one(workers: int, connections: int, per_s: float, memory_bytes: int):
+    whole = Limits(
+        contact=CONTACT, host_connections=connections, host_per_s=per_s, memory_bytes=memory_bytes, body_bytes=1
+    )
+    part = whole.divided(workers)
+    assert part.host_per_s * workers == pytest.approx(per_s)
+    assert part.host_connections * workers <= max(connections, workers)
+    assert part.memory_bytes * workers <= max(memory_bytes, workers * whole.body_bytes)
+    assert (part.in_flight, part.row_s, part.contact) == (whole.in_flight, whole.row_s, whole.contact)

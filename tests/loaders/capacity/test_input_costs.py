@@ -1,0 +1,150 @@
+"""Costs of an image: between our measurements, and from the user's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import UndecidedError, UsageError
+from loaders.bench.peers import PEERS
+from loaders.bench.table import BenchRow, BenchSection, BenchTable
+from loaders.bench.table import to_document as bench_document
+from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_here
+from loaders.diagnosis.findings import Diagnosis, StageRate
+from loaders.diagnosis.findings import to_document as diagnosis_document
+
+ROW = {
+    "layout": "webdataset",
+    "data": "original",
+    "interpolation": "bicubic",
+    "images_per_s": 1000.0,
+    "slowest_images_per_s": 990.0,
+    "fastest_images_per_s": 1010.0,
+    "mb_per_s": 100.0,
+    "first_batch_s": 1.0,
+    "largest_mb": 300.0,
+    "sum_mb": 300.0,
+    "rounds_images_per_s": (1000.0,),
+}
+
+
+def bench(rows: dict[str, float], image_size: int = 224) -> dict:
+    """A document with one row a section, by loader and CPU ms."""
+    sections = tuple(
+        BenchSection(
+            url="shards",
+            split="train",
+            layout="webdataset",
+            samples=1000,
+            bytes_per_image=90_000.0,
+            copied_images=0,
+            copied_bytes_per_image=0.0,
+            rows=(BenchRow(loader=loader, cpu_ms_per_image=cpu_ms, **ROW),),
+            left_out=(),
+        )
+        for loader, cpu_ms in rows.items()
+    )
+    return bench_document(BenchTable(sections=sections, settings={"image_size": image_size}, machine={}))
+
+
+def diagnosis() -> dict:
+    stages = [("fetch", 0.0001), ("prepare", 0.0015), ("transfer", 0.002), ("compute", 0.1)]
+    return diagnosis_document(
+        Diagnosis(
+            url="shards",
+            device="cpu (resnet50)",
+            verdict="",
+            limit="prepare",
+            observed_images_per_s=1.0,
+            predicted_images_per_s=1.0,
+            contention="",
+            utilisation=1.0,
+            stages=tuple(StageRate(name=name, images_per_s=1.0, cpu_s_per_image=cpu_s) for name, cpu_s in stages),
+            wait_share=0.0,
+            transfer_share=0.0,
+            compute_share=1.0,
+            timeline=(),
+            fixes=(),
+            applied=None,
+            bytes_per_image=120_000.0,
+            settings={"image_size": 448},
+            machine={},
+        )
+    )
+
+
+def test_the_measured_figures_themselves():
+    assert cost_from_table("dataprep", 224, 113_000).cpu_ms == 1.27
+    assert cost_from_table("dataprep", 448, 113_000).cpu_ms == 1.53
+    assert cost_from_table("torchvision", 224, 113_000).cpu_ms == 3.99
+    assert cost_from_table("webdataset", 224, 113_000).decodes == "whole"
+
+
+def test_every_peer_is_in_the_table():
+    assert set(measured_here()) == {"dataprep", *PEERS}
+
+
+def test_between_two_sizes_by_hand():
+    """336 pixels: (336^2 - 224^2) / (448^2 - 224^2) = 62,720 / 150,528 = 0.41667; 1.27 + 0.41667 x 0.26 = 1.37833."""
+    assert cost_from_table("dataprep", 336, 113_000).cpu_ms == pytest.approx(1.37833, abs=1e-5)
+
+
+def test_stored_bytes_scale_what_decodes_them():
+    """1.08 of 1.27 ms grow with the stored pixels: at twice the bytes 1.27 + 1.08 = 2.35 ms."""
+    cost = cost_from_table("dataprep", 224, 226_000)
+    assert (cost.cpu_ms, cost.stored_ms, cost.num_bytes) == (pytest.approx(2.35), pytest.approx(2.16), 226_000)
+
+
+def test_one_measured_size_says_nothing_about_another():
+    with pytest.raises(UndecidedError, match="webdataset at 448 pixels was not measured, only at 224; measure it with"):
+        cost_from_table("webdataset", 448, 113_000)
+
+
+@given(st.sampled_from(["dataprep", "torchvision", "tf.data"]), st.integers(16, 1024), st.floats(1e3, 1e7))
+def test_costs_are_above_0_and_the_stored_part_is_a_part(loader, image_size, num_bytes):
+    cost = cost_from_table(loader, image_size, num_bytes)
+    assert 0 <= cost.stored_ms <= cost.cpu_ms
+    assert cost.cpu_ms > 0
+
+
+def test_the_document_of_bench():
+    found = costs_from_document(bench({"dataprep": 2.54, "torchvision": 5.0}), "bench.json")
+    assert found.image_size == 224
+    assert {name: (cost.cpu_ms, cost.num_bytes) for name, cost in found.costs.items()} == {
+        "dataprep": (2.54, 90_000.0),
+        "torchvision": (5.0, 90_000.0),
+    }
+    assert found.costs["dataprep"].stored_ms == pytest.approx(2 * 1.08)  # 2.54 is twice our 1.27
+
+
+def test_the_costliest_row_of_a_loader_counts():
+    document = bench({"dataprep": 1.0})
+    document["sections"] += bench({"dataprep": 3.0})["sections"] + bench({"dataprep": 2.0})["sections"]
+    assert costs_from_document(document, "bench.json").costs["dataprep"].cpu_ms == 3.0
+
+
+def test_the_document_of_diagnose_counts_fetch_and_prepare():
+    found = costs_from_document(diagnosis(), "diagnosis.json")
+    assert (list(found.costs), found.image_size) == (["dataprep"], 448)
+    cost = found.costs["dataprep"]
+    assert (cost.cpu_ms, cost.num_bytes) == (pytest.approx(1.6), 120_000.0)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "x.json: expected the JSON that `dataprep bench` or `dataprep diagnose` writes, of schema version 1"),
+        ({"schema_version": 2}, "of schema version 1"),
+        ({"schema_version": 1}, "not the JSON of"),
+        ({"schema_version": 1, "sections": [{"rows": [{}]}]}, "not the JSON of"),
+        ({"schema_version": 1, "sections": 3}, "not the JSON of"),
+        ({"schema_version": 1, "sections": [], "settings": []}, "not the JSON of"),
+        ({"schema_version": 1, "stages": [{"name": "fetch", "cpu_s_per_image": 1}]}, "not the JSON of"),
+        ({"schema_version": 1, "sections": []}, "no loader has a CPU time above 0"),
+        (bench({"dataprep": 0.0}), "no loader has a CPU time above 0"),
+    ],
+)
+def test_other_documents_are_refused(document, message):
+    with pytest.raises(UsageError, match=message):
+        costs_from_document(document, "x.json")

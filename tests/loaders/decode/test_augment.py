@@ -1,0 +1,160 @@
+"""Views against a slow reference of torchvision's algorithm that is fed the same draws, and against golden vectors."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.dataset.randomness import philox_words
+from dataprep.errors import UsageError
+from loaders.decode.augment import TRIES, WORDS, RandomCrop, View, evaluation_view, train_views, transform_generator
+
+SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
+RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
+
+
+def reference_view(seed, position, height, width, size, scale, ratio, flip, *, clip=False):
+    """One image after the other, in Python floats, as torchvision.transforms.RandomResizedCrop.get_params; with `clip`
+    the first box that is drawn is cut to the image."""
+    words = philox_words(WORDS, seed=seed, purpose="load/augment", start=position * WORDS)
+    draws = [(word >> 11) / 2**53 for word in words.tolist()]
+    flipped = draws[2 * TRIES + 2] < flip
+    for attempt in range(TRIES):
+        area = height * width * (scale[0] + draws[2 * attempt] * (scale[1] - scale[0]))
+        low, high = math.log(ratio[0]), math.log(ratio[1])
+        aspect = math.exp(low + draws[2 * attempt + 1] * (high - low))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if clip:
+            w, h = max(1, min(w, width)), max(1, min(h, height))
+        if 0 < w <= width and 0 < h <= height:
+            top = math.floor(draws[2 * TRIES] * (height - h + 1))
+            left = math.floor(draws[2 * TRIES + 1] * (width - w + 1))
+            return View(top, left, h, w, size, size, 0, 0, flipped)
+    if width / height < min(ratio):
+        w, h = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        w, h = round(height * max(ratio)), height
+    else:
+        w, h = width, height
+    return View((height - h) // 2, (width - w) // 2, h, w, size, size, 0, 0, flipped)
+
+
+@settings(max_examples=300)
+@given(
+    seed=st.integers(0, 2**40),
+    first=st.integers(0, 2**45),
+    stride=st.sampled_from([1, 3, 32, 300]),
+    sides=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=20),
+    ranges=RANGES,
+    flip=st.sampled_from([0.0, 0.5, 1.0]),
+    clip=st.booleans(),
+)
+def test_views_are_those_of_torchvisions_algorithm(seed, first, stride, sides, ranges, flip, clip):
+    positions = [first + stride * index for index in range(len(sides))]
+    heights, widths = zip(*sides, strict=True)
+    views = train_views(seed, positions, heights, widths, size=224, crop=RandomCrop(*ranges, flip, clip))
+    assert views == [
+        reference_view(seed, position, *of_image, 224, *ranges, flip, clip=clip)
+        for position, of_image in zip(positions, sides, strict=True)
+    ]
+    for view, (height, width) in zip(views, sides, strict=True):
+        assert view.height >= 1 and view.width >= 1
+        assert 0 <= view.top <= height - view.height
+        assert 0 <= view.left <= width - view.width
+
+
+@given(st.integers(0, 10**9), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))
+def test_a_view_depends_on_seed_and_position_alone(first, world_size, batch):
+    positions = range(first, first + batch)
+    whole = train_views(5, positions, [300] * batch, [400] * batch, size=96)
+    for rank in range(min(world_size, batch)):
+        of_rank = positions[rank::world_size]
+        views = train_views(5, of_rank, [300] * len(of_rank), [400] * len(of_rank), size=96)
+        assert views == whole[rank::world_size]
+
+
+def test_golden_views():
+    """Golden views are part of the contract: a change of them is a new order_version."""
+    views = train_views(7, [0, 1, 2, 10**12], [375, 100, 1, 640], [500, 2000, 9, 480], size=224)
+    assert views == [
+        View(151, 83, 201, 229, 224, 224, 0, 0, False),
+        View(0, 933, 100, 133, 224, 224, 0, 0, False),
+        View(0, 4, 1, 2, 224, 224, 0, 0, False),
+        View(121, 22, 503, 437, 224, 224, 0, 0, False),
+    ]
+
+
+def test_positions_in_any_order():
+    positions = [7, 3, 3, 10**9, 4]
+    sides = [200] * 5
+    views = train_views(1, positions, sides, sides, size=64)
+    assert views == [train_views(1, [p], [200], [200], size=64)[0] for p in positions]
+    assert train_views(1, [], [], [], size=64) == []
+
+
+def test_the_draws_are_spread_as_asked():
+    count = 20_000
+    views = train_views(0, range(count), [1000] * count, [1000] * count, size=224)
+    areas = np.array([view.height * view.width for view in views]) / 1e6
+    aspects = np.log([view.width / view.height for view in views])
+    assert 0.199 < areas.min() < 0.205
+    # Not 0.6: a share a above 3/4 fits with a probability of log(1/a) / log(4/3) only. The integral is 0.5384.
+    assert abs(areas.mean() - 0.5384) < 0.006
+    assert abs(aspects.mean()) < 0.005
+    assert np.abs(aspects).max() < math.log(4 / 3) + 0.003
+    assert abs(np.mean([view.flip for view in views]) - 0.5) < 0.015
+    middles = np.array([(v.top + v.height / 2, v.left + v.width / 2) for v in views])
+    assert np.abs(middles.mean(axis=0) - 500).max() < 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": (0.0, 1.0)}, "scale must be a range within 0 to 1, got (0.0, 1.0)"),
+        ({"scale": (0.5, 1.1)}, "scale must be a range within 0 to 1, got (0.5, 1.1)"),
+        ({"ratio": (2.0, 1.0)}, "ratio must be a range above 0, got (2.0, 1.0)"),
+        ({"ratio": (0.5, math.inf)}, "ratio must be a range above 0, got (0.5, inf)"),
+        ({"scale": (0.2, math.nan)}, "scale must be a range within 0 to 1, got (0.2, nan)"),
+        ({"flip": 1.5}, "flip must be a probability, got 1.5"),
+    ],
+)
+def test_crop_out_of_range_is_refused(options, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        RandomCrop(**options)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size", "resize", "expected"),
+    [
+        (375, 500, 224, 256, View(0, 0, 375, 500, 256, 341, 16, 58, False)),
+        (500, 375, 224, 256, View(0, 0, 500, 375, 341, 256, 58, 16, False)),
+        (301, 301, 224, 224, View(0, 0, 301, 301, 224, 224, 0, 0, False)),
+        (10, 10, 3, 8, View(0, 0, 10, 10, 8, 8, 2, 2, False)),  # 2.5 rounds to 2, as Python's round
+        (10, 10, 1, 8, View(0, 0, 10, 10, 8, 8, 4, 4, False)),  # and 3.5 to 4
+    ],
+)
+def test_evaluation_views(height, width, size, resize, expected):
+    assert evaluation_view(height, width, size=size, resize=resize) == expected
+
+
+@given(SIDES, SIDES, st.integers(1, 300), st.integers(0, 100))
+def test_evaluation_views_lie_inside(height, width, size, more):
+    view = evaluation_view(height, width, size=size, resize=size + more)
+    assert min(view.resized_height, view.resized_width) == size + more
+    assert 0 <= view.out_top <= view.resized_height - size
+    assert 0 <= view.out_left <= view.resized_width - size
+
+
+def test_an_output_larger_than_the_scaled_image_is_refused():
+    with pytest.raises(UsageError, match=r"^image_size must be 1 to resize \(200\), got 224; choose a larger resize$"):
+        evaluation_view(375, 500, size=224, resize=200)
+
+
+def test_a_transforms_randomness_is_keyed_by_seed_and_position():
+    words = [transform_generator(seed, p).bit_generator.random_raw(2).tolist() for seed, p in ((1, 9), (1, 10), (2, 9))]
+    assert words[0] == transform_generator(1, 9).bit_generator.random_raw(2).tolist()
+    assert len({tuple(each) for each in words}) == 3
+    assert words[0] == [16293946995671285133, 4050090813740418290]

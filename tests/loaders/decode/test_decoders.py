@@ -1,0 +1,378 @@
+"""Decoding against full decodes and Pillow's and torchvision's own results, and against bytes that mean harm."""
+
+import importlib.util
+import io
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from dataprep.errors import ImageError, UsageError
+from loaders.decode import decoders as decode
+from loaders.decode.augment import View, evaluation_view, train_views
+from loaders.decode.decoders import extension_available, open_decoder
+
+needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")
+BACKENDS = [pytest.param("extension", marks=needs_extension), "library"]
+SAMPLINGS = ["444", "422", "440", "420", "411", "Gray"]
+SOURCE = Path(decode.__file__).with_name("_jpeg.c")
+
+
+def picture(rng, height, width):
+    """Smooth shapes and noise, so that blocks have few and many coefficients."""
+    coarse = rng.integers(0, 256, (height // 7 + 2, width // 7 + 2, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height)), np.int64)
+    noise = rng.integers(-25, 26, smooth.shape) * (rng.random((height, width, 1)) < 0.5)
+    return np.clip(smooth + noise, 0, 255).astype(np.uint8)
+
+
+def by_pillow(image, **options):
+    data = io.BytesIO()
+    Image.fromarray(image).save(data, "JPEG", **options)
+    return data.getvalue()
+
+
+def jpegs(rng, height, width):
+    """One picture, in every form that the extension takes."""
+    image = picture(rng, height, width)
+    for sampling in SAMPLINGS:
+        yield sampling, simplejpeg.encode_jpeg(image, int(rng.integers(30, 100)), colorsubsampling=sampling)
+    for number, sampling in enumerate(["444", "422", "420"]):
+        yield f"progressive {sampling}", by_pillow(image, progressive=True, subsampling=number)
+        yield (
+            f"restarts {sampling}",
+            by_pillow(image, subsampling=number, restart_marker_blocks=int(rng.integers(1, 9))),
+        )
+    yield "optimised tables", by_pillow(image, optimize=True, quality=97)
+    yield "RGB", by_pillow(image, keep_rgb=True)
+    yield "grey of a large MCU", sampled_grey(simplejpeg.encode_jpeg(image, 90, colorsubsampling="Gray"), 0x22)
+
+
+def sampled_grey(data, factors):
+    """The sampling factors of the only component mean nothing, but there are files in which they are not 1."""
+    at = data.index(b"\xff\xc0") + 11
+    return data[:at] + bytes([factors]) + data[at + 1 :]
+
+
+def decode_one(decoder, data, view, size):
+    out = np.full((1, size, size, 3), 7, np.uint8)
+    (reason,) = decoder.decode_many([data], [view], out, [0])
+    return out[0], reason
+
+
+def pillow_result(data, view, size, resampling):
+    box = (
+        Image.open(io.BytesIO(data))
+        .convert("RGB")
+        .crop((view.left, view.top, view.left + view.width, view.top + view.height))
+    )
+    scaled = np.asarray(box.resize((view.resized_width, view.resized_height), resampling))
+    window = scaled[view.out_top : view.out_top + size, view.out_left : view.out_left + size]
+    return window[:, ::-1] if view.flip else window
+
+
+def random_view(rng, height, width, size):
+    box_height, box_width = int(rng.integers(1, height + 1)), int(rng.integers(1, width + 1))
+    top, left = int(rng.integers(0, height - box_height + 1)), int(rng.integers(0, width - box_width + 1))
+    resized_height, resized_width = (int(each) for each in rng.integers(size, 2 * size, 2))
+    return View(
+        top,
+        left,
+        box_height,
+        box_width,
+        resized_height,
+        resized_width,
+        int(rng.integers(0, resized_height - size + 1)),
+        int(rng.integers(0, resized_width - size + 1)),
+        bool(rng.integers(0, 2)),
+    )
+
+
+@needs_extension
+@pytest.mark.parametrize("seed", range(40))
+def test_inside_the_view_a_crop_equals_the_full_decode(seed):
+    """A view that is not scaled shows the decoded samples themselves."""
+    rng = np.random.default_rng(seed)
+    height, width = (int(side) for side in rng.integers(1, 150, 2))
+    decoder = open_decoder()
+    for kind, data in jpegs(rng, height, width):
+        full = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        for _ in range(25):
+            size = int(rng.integers(1, min(height, width) + 1))
+            top, left = int(rng.integers(0, height - size + 1)), int(rng.integers(0, width - size + 1))
+            found, reason = decode_one(decoder, data, View(top, left, size, size, size, size, 0, 0, False), size)
+            assert reason is None
+            assert np.array_equal(found, full[top : top + size, left : left + size]), (kind, top, left, size)
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    ("interpolation", "resampling"),
+    [("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)],
+)
+def test_scaling_equals_pillow_bit_for_bit(interpolation, resampling):
+    rng = np.random.default_rng(1)
+    decoder = open_decoder(interpolation)
+    for _ in range(12):
+        height, width = (int(side) for side in rng.integers(1, 400, 2))
+        for kind, data in jpegs(rng, height, width):
+            size = int(rng.integers(1, 130))
+            view = random_view(rng, height, width, size)
+            found, reason = decode_one(decoder, data, view, size)
+            assert reason is None
+            assert np.array_equal(found, pillow_result(data, view, size, resampling)), (kind, view)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_views_show_what_torchvisions_transforms_show(backend, interpolation):
+    from torchvision.transforms import InterpolationMode, v2
+
+    rng = np.random.default_rng(2)
+    mode = InterpolationMode[interpolation.upper()]
+    decoder = open_decoder(interpolation, backend)
+    most = 0 if backend == "extension" else 1
+    for position in range(12):
+        height, width = (int(side) for side in rng.integers(60, 500, 2))
+        data = simplejpeg.encode_jpeg(picture(rng, height, width), 95)
+        image = Image.open(io.BytesIO(data))
+
+        (view,) = train_views(0, [position], [height], [width], size=96)
+        box = (view.top, view.left, view.height, view.width)
+        expected = v2.functional.resized_crop(image, *box, [96, 96], mode, antialias=True)
+        expected = np.asarray(v2.functional.horizontal_flip(expected) if view.flip else expected, np.int64)
+        assert np.abs(decode_one(decoder, data, view, 96)[0] - expected).max() <= most
+
+        view = evaluation_view(height, width, size=96, resize=110)
+        evaluate = v2.Compose([v2.Resize(110, mode), v2.CenterCrop(96)])
+        assert np.abs(decode_one(decoder, data, view, 96)[0] - np.asarray(evaluate(image), np.int64)).max() <= most
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_antialiasing_scaling_is_plain_bilinear(backend):
+    import torch
+
+    rng = np.random.default_rng(3)
+    decoder = open_decoder("bilinear-no-antialias", backend)
+    for _ in range(20):
+        height, width = (int(side) for side in rng.integers(20, 400, 2))
+        data = simplejpeg.encode_jpeg(picture(rng, height, width), 95)
+        view = View(3, 5, height - 7, width - 8, 64, 64, 0, 0, False)
+        box = simplejpeg.decode_jpeg(data)[3 : height - 4, 5 : width - 3]
+        floats = torch.from_numpy(box.astype(np.float32)).permute(2, 0, 1)[None]
+        expected = torch.nn.functional.interpolate(floats, (64, 64), mode="bilinear")[0].permute(1, 2, 0).numpy()
+        assert np.abs(decode_one(decoder, data, view, 64)[0] - expected).max() <= 1.01
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "bilinear-no-antialias"])
+def test_the_library_backend_does_without_torch(interpolation, monkeypatch):
+    rng = np.random.default_rng(4)
+    data = simplejpeg.encode_jpeg(picture(rng, 200, 300), 95)
+    views = [random_view(rng, 200, 300, 50) for _ in range(10)]
+    out = np.zeros((2, 10, 50, 50, 3), np.uint8)
+    with_torch = open_decoder(interpolation, "library")
+    assert with_torch.decode_many([data] * 10, views, out[0], range(10)) == [None] * 10
+    monkeypatch.setitem(sys.modules, "torch", None)
+    without = open_decoder(interpolation, "library")
+    assert without.decode_many([data] * 10, views, out[1], range(10)) == [None] * 10
+    assert "torch" in with_torch.name and "Pillow" in without.name
+    assert np.abs(out[0].astype(int) - out[1]).max() <= 2
+
+
+@needs_extension
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_plain_c_equals_the_code_for_the_processor(tmp_path):
+    """Other processors, and libraries whose reader cannot be replaced, take these loops."""
+    target = tmp_path / f"_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = sysconfig.get_paths()["include"]
+    flags = ["-O1", "-shared", "-fPIC", "-ffp-contract=off", "-DPLAIN_C", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, f"-I{include}", str(SOURCE), "-ljpeg", "-o", str(target)], check=True)
+    spec = importlib.util.spec_from_file_location("_jpeg", target)
+    plain = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plain)
+    from loaders.decode import _jpeg
+
+    rng = np.random.default_rng(5)
+    for _ in range(10):
+        height, width = (int(side) for side in rng.integers(1, 300, 2))
+        size = int(rng.integers(1, 100))
+        images = [data for _, data in jpegs(rng, height, width)]
+        views = np.array([random_view(rng, height, width, size) for _ in images], np.int32)
+        rows = np.arange(len(images), dtype=np.int32)
+        for number in decode.FILTERS.values():
+            out = np.zeros((2, len(images), size, size, 3), np.uint8)
+            assert not any(_jpeg.decode_many(images, views, rows, out[0], number))
+            assert not any(plain.decode_many(images, views, rows, out[1], number))
+            assert np.array_equal(out[0], out[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_images_other_than_plain_jpegs_go_through_pillow(backend):
+    rng = np.random.default_rng(6)
+    image = Image.fromarray(picture(rng, 90, 120))
+    files = []
+    for kind, mode in (("JPEG", "CMYK"), ("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("WEBP", "RGB"), ("GIF", "P")):
+        data = io.BytesIO()
+        image.convert(mode).save(data, kind)
+        files.append(data.getvalue())
+    view = View(10, 20, 60, 70, 32, 32, 0, 0, True)
+    decoder = open_decoder("bicubic", backend)
+    out = np.zeros((len(files) + 1, 32, 32, 3), np.uint8)
+    assert decoder.decode_many(files, [view] * len(files), out, range(1, len(files) + 1)) == [None] * len(files)
+    assert not out[0].any()
+    for data, found in zip(files, out[1:], strict=True):
+        assert np.array_equal(found, pillow_result(data, view, 32, Image.Resampling.BICUBIC))
+        assert decoder.image_size(data) == (90, 120)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_bad_image_leaves_the_others_alone(backend):
+    good = simplejpeg.encode_jpeg(picture(np.random.default_rng(7), 50, 60), 90)
+    decoder = open_decoder("bicubic", backend)
+    view = View(0, 0, 50, 60, 24, 24, 0, 0, False)
+    wide = View(0, 0, 50, 61, 24, 24, 0, 0, False)
+    bomb = bytearray(good)
+    at = bomb.index(b"\xff\xc0") + 5
+    bomb[at : at + 4] = (20_000).to_bytes(2) * 2
+    precise = bytearray(good)
+    precise[at - 1] = 12
+    images = [good, b"", b"no image", good[:10], good, bytes(bomb), bytes(precise), good]
+    views = [view, view, view, view, wide, view, view, view]
+    out = np.full((8, 24, 24, 3), 9, np.uint8)
+    reasons = decoder.decode_many(images, views, out, range(8))
+    assert [reason is None for reason in reasons] == [True, *[False] * 6, True]
+    assert out[0].any() and np.array_equal(out[0], out[7])
+    assert not out[1:7].any()
+    assert "the view is not inside the image" in reasons[4]
+    assert "100,000,000 pixels" in reasons[5]
+    assert all("\n" not in reason for reason in reasons if reason)
+    for data in images[1:4]:
+        with pytest.raises(ImageError, match=r"^no image of a known format: .*; expected a JPEG$"):
+            decoder.image_size(data)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_truncated_jpeg_is_decoded_as_far_as_it_goes(backend):
+    whole = simplejpeg.encode_jpeg(picture(np.random.default_rng(8), 128, 128), 90)
+    decoder = open_decoder("bicubic", backend)
+    view = View(0, 0, 128, 128, 128, 128, 0, 0, False)
+    found, reason = decode_one(decoder, whole[: len(whole) // 2], view, 128)
+    assert reason is None
+    assert np.array_equal(found[:48], decode_one(decoder, whole, view, 128)[0][:48])
+
+
+@needs_extension
+def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
+    """What the extension's own reader of codes refuses is read again by libjpeg's."""
+    rng = np.random.default_rng(9)
+    decoder, compared = open_decoder(), 0
+    originals = [data for kind, data in jpegs(rng, 64, 80) if "progressive" not in kind]
+    view = View(0, 0, 64, 80, 64, 80, 0, 0, False)
+    for _ in range(600):
+        data = bytearray(originals[rng.integers(len(originals))])
+        start = data.index(b"\xff\xda") + 14  # behind the scan's header, so that the tables stay what they are
+        for at in rng.integers(start, len(data), rng.integers(1, 4)):
+            data[at] = rng.integers(256)
+        found, reason = decode_one(decoder, bytes(data), view, 64)
+        try:
+            full = simplejpeg.decode_jpeg(bytes(data), strict=False)
+        except ValueError:
+            continue
+        assert reason is None
+        compared += 1
+        assert np.array_equal(found, full[:, :64])
+    assert compared > 400
+
+
+@needs_extension
+def test_hostile_bytes_neither_crash_nor_hang():
+    """In a process of its own, so that a crash is a failure of this test alone; memory is bounded there, too."""
+    script = Path(__file__).parents[2] / "support" / "fuzz_jpeg.py"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, str(script), "--images", "20000"], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "20000 images" in done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_many_threads_share_a_decoder(backend):
+    rng = np.random.default_rng(10)
+    images = [simplejpeg.encode_jpeg(picture(rng, 120, 160), 90) for _ in range(24)]
+    views = train_views(0, range(24), [120] * 24, [160] * 24, size=64)
+    decoder = pickle.loads(pickle.dumps(open_decoder("bicubic", backend)))
+    expected, found = np.zeros((2, 24, 64, 64, 3), np.uint8)
+    decoder.decode_many(images, views, expected, range(24))
+    with ThreadPoolExecutor(8) as pool:
+        calls = [
+            pool.submit(decoder.decode_many, images[i : i + 2], views[i : i + 2], found, [i, i + 1])
+            for i in range(0, 24, 2)
+            for _ in range(3)
+        ]
+        assert [call.result() for call in calls] == [[None, None]] * 36
+    assert np.array_equal(found, expected)
+
+
+@needs_extension
+def test_the_extension_refuses_arguments_that_do_not_fit_together():
+    from loaders.decode import _jpeg
+
+    data = [simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8))]
+    views, rows = np.array([[0, 0, 8, 8, 8, 8, 0, 0, 0]], np.int32), np.zeros(1, np.int32)
+    out = np.zeros((1, 8, 8, 3), np.uint8)
+    assert _jpeg.decode_many([memoryview(data[0])], views, rows, out, 1) == [None]
+    for wrong in (
+        (data, views[:, :8].copy(), rows, out, 1),
+        (data, views, np.zeros(2, np.int32), out, 1),
+        (data, views, rows + 1, out, 1),
+        (data, views, rows - 1, out, 1),
+        (data, views, rows, out[0], 1),
+        (data, views, rows, np.zeros((1, 8, 9, 3), np.uint8), 1),
+        (data, views, rows, np.zeros((1, 8, 8, 3), np.float32), 1),
+        (data, views, rows, out[:, ::-1], 1),
+        (data, views, rows, out, 3),
+        (data * 2, views, rows, out, 1),
+    ):
+        with pytest.raises((ValueError, BufferError)):
+            _jpeg.decode_many(*wrong)
+    with pytest.raises(TypeError):
+        _jpeg.decode_many(["text"], views, rows, out, 1)
+
+
+def test_decoder_names_hold_everything_that_pixels_depend_on(monkeypatch):
+    names = {open_decoder(each, "library").name for each in decode.FILTERS}
+    assert len(names) == 3
+    if extension_available():
+        names |= {open_decoder(each).name for each in decode.FILTERS}
+        assert len(names) == 6
+        assert open_decoder().name.endswith("crop, bicubic antialiased v1")
+    monkeypatch.setitem(sys.modules, "loaders.decode._jpeg", None)
+    monkeypatch.delattr("loaders.decode._jpeg", raising=False)
+    assert not extension_available()
+    assert open_decoder().name == open_decoder(backend="library").name
+    with pytest.raises(
+        UsageError, match=r"^decoder 'extension': loaders\.decode\._jpeg was not built; install a C compiler"
+    ):
+        open_decoder(backend="extension")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interpolation": "bicubi"}, "interpolation must be one of .*, got 'bicubi'; did you mean bicubic?"),
+        ({"backend": "gpu"}, "decoder must be one of auto, extension, library, got 'gpu'"),
+    ],
+)
+def test_unknown_names_list_the_known_ones(options, message):
+    with pytest.raises(UsageError, match=message):
+        open_decoder(**options)

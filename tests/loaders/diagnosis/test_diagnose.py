@@ -1,0 +1,134 @@
+"""Runs with one planted limit each: it is named, and the change that lifts it is what is measured afterwards."""
+
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.diagnose import command
+from dataprep.errors import UsageError
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.diagnose import apply_best, diagnose
+from loaders.diagnosis.findings import STAGES
+from loaders.diagnosis.observed_run import RunSetup
+from loaders.fetch.cache import DiskCache
+from tests.support.slow_transforms import one_at_a_time
+
+SECONDS = 0.6
+SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
+BYTES_PER_S = 8e6
+CLOSE = 0.25
+"""Between predicted and measured, on a machine on which other tests run: benchmarks/diagnose.py is stricter."""
+
+
+def run(url, device, *, transfer_ahead=2, **settings):
+    config = LoaderConfig(**(SMALL | settings))
+    setup = RunSetup(url=str(url), split="train", config=config, transfer_ahead=transfer_ahead)
+    device = parse_simulated(device)
+    return apply_best(setup, device, diagnose(setup, device, seconds=SECONDS), seconds=SECONDS)
+
+
+def predicted_is_measured(found):
+    applied = found.applied
+    return applied.measured_images_per_s == pytest.approx(applied.predicted_images_per_s, rel=CLOSE)
+
+
+def test_a_device_that_is_always_busy_leaves_nothing_to_change(dataset):
+    found = run(dataset("webdataset"), "simulated:60")
+
+    assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
+    assert found.utilisation > 0.9
+    assert found.verdict.startswith("The device is the limit: ")
+    assert [stage.name for stage in found.stages] == list(STAGES)
+
+
+def test_small_batches_on_a_device_with_a_price_for_every_step(dataset):
+    found = run(dataset("tfrecord"), "simulated:2000,step-ms=60")
+
+    assert found.fixes[0].name == "batch"
+    assert found.fixes[0].settings == {"batch_size": 32}
+    assert found.applied.measured_images_per_s > 2 * found.observed_images_per_s
+    assert predicted_is_measured(found)
+
+
+def test_a_transfer_that_the_step_waits_for(dataset):
+    found = run(dataset("webdataset"), "simulated:100,transfer=120", transfer_ahead=0)
+
+    assert found.limit in ("transfer", "compute")
+    assert found.transfer_share > 0.3
+    assert found.fixes[0].name == "transfer-ahead"
+    assert predicted_is_measured(found)
+
+
+def test_a_transform_that_runs_in_one_thread_at_a_time(dataset):
+    found = run(dataset("webdataset"), "simulated:1000", transform=one_at_a_time)
+
+    assert found.limit == "prepare"
+    assert found.wait_share > 0.3
+    assert found.fixes[0].name == "workers"
+    assert found.fixes[0].settings["processes"] >= 2
+
+
+def test_round_trips_to_a_bucket(bucket_dataset, gcs):
+    url = bucket_dataset("webdataset")
+    gcs.set_latency(150)
+    try:
+        found = run(url, "simulated:1000", prefetch_batches=1)
+    finally:
+        gcs.set_latency(0)
+
+    assert found.wait_share > 0.5
+    assert {fix.name for fix in found.fixes} >= {"prefetch", "cache", "location"}
+    assert found.fixes[0].needs == "restart"
+    assert found.applied.measured_images_per_s > 1.8 * found.observed_images_per_s
+
+
+def test_a_narrow_link_to_a_bucket_and_a_disk_that_takes_its_time_to_fill_a_cache(bucket_dataset, gcs, monkeypatch):
+    """Three batches of 8 are fetched at once: 48 images/s while the cache fills, which is not what it gives later."""
+    write = DiskCache.put
+
+    def write_slowly(*words):
+        time.sleep(0.5)
+        write(*words)
+
+    monkeypatch.setattr(DiskCache, "put", write_slowly)
+    gcs.set_bandwidth(BYTES_PER_S)
+    try:
+        found = run(bucket_dataset("imagefolder"), "simulated:150")
+    finally:
+        gcs.set_bandwidth(None)
+
+    assert found.limit == "fetch"
+    predicted = {fix.name: fix.predicted_images_per_s for fix in found.fixes}
+    assert predicted["cache"] == pytest.approx(150, rel=CLOSE)
+    tried = {fix.name: fix.images_per_s for fix in found.fixes if fix.is_tried}
+    assert tried["cache"] == pytest.approx(150, rel=CLOSE)
+    assert tried["resize"] == pytest.approx(150, rel=CLOSE), "images of a few kilobytes come by the same link"
+    assert 2 * found.observed_images_per_s < 150
+
+
+def test_the_command_prints_the_verdict_and_writes_a_page(dataset, tmp_path):
+    page = tmp_path / "report.html"
+    words = [str(dataset("webdataset")), "--device", "simulated:100", "--batch-size", "8", "--image-size", "32"]
+    done = CliRunner().invoke(command, [*words, "--seconds", "0.3", "--html", str(page)], catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert "The device is the limit" in done.output
+    assert "The device is the limit" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "tpu"], "--device tpu: expected xla, cuda, cpu or simulated:IMAGES_PER_S"),
+        (["--device", "cpu"], "--device cpu: say which model it trains"),
+        (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
+        (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),
+        (["--device", "simulated:5", "--transform", "json"], "expected MODULE:NAME of a Python function"),
+        (["--device", "simulated:5", "--batch-size", "8"], "not found; give a dataset that `dataprep build` finished"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(tmp_path, words, message):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        CliRunner().invoke(command, [str(tmp_path / "none"), *words], catch_exceptions=False)

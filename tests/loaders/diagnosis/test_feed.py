@@ -1,0 +1,80 @@
+"""Steps fed to devices of known speeds: the time goes where it must."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dataprep.errors import UsageError
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.feed import endless, feed
+from loaders.loader import Batch, open_loader
+
+BATCH = Batch(np.zeros((10, 1, 1, 3), np.uint8), np.zeros(10, np.int64), [""] * 10, np.ones(10, bool), {}, {})
+
+
+def batches_every(seconds):
+    while True:
+        time.sleep(seconds)
+        yield BATCH
+
+
+def shares(device, batch_s, ahead, count=20):
+    steps = feed(batches_every(batch_s), parse_simulated(device), ahead)
+    taken = list(itertools.islice(steps, 5, 5 + count))
+    steps.close()
+    elapsed_s = taken[-1].ended_s - taken[0].times.started_s
+    sums = [sum(getattr(step.times, name) for step in taken) for name in ("wait_s", "transfer_s", "compute_s")]
+    assert sum(sums) == pytest.approx(elapsed_s, rel=0.05)
+    return [each / elapsed_s for each in sums], elapsed_s / count
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_slow_loader_shows_as_waiting(ahead):
+    (wait, transfer, compute), _ = shares("simulated:5000", 0.02, ahead)
+
+    assert wait > 0.7
+    assert compute < 0.25
+    assert transfer < 0.1
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_slow_way_to_the_device_shows_as_transfer(ahead):
+    (wait, transfer, _), _ = shares("simulated:5000,transfer=500", 0, ahead)
+
+    assert transfer > 0.6
+    assert wait < 0.2
+
+
+def test_a_batch_sent_ahead_costs_no_step_any_time():
+    (wait, transfer, compute), ahead_s = shares("simulated:500,transfer-ms=10", 0, 2)
+    _, in_turn_s = shares("simulated:500,transfer-ms=10", 0, 0)
+
+    assert compute > 0.9
+    assert wait + transfer < 0.1
+    assert in_turn_s > 1.3 * ahead_s  # 20 ms a step, or 30
+
+
+def test_an_error_of_the_loader_is_raised_and_the_thread_ends():
+    def failing():
+        yield BATCH
+        raise UsageError("no more")
+
+    before = threading.active_count()
+    with pytest.raises(UsageError, match="no more"):
+        list(feed(failing(), parse_simulated("simulated:1000"), 2))
+
+    assert threading.active_count() == before
+
+
+def test_endless_batches_of_a_real_loader_end_when_the_feed_is_closed(dataset):
+    before = threading.active_count()
+    with open_loader(str(dataset("webdataset")), batch_size=16, image_size=32) as loader:
+        steps = feed(endless(loader), parse_simulated("simulated:100000"), 1)
+        taken = list(itertools.islice(steps, 3 * len(loader)))
+        steps.close()
+
+    assert {step.images for step in taken} == {16}
+    assert threading.active_count() == before

@@ -1,0 +1,31 @@
+"""A run that is watched, and fetching alone: both have the rate of the link, however batches come."""
+
+from dataclasses import replace
+
+import pytest
+
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.fetch_rate import fetch_rate_alone
+from loaders.diagnosis.observed_run import RunSetup, observe
+
+CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
+BYTES_PER_S = 4e6
+FAST = parse_simulated("simulated:1e9")
+
+
+@pytest.mark.parametrize("reads_in_flight", [16, 32])
+def test_a_rate_is_that_of_the_link_however_batches_come(bucket_dataset, gcs, reads_in_flight):
+    config = replace(CONFIG, batch_size=8, reads_in_flight=reads_in_flight, prefetch_batches=4)
+    setup = RunSetup(url=bucket_dataset("webdataset"), split="train", config=config)
+    with setup.open() as loader:
+        gcs.set_bandwidth(BYTES_PER_S)
+        try:
+            found = fetch_rate_alone(loader, config, 1.0, 0.0)
+            whole = observe(setup, FAST, 1.0).images_per_s
+        finally:
+            gcs.set_bandwidth(None)
+
+    carried = BYTES_PER_S / found.bytes_per_image
+    assert found.rate.images_per_s == pytest.approx(carried, rel=0.25)
+    assert whole == pytest.approx(carried, rel=0.25)

@@ -1,0 +1,111 @@
+"""A sample that comes as from a bucket: what is read for it, how fast, and out of a cache."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loaders.config import LoaderConfig
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.observed_run import RunSetup, observe
+from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
+from loaders.diagnosis.sample import SPLIT, write_sample
+
+CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
+FAST = parse_simulated("simulated:1e9")
+IMAGES = 16
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def sample(dataset, tmp_path) -> str:
+    """Some of the images, as files."""
+    images = sorted(Path(dataset("imagefolder")).rglob("*.JPEG"))
+    return write_sample([path.read_bytes() for path in images[:IMAGES]], tmp_path / "sample")
+
+
+@pytest.fixture
+def far(bucket_dataset):
+    """The dataset in a bucket from which as much is read."""
+
+    def of(fmt: str, images_a_read: int = 1) -> Bucket:
+        with RunSetup(url=bucket_dataset(fmt), split=SPLIT, config=CONFIG).open() as loader:
+            return Bucket(loader.dataset, places_in(loader.dataset, loader.index), DEADLINE_S, images_a_read)
+
+    return of
+
+
+def rehearsed(sample: str, bucket: Bucket | None, **settings) -> RehearsalSetup:
+    return RehearsalSetup(
+        url=sample, split=SPLIT, config=replace(CONFIG, **settings), transfer_ahead=0, bucket=bucket, reads_in_flight=4
+    )
+
+
+def operations(gcs) -> int:
+    return gcs.stats()["operations"]["B"]
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_every_image_of_the_sample_is_a_read_of_the_bucket(sample, far, gcs, fmt):
+    bucket = far(fmt)
+    before = operations(gcs)
+    with rehearsed(sample, bucket, shuffle=False, augment=False).open() as loader:
+        taken = sum(int(batch.mask.sum()) for batch in loader)
+
+    assert taken == IMAGES
+    assert operations(gcs) - before == IMAGES
+
+
+def test_images_that_come_by_one_read_are_one_read(sample, far, gcs):
+    bucket = far("webdataset", images_a_read=4)
+    before = operations(gcs)
+    with rehearsed(sample, bucket, shuffle=False, augment=False).open() as loader:
+        for _ in loader:
+            pass
+
+    assert operations(gcs) - before == IMAGES / 4
+
+
+def test_worker_processes_read_as_much(sample, far, gcs):
+    bucket = far("webdataset")
+    before = operations(gcs)
+    with rehearsed(sample, bucket, shuffle=False, augment=False, processes=2).open() as loader:
+        taken = sum(int(batch.mask.sum()) for batch in loader)
+        hedges = loader.stats()["fetch"]["hedges"]  # a process that has just started is slow to read
+
+    assert taken == IMAGES
+    assert operations(gcs) - before == IMAGES + hedges
+
+
+def test_a_run_is_as_slow_as_the_buckets_requests(sample, far, gcs):
+    bucket, latency_s = far("webdataset"), 0.05
+    gcs.set_latency(latency_s * 1e3)
+    try:
+        rate = observe(rehearsed(sample, bucket, reads_in_flight=2), FAST, 1.0).images_per_s
+    finally:
+        gcs.set_latency(0)
+
+    assert 0.5 * 2 / latency_s < rate < 2 / latency_s
+
+
+def test_a_cache_is_filled_by_the_first_epoch_and_read_by_the_next(sample, tmp_path):
+    setup = rehearsed(sample, None, cache_dir=str(tmp_path / "cache"), shuffle=False, augment=False)
+    with setup.open() as loader:
+        epochs = []
+        for _ in range(2):
+            for _batch in loader:
+                pass
+            epochs.append(loader.stats()["fetch"])
+
+    assert epochs[0]["cache_hits"] == 0
+    assert epochs[1]["cache_hits"] == IMAGES
+
+
+def test_nothing_is_read_beyond_an_object(far):
+    for fmt in ("webdataset", "imagefolder"):
+        bucket = far(fmt)
+        storage = bucket.dataset.storage
+        assert bucket.places
+        for file, offset, most_bytes in bucket.places:
+            assert offset + most_bytes <= storage.stat(file).num_bytes
+            assert most_bytes > 0

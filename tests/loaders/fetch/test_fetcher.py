@@ -1,0 +1,89 @@
+"""What every fetcher promises: the right bytes, settings within their ranges, and errors that name the shard."""
+
+from __future__ import annotations
+
+import itertools
+
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.errors import FormatError, StorageError, UsageError
+from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of
+from loaders.fetch.fetcher import FetchSettings, Record
+from tests.loaders.fetch.conftest import fetch
+from tests.support.faults import linked_copy
+from tests.support.slow_storage import SlowStorage
+
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("world_size", [1, 2, 5])  # 5 divides no 6 streams: ranks share pieces
+def test_every_image_is_the_right_one(dataset, fetching, fmt, world_size):
+    for rank in range(world_size):
+        for storage in (SlowStorage(dataset(fmt)), open_storage(str(dataset(fmt)))):
+            opened = fetching(storage)
+            picks = opened.order().picks(0, rank=rank, world_size=world_size)
+            count = 2 * sum(opened.counts) // world_size  # two passes
+            assert fetch(opened, itertools.islice(picks, count)) == count
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
+@pytest.mark.parametrize("storage_kind", [SlowStorage, lambda path: open_storage(str(path))])
+def test_whole_records(dataset, fetching, fmt, storage_kind):
+    opened = fetching(storage_kind(dataset(fmt)), whole_records=True)
+    table = pq.ParquetFile(dataset(fmt) / "index/train.parquet")
+    for pick in itertools.islice(opened.order().picks(0), 60):
+        ticket = opened.fetcher.request(pick)
+        found = ticket.wait()
+        ticket.done()
+        assert isinstance(found, Record)
+        row = {name: int(values[pick.sample]) for name, values in _numbers(table, pick.piece.shard).items()}
+        with open(dataset(fmt) / opened.index.file(pick.piece.shard, pick.sample), "rb") as file:
+            file.seek(row["record_offset"])
+            assert bytes(found.record) == file.read(row["record_bytes"])
+        assert crc32c_of(bytes(found.image)) == opened.crc32c(pick)
+
+
+def _numbers(table, group):
+    return table.read_row_group(group, columns=["record_offset", "record_bytes"]).to_pydict()
+
+
+def test_shards_needed_are_those_of_new_pieces(dataset, fetching):
+    opened = fetching(SlowStorage(dataset("webdataset")))
+    picks = list(itertools.islice(opened.order().picks(0), 40))
+    assert opened.fetcher.shards_needed(picks) == {pick.piece.shard for pick in picks}
+    opened.fetcher.request(picks[0]).done()
+    later = next(pick for pick in picks[1:] if pick.piece == picks[0].piece)
+    assert opened.fetcher.shards_needed([later]) == set()
+
+
+@pytest.mark.parametrize("name", ["prefetch_bytes", "threads", "hedge_after_s", "deadline_s"])
+def test_settings_out_of_range(name):
+    with pytest.raises(UsageError, match=f"{name} must be above 0, got 0"):
+        FetchSettings(**{name: 0})
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_missing_object_is_an_error_at_once(dataset, fetching, tmp_path, fmt, slow):
+    linked_copy(dataset(fmt), tmp_path / "d")
+    opened = fetching(SlowStorage(tmp_path / "d") if slow else tmp_path / "d")
+    pick = next(opened.order().picks(0))
+    path = tmp_path / "d" / opened.index.file(pick.piece.shard, pick.sample)
+    path.unlink()
+    ticket = opened.fetcher.request(pick)
+    with pytest.raises(StorageError, match='missing, the index lists it; run "dataprep verify"') as caught:
+        ticket.wait()
+    ticket.done()
+    assert str(caught.value).startswith(str(path))
+    assert opened.fetcher.stats()["held_bytes"] == 0
+
+
+def test_an_index_that_is_wrong_ends_the_request(dataset, fetching, tmp_path):
+    linked_copy(dataset("webdataset"), tmp_path / "d")
+    opened = fetching(SlowStorage(tmp_path / "d"))
+    (tmp_path / "d/index/train.parquet").unlink()
+    with pytest.raises(FormatError, match=r"index/train\.parquet: missing"):
+        opened.fetcher.request(next(opened.order().picks(0)))

@@ -1,0 +1,257 @@
+"""The index in memory against the files that it describes."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import FormatError
+from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of
+from loaders import open_loader
+from loaders.fetch.index import ShardIndex, SplitIndex, Texts
+from tests.support.faults import Damaged, linked_copy
+from tests.support.finished import build_here
+from tests.support.slow_storage import SlowStorage
+
+FORMATS = ("webdataset", "tfrecord", "imagefolder")
+COLUMNS = ("record_offset", "record_bytes", "image_offset", "image_bytes", "image_crc32c", "label", "height", "width")
+
+
+def split_rows(storage, **options):
+    manifest = read_manifest(storage)
+    return SplitIndex(storage, manifest, manifest.splits[0], **options)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_entries_are_those_of_the_index_and_lead_to_the_images(dataset, fmt):
+    storage = open_storage(str(dataset(fmt)))
+    rows, table = split_rows(storage), pq.ParquetFile(dataset(fmt) / "index/train.parquet")
+    for shard in range(3):
+        found, expected = rows.shard(shard), table.read_row_group(shard).to_pydict()
+        assert [found.key(i) for i in range(len(found))] == expected["key"]
+        for name in COLUMNS:
+            assert getattr(found, name).tolist() == expected[name]
+        for i in range(len(found)):
+            image = storage.read_range(rows.file(shard, i), int(found.image_offset[i]), int(found.image_bytes[i]))
+            assert image[:2] == b"\xff\xd8"
+            assert crc32c_of(image) == found.image_crc32c[i]
+
+
+def test_types_are_fixed(dataset):
+    found = split_rows(open_storage(str(dataset("tfrecord")))).shard(0)
+    kinds = [getattr(found, name).dtype for name in COLUMNS]
+    assert kinds == [np.int64] * 4 + [np.uint32, np.int64, np.int32, np.int32]
+
+
+def test_the_mean_is_the_same_in_every_format(dataset):
+    means = {split_rows(open_storage(str(dataset(fmt)))).mean_image_bytes() for fmt in FORMATS}
+    assert len(means) == 1
+    assert means.pop() > 100
+
+
+def test_unknown_sides_are_zero(originals, tmp_path):
+    build_here("imagenet", originals["imagenet"], tmp_path / "d", "webdataset", check="none")
+    found = split_rows(open_storage(str(tmp_path / "d"))).shard(1)
+    expected = pq.ParquetFile(tmp_path / "d/index/train.parquet").read_row_group(1).to_pydict()
+    assert None in expected["height"]
+    for name in ("height", "width"):
+        assert getattr(found, name).tolist() == [side or 0 for side in expected[name]]
+
+
+@given(st.lists(st.text("ab_/é", max_size=6), min_size=1, max_size=12), st.data())
+def test_a_part_has_the_same_entries(keys, data):
+    first = data.draw(st.integers(0, len(keys)))
+    stop = data.draw(st.integers(first, len(keys)))
+    numbers = np.arange(len(keys), dtype=np.int64)
+    text = [key.encode() for key in keys]
+    texts = Texts(np.cumsum([len(key) for key in text]), b"".join(text))
+    whole = ShardIndex(*[numbers] * 4, None, numbers, *[numbers.astype(np.int32)] * 2, texts, None)
+    part = whole.part(first, stop)
+    assert [part.key(i) for i in range(len(part))] == keys[first:stop]
+    assert part.label.tolist() == part.record_offset.tolist() == list(range(first, stop))
+    assert part.image_crc32c is None and part.label.base is None
+
+
+def test_shards_are_read_lazily_and_once_by_many_threads(dataset):
+    storage = SlowStorage(dataset("webdataset"), latency_s=0.05)
+    rows = split_rows(storage)
+    assert storage.requests == []
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(rows.shard(1))) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 12 and all(each is found[0] for each in found)
+    before = len(storage.requests)
+    assert rows.shard(1) is found[0]
+    assert len(storage.requests) == before
+    rows.shard(0)
+    assert len(storage.requests) <= before + 1  # one request a row group, or none where it came with the last one
+
+
+def test_shards_of_a_large_index_are_read_concurrently(dataset, monkeypatch):
+    monkeypatch.setattr("dataprep.dataset.index.MAX_BUFFERED_BYTES", 0)
+    storage = SlowStorage(dataset("webdataset"), latency_s=0.1)
+    rows = split_rows(storage)
+    threads = [threading.Thread(target=rows.shard, args=(shard,)) for shard in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert storage.most_in_flight >= 2
+    assert [len(rows.shard(shard)) for shard in range(3)] == [
+        entry["samples"] for entry in read_manifest(storage).splits[0].shards
+    ]
+
+
+def test_memory_is_bounded_and_least_recently_used_shards_go_first(dataset):
+    storage = SlowStorage(dataset("webdataset"))
+    one = split_rows(storage).shard(0).num_bytes
+    rows = split_rows(storage, max_bytes=int(2.5 * one))
+    first = {shard: rows.shard(shard) for shard in (0, 1, 0, 2)}  # 1 must go
+    assert rows.shard(0) is first[0] and rows.shard(2) is first[2]
+    assert rows.shard(1) is not first[1]
+
+
+def damaged_copy(source, target):
+    linked_copy(source, target)
+    return Damaged(target)
+
+
+def test_crc32c_may_be_unknown(dataset, tmp_path):
+    """As in adopted data, where the index lets them be null."""
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+    copy.change_table(
+        "index/train.parquet",
+        lambda table: table.set_column(6, "image_crc32c", pa.nulls(table.num_rows, pa.uint32())),
+    )
+    copy.sign()
+    assert split_rows(open_storage(str(copy.root))).shard(0).image_crc32c is None
+
+
+def test_adopted_folders_name_their_files(dataset, tmp_path):
+    copy = damaged_copy(dataset("imagefolder"), tmp_path / "d")
+    path = copy.root / "index/train.parquet"
+    groups = [pq.ParquetFile(path).read_row_group(group) for group in range(3)]
+    path.unlink()
+    names = [[f"any/{group}/Ümlaut {i}.PNG" for i in range(table.num_rows)] for group, table in enumerate(groups)]
+    groups = [table.append_column("file", pa.array(own)) for table, own in zip(groups, names, strict=True)]
+    with pq.ParquetWriter(path, groups[0].schema) as writer:
+        for table in groups:
+            writer.write_table(table)
+    copy.sign()
+    rows = split_rows(open_storage(str(copy.root)))
+    assert [rows.file(1, i) for i in range(len(names[1]))] == names[1]
+    assert [rows.file_of(2, rows.shard(2).part(3, 9), i) for i in range(6)] == names[2][3:9]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("image_offset", -1), ("image_bytes", 0), ("image_bytes", 1 << 40), ("record_offset", -5)]
+)
+def test_an_index_of_impossible_places_is_refused(dataset, tmp_path, column, value):
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+
+    def change(table):
+        values = [value, *table.column(column).to_pylist()[1:]]
+        return table.set_column(table.column_names.index(column), column, pa.array(values, pa.int64()))
+
+    copy.change_table("index/train.parquet", change)
+    copy.sign()
+    with pytest.raises(FormatError, match=r"index/train\.parquet: row group 0 .* build it again"):
+        split_rows(open_storage(str(copy.root))).shard(0)
+
+
+def test_an_index_of_another_dataset_is_refused(dataset, tmp_path):
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+    copy.write("index/train.parquet", (copy.root / "index/val.parquet").read_bytes())
+    with pytest.raises(FormatError, match=r"bytes, the manifest has .* build it again"):
+        split_rows(open_storage(str(copy.root))).shard(0)
+    copy.sign()
+    with pytest.raises(FormatError, match=r"row group 0 of .* samples does not describe .* build it again"):
+        split_rows(open_storage(str(copy.root))).shard(0)
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_a_flipped_bit_of_the_index_is_refused(dataset, tmp_path, bucket_url, place):
+    """Wherever it is: 28 of 115 in the column of labels gave other labels."""
+    storage = open_storage(str(tmp_path / "d") if place == "disk" else bucket_url)
+    for name in ("dataset.json", "index/train.parquet"):
+        storage.create(name, (dataset("webdataset") / name).read_bytes())
+    original = storage.read("index/train.parquet")
+    assert len(split_rows(storage).shard(0)) > 0
+    for at in range(5, len(original), len(original) // 20):
+        damaged = original[:at] + bytes([original[at] ^ 4]) + original[at + 1 :]
+        storage.delete("index/train.parquet")
+        storage.create("index/train.parquet", damaged)
+        with pytest.raises(FormatError, match=r"train\.parquet: sha256 \w{16}, the manifest has \w{16}: damaged"):
+            split_rows(storage).shard(0)
+
+
+def test_an_index_is_read_while_a_retry_replaces_it(dataset, tmp_path):
+    """The index is replaced before the manifest is; its first row groups are those of the manifest."""
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+    before = split_rows(open_storage(str(copy.root)))
+    first = before.shard(0)
+    copy.change_table("index/train.parquet", lambda table: table.replace_schema_metadata({b"other": b"bytes"}))
+    path = copy.root / "index/train.parquet"
+    path.write_bytes(path.read_bytes()[:-4] + b"PAR1")
+    copy.write("_retry/plan.json", b"{}")
+    found = split_rows(open_storage(str(copy.root))).shard(0)
+    assert found.label.tolist() == first.label.tolist()
+    assert len(before.shard(1)) > 0  # from the file that was opened first
+
+
+def test_wrong_counts_of_the_manifest_are_refused_before_they_are_used(dataset, tmp_path):
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+    document = copy.document
+    document["splits"][0]["shards"][1]["samples"] = 2**31
+    copy.write_document(document)
+    with pytest.raises(FormatError, match=r"row group 1 of \d+ samples does not describe .* of 2,147,483,648; build"):
+        open_loader(str(copy.root), "train", batch_size=8)
+
+
+def test_a_missing_or_damaged_index_is_named_and_read_again_when_it_is_back(dataset, tmp_path):
+    copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
+    index = copy.root / "index/train.parquet"
+    data = index.read_bytes()
+    rows = split_rows(open_storage(str(copy.root)))
+    index.unlink()
+    with pytest.raises(FormatError, match=r"index/train\.parquet: missing"):
+        rows.shard(0)
+    index.write_bytes(b"PAR1" + bytes(2000) + b"PAR1")
+    with pytest.raises(FormatError, match=r"train\.parquet: 2,008 bytes, the manifest has [0-9,]+: damaged"):
+        rows.shard(0)
+    index.write_bytes(data)
+    assert len(rows.shard(0)) > 0
+
+
+def test_a_label_without_a_class_is_refused(dataset, tmp_path):
+    copy = damaged_copy(dataset("imagefolder"), tmp_path / "d")
+    copy.change_table(
+        "index/train.parquet",
+        lambda table: table.set_column(7, "label", pa.array([12345] * table.num_rows, pa.int32())),
+    )
+    copy.sign()
+    with pytest.raises(FormatError, match=r"has label 12345, expected one of \d+ classes"):
+        split_rows(open_storage(str(copy.root))).file(0, 0)
+
+
+def test_reading_imports_no_pandas(dataset):
+    script = (
+        "import sys\nfrom dataprep.dataset.manifest import read_manifest\nfrom dataprep.storage import open_storage\n"
+        "from loaders.fetch.index import SplitIndex\nstorage = open_storage(sys.argv[1])\n"
+        "manifest = read_manifest(storage)\nprint(len(SplitIndex(storage, manifest, manifest.splits[0]).shard(0)))\n"
+        "assert not {'pandas', 'torch', 'tensorflow'} & set(sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", script, dataset("webdataset")], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 0

@@ -1,0 +1,192 @@
+"""The report: what it says, that it escapes, and that it fetches nothing."""
+
+import io
+import math
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from loaders.bench.table import LeftOut
+from loaders.diagnosis.findings import StepTimes
+from loaders.report.page import bench_page, diagnosis_page
+from loaders.report.terminal import diagnosis_text
+from loaders.report.wording import attainable_sentence, limiting_stages
+from tests.support.findings import bench_table, diagnosis
+from tests.support.pages import HOSTILE, OUTSIDE, Page
+
+
+def printed(found, width=80):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(diagnosis_text(found))
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def full():
+    return diagnosis_page(diagnosis(), bench_table())
+
+
+def test_page_shows_every_part_of_the_diagnosis(full):
+    page, found = Page(full), diagnosis()
+    for text in (
+        found.verdict,
+        "43 % of the accelerator used; 90 % is a pass",
+        "the limit prepare decodes, crops, resizes 812 images/s alone 97 % busy at the observed rate 3.62 ms CPU",
+        "all together, observed 790",
+        "120 steps, median 327.1 ms",
+        "wait 55 %",
+        "workers threads=8 Decode with 8 threads (--threads 8) × 2.27 1,790 tried compute another run",
+        "predicted 1,790 images/s, measured 1,738; the prediction is 3.0 % too high.",
+        "With the cores divided as well as can be: 1,840 images/s (fetch 0.6, prepare 6.7,",
+        "dataprep loads 1,562 images/s, 1.40 times tf.data, the fastest of the others.",
+        "tf.data tfrecord, bilinear-no-antialias, copy 1,118 1,102 to 1,139 126.2 1.78 6.4 1,015 1,015",
+        "decode 97 % busy, 1.21 ms an image",
+        "mosaic is left out: mosaicml-streaming is not installed",
+        "codecs pillow 12.3.0, simplejpeg 1.9.0",
+        "memory 33.6 GB",
+    ):
+        assert text in page.text
+    assert [text for text in page.texts if "images/s alone" in text].__len__() == 4
+    assert page.tags.count("mark") == 1
+
+
+def test_stages_are_listed_in_the_order_of_an_image():
+    found = replace(diagnosis(), stages=diagnosis().stages[::-1])
+    assert re.findall(r"<h3>(\w+)</h3>", diagnosis_page(found)) == ["fetch", "prepare", "transfer", "compute"]
+    lines = [line.split()[0] for line in printed(found).splitlines() if line.strip()]
+    assert lines[lines.index("stage") + 1 :][:4] == ["fetch", "prepare", "transfer", "compute"]
+
+
+def test_the_best_change_comes_first(full):
+    names = re.findall(r'<td class="whole"><b>(\w+)</b>', full)
+    assert names == [fix.name for fix in diagnosis().fixes]
+
+
+def test_page_of_a_table_without_a_diagnosis():
+    page = Page(bench_page(bench_table()))
+    assert page.tags.count("h1") == 1
+    assert page.texts[0].startswith(("\n", "dataprep loads"))
+    assert "Stages of dataprep, webdataset" in page.text
+    assert "the accelerator" not in page.text
+    (section,) = bench_table().sections
+    two = Page(bench_page(replace(bench_table(), sections=(section, replace(section, url="gs://bucket/other")))))
+    assert "Loaders on 2 datasets" in two.text
+    assert "gs://bucket/other dataprep loads 1,562" in two.text
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: diagnosis_page(diagnosis(), bench_table()), lambda: bench_page(bench_table())]
+)
+def test_nothing_is_fetched_and_no_script_runs(make):
+    html = make()
+    page = Page(html)
+    assert {"script", "img", "iframe", "object", "embed", "link", "base", "form", "a"}.isdisjoint(page.tags)
+    assert [value for _, value in page.attributes if value and OUTSIDE.search(value) and "gs://" not in value] == []
+    assert [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href", "xlink:href")] == []
+    assert not re.search(r"@import|url\(", "".join(page.styles))
+    assert all(found.startswith("url(#") for found in re.findall(r"url\([^)]*", html))
+    assert ("content", "default-src 'none'; img-src data:; style-src 'unsafe-inline'") in page.attributes
+    assert "prefers-color-scheme: dark" in html
+    assert not re.search(r"#0[0-9a-f]0[0-9a-f]0[0-9a-f]\b|#1[0-9]1[0-9]1[0-9]\b", html.partition("</style>")[2])
+    assert len(html) < 250_000
+    assert html == make()
+
+
+def test_hostile_texts_are_texts():
+    found, table = diagnosis(), bench_table()
+    fix = replace(found.fixes[0], name=HOSTILE, settings={HOSTILE: HOSTILE}, advice=HOSTILE)
+    hostile = replace(
+        found,
+        url=HOSTILE,
+        device=HOSTILE,
+        verdict=HOSTILE,
+        contention=HOSTILE,
+        fixes=(fix,),
+        applied=replace(found.applied, name=HOSTILE, settings={HOSTILE: HOSTILE}),
+        machine={HOSTILE: HOSTILE, "codecs": {HOSTILE: HOSTILE}},
+        settings={HOSTILE: [HOSTILE]},
+        allocation={HOSTILE: 1.0},
+    )
+    section = table.sections[0]
+    row = replace(section.rows[0], loader=HOSTILE, layout=HOSTILE, interpolation=HOSTILE)
+    stages = (replace(section.rows[0].stages[0], name=HOSTILE),)
+    rows = (row, replace(section.rows[0], stages=stages, layout=HOSTILE))
+    left_out = (LeftOut(loader=HOSTILE, reason=HOSTILE),)
+    section = replace(section, url=HOSTILE, split=HOSTILE, layout=HOSTILE, rows=rows, left_out=left_out)
+    for html in (
+        diagnosis_page(hostile, replace(table, sections=(section,))),
+        bench_page(replace(table, sections=(section, section), machine=hostile.machine)),
+    ):
+        page = Page(html)
+        assert "<script" not in html
+        assert "img" not in page.tags
+        assert [name for name, _ in page.attributes if name.startswith("on")] == []
+        assert sum(HOSTILE in text for text in page.texts) >= 12
+    assert "<script>" in printed(hostile, width=400)
+
+
+def test_page_of_a_compute_bound_run_without_changes():
+    found = replace(
+        diagnosis(),
+        limit="compute",
+        utilisation=0.97,
+        fixes=(),
+        applied=None,
+        timeline=(),
+        contention="cores are short",
+    )
+    html = diagnosis_page(found)
+    assert '<h1 class="good">' in html
+    assert '<h1 class="warn">' in diagnosis_page(replace(found, utilisation=0.6))
+    assert "Tried" not in Page(html).text
+    assert "No single change that was considered helps." in Page(html).text
+    assert "Contention: cores are short." in Page(html).text
+    assert "Loaders compared" not in Page(html).text
+    assert "No single change helps." in printed(found)
+
+
+def test_page_with_infinite_rates_and_shared_cores():
+    stages = tuple(
+        replace(stage, images_per_s=math.inf) if stage.name in ("transfer", "compute") else stage
+        for stage in diagnosis().stages
+    )
+    found = replace(diagnosis(), stages=stages, limit="cores", attainable_images_per_s=0.0)
+    page = Page(diagnosis_page(found))
+    assert "no limit images/s alone 0 % busy" in page.text
+    assert page.text.count("shares the cores") == 1
+    assert limiting_stages(found) == {"prepare"}
+    assert attainable_sentence(found) == ""
+    assert "shares the cores" in printed(found)
+
+
+def test_a_single_slow_step_does_not_flatten_the_others():
+    steps = [StepTimes(started_s=i * 0.1, wait_s=0.0, transfer_s=0.0, compute_s=0.1) for i in range(20)]
+    steps[-1] = replace(steps[-1], wait_s=9.9)
+    page = Page(diagnosis_page(replace(diagnosis(), timeline=tuple(steps))))
+    assert "20 steps, median 100.0 ms; 1 longer than the plot is high, up to 10,000 ms" in page.text
+
+
+RATES = st.floats(1e-3, 1e7) | st.just(math.inf)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    rates=st.lists(RATES, min_size=4, max_size=4),
+    observed=st.floats(1e-3, 1e7),
+    parts=st.lists(st.tuples(*[st.floats(0, 1e3)] * 3), max_size=5),
+)
+def test_any_measurements_make_a_page_and_a_text(rates, observed, parts):
+    found, started_s, timeline = diagnosis(), 0.0, []
+    for wait_s, transfer_s, compute_s in parts:
+        timeline.append(StepTimes(started_s=started_s, wait_s=wait_s, transfer_s=transfer_s, compute_s=compute_s))
+        started_s += wait_s + transfer_s + compute_s
+    stages = tuple(replace(stage, images_per_s=each) for stage, each in zip(found.stages, rates, strict=True))
+    found = replace(found, stages=stages, observed_images_per_s=observed, timeline=tuple(timeline))
+    shown = re.findall(r"(\d+) % busy", Page(diagnosis_page(found)).text)
+    assert len(shown) == 4
+    assert all(int(share) <= 100 for share in shown)
+    assert max(len(line) for line in printed(found).splitlines()) <= 80

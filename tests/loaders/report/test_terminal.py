@@ -1,0 +1,35 @@
+"""The report on a terminal: what it shows, in how many columns, and that no escape sequence gets through."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from loaders.report.terminal import diagnosis_text
+from tests.support.findings import diagnosis
+
+
+def printed(found, width=80):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(diagnosis_text(found))
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_the_same_in_80_columns():
+    found = diagnosis()
+    text = printed(found)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert " ".join(text.split()).startswith(found.verdict)
+    for part in (
+        "790 of 1,840 images/s that the accelerator takes: 43 % used (90 % is a pass)",
+        "predicted together 812, observed 790",
+        "wait 55 %",
+        "1. workers (threads=8): × 2.27, 1,790 images/s tried, then limited by compute;",
+        "measured 1,738",
+    ):
+        assert part in text
+    assert [line.split()[0] for line in text.splitlines() if line.endswith("the limit")] == ["prepare"]
+
+
+def test_escape_sequences_do_not_reach_the_terminal():
+    assert "\x1b" not in printed(replace(diagnosis(), url="gs://\x1b[2Jbucket", device="\x1b]0;x\x07"))

@@ -1,0 +1,76 @@
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.errors import UsageError
+from loaders import open_loader
+from loaders.config import LoaderConfig
+
+WRONG = [
+    ({"batch_size": "8"}, "batch_size must be a whole number, got '8'"),
+    ({"batch_size": True}, "batch_size must be a whole number, got True"),
+    ({"batch_size": None}, "batch_size must be a whole number, got None"),
+    ({"batch_size": 2**70}, f"batch_size must be less than 2^63, got {2**70}"),
+    ({"processes": 3.5}, "processes must be a whole number, got 3.5"),
+    ({"processes": -1}, "processes must be 0 or more, got -1"),
+    ({"threads": math.nan}, "threads must be a whole number, got nan"),
+    ({"seed": 2**70}, f"seed must be less than 2^64, got {2**70}"),
+    ({"seed": "0"}, "seed must be a whole number, got '0'"),
+    ({"scale": 7}, "scale must be a pair of numbers, got 7"),
+    ({"scale": (0.1, "1")}, "scale must be a pair of numbers, got (0.1, '1')"),
+    ({"ratio": (0.5, math.inf)}, "ratio must be a range above 0, got (0.5, inf)"),
+    ({"flip": "yes"}, "flip must be a probability, got 'yes'"),
+    ({"flip": math.nan}, "flip must be a probability, got nan"),
+    ({"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
+    ({"check_digests": 1}, "check_digests must be True or False, got 1"),
+    (
+        {"decoder": "extensoin"},
+        "decoder must be one of auto, extension, library, got 'extensoin'; did you mean extension?",
+    ),
+    ({"on_error": None}, "on_error must be one of raise, skip, got None"),
+    ({"fields": "caption"}, "fields must be a tuple of names, got 'caption'"),
+    ({"transform": "flip"}, "transform must be a function, got 'flip'"),
+    ({"cache_dir": 7}, "cache_dir must be a folder, got 7"),
+    ({"cache_dir": ""}, "cache_dir must be a folder, got ''"),
+    ({"stall_s": 0}, "stall_s must be a number of seconds above 0, got 0"),
+    ({"deadline_s": math.inf}, "deadline_s must be a number of seconds above 0, got inf"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_setting_of_the_wrong_type_says_what_was_got_and_expected(settings, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        open_loader("nowhere", **{"batch_size": 8, **settings})
+
+
+@pytest.mark.parametrize("name", LoaderConfig.__dataclass_fields__)
+@pytest.mark.parametrize("value", [object, b"x", [None], {}, -1, math.nan, "", 2**70], ids=repr)
+def test_any_value_of_any_setting_is_taken_or_refused_by_name(name, value):
+    refused = None
+    try:
+        LoaderConfig(**{"batch_size": 8, name: value})
+    except UsageError as error:
+        refused = str(error)
+    assert refused is None or (name in refused and "\n" not in refused)
+
+
+@pytest.mark.parametrize("place", [{"url": 7}, {"url": None}, {"split": 7}], ids=str)
+def test_a_url_or_split_of_another_type_is_refused(place):
+    with pytest.raises(UsageError, match=r"url and split must be a folder or gs:// URL and a name, got "):
+        open_loader(**{"url": "nowhere", "batch_size": 8, **place})
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest_name():
+    with pytest.raises(UsageError, match=r"^no setting proceses; did you mean processes\?; there are augment, "):
+        open_loader("nowhere", batch_size=8, proceses=2)
+
+
+def test_numbers_of_numpy_lists_and_paths_are_taken():
+    config = LoaderConfig(
+        batch_size=np.int64(8), flip=np.float32(0.5), scale=[0.5, 1], fields=["caption"], cache_dir=Path("cache")
+    )
+    assert (type(config.batch_size), config.scale, config.fields) == (int, (0.5, 1), ("caption",))
+    assert config.cache_dir == "cache"

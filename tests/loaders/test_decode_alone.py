@@ -1,0 +1,147 @@
+"""Every image is decoded as if it were the only one, whatever was decoded before it, and safely without its tables."""
+
+import contextlib
+import io
+import shutil
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from dataprep.build.images import CheckedImage, ImagePolicy, check_image
+from dataprep.dataset.records import Event
+from loaders.decode.augment import View
+from loaders.decode.decoders import open_decoder
+from tests.loaders.decode.test_decoders import BACKENDS, by_pillow, needs_extension, picture
+from tests.support.jpeg_parts import (
+    ADOBE,
+    HUFFMAN_TABLES,
+    QUANTISATION_TABLES,
+    RESTART_INTERVAL,
+    many_scans,
+    with_empty_huffman_tables,
+    without,
+)
+from tests.support.sanitised_jpeg import run_sanitised
+
+SIDE = 96
+WHOLE = View(0, 0, SIDE, SIDE, SIDE, SIDE, 0, 0, 0)
+
+
+def cmyk(image):
+    data = io.BytesIO()
+    Image.fromarray(image).convert("CMYK").save(data, "JPEG", quality=20)
+    return data.getvalue()
+
+
+PICTURE = picture(np.random.default_rng(3), SIDE, SIDE)
+OTHERS = {
+    "own tables": by_pillow(picture(np.random.default_rng(4), SIDE, SIDE), optimize=True, quality=20),
+    "progressive": by_pillow(picture(np.random.default_rng(5), SIDE, SIDE), progressive=True, quality=20),
+    "restart interval": by_pillow(picture(np.random.default_rng(6), SIDE, SIDE), restart_marker_blocks=1),
+    "Adobe RGB": by_pillow(picture(np.random.default_rng(7), SIDE, SIDE), keep_rgb=True, quality=30),
+    "CMYK": cmyk(PICTURE),
+    "cut": by_pillow(picture(np.random.default_rng(8), SIDE, SIDE), optimize=True)[:900],
+}
+
+STANDARD = by_pillow(PICTURE, quality=90)
+MOTION_JPEG = without(STANDARD, HUFFMAN_TABLES)
+
+
+def decode(backend, *images):
+    out = np.full((len(images), SIDE, SIDE, 3), 7, np.uint8)
+    reasons = open_decoder("bicubic", backend).decode_many(images, [WHOLE] * len(images), out, range(len(images)))
+    return out[-1], reasons[-1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("before", OTHERS)
+def test_motion_jpeg_frame_is_decoded_with_the_standard_tables_after_any_image(backend, before):
+    found, reason = decode(backend, OTHERS[before], MOTION_JPEG)
+    assert reason is None
+    assert np.array_equal(found, np.asarray(Image.open(io.BytesIO(STANDARD)).convert("RGB")))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("before", OTHERS)
+def test_image_without_quantisation_tables_is_an_error_after_any_image(backend, before):
+    found, reason = decode(backend, OTHERS[before], without(STANDARD, QUANTISATION_TABLES))
+    assert "uantization table" in reason
+    assert not found.any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("before", OTHERS)
+@pytest.mark.parametrize("marker", [HUFFMAN_TABLES, QUANTISATION_TABLES, RESTART_INTERVAL, ADOBE])
+def test_each_image_is_decoded_as_if_alone_whatever_it_lacks(backend, before, marker):
+    for data in OTHERS.values():
+        image = without(data, marker)
+        alone, alone_reason = decode(backend, image)
+        after, after_reason = decode(backend, OTHERS[before], image)
+        assert after_reason == alone_reason
+        assert np.array_equal(after, alone)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("missing", [HUFFMAN_TABLES, QUANTISATION_TABLES])
+def test_a_build_accepts_exactly_the_images_that_the_loader_decodes(backend, missing):
+    """The check decodes in one process many images, too."""
+    image = without(STANDARD, missing)
+    for before in OTHERS.values():
+        check_image("before", before, ImagePolicy())
+        checked = check_image("image", image, ImagePolicy())
+        accepted = isinstance(checked, CheckedImage)
+        assert accepted == (missing == HUFFMAN_TABLES)
+        assert accepted or (isinstance(checked, Event) and checked.kind == "rejected")
+        found, reason = decode(backend, before, image)
+        assert (reason is None) == accepted
+        if accepted:
+            assert checked.image == image
+            assert np.array_equal(found, simplejpeg.decode_jpeg(image))
+
+
+def test_other_decoders_of_the_toolkit_keep_nothing_of_the_image_before():
+    """Pillow repairs, simplejpeg checks, OpenCV resizes downloads; none of them may need what was mended here."""
+    import cv2
+
+    def by_opencv(data):
+        return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+
+    def whole(data):
+        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+    expected = whole(STANDARD)
+    for before in OTHERS.values():
+        for read in (whole, simplejpeg.decode_jpeg, by_opencv):
+            with contextlib.suppress(ValueError, OSError):  # the cut one
+                read(before)
+            found = read(MOTION_JPEG)
+            assert np.array_equal(found[..., ::-1] if read is by_opencv else found, expected)
+
+
+@needs_extension
+@pytest.mark.parametrize("number", range(4))
+def test_empty_huffman_tables_neither_crash_nor_make_a_picture_that_libjpeg_does_not(number):
+    image = with_empty_huffman_tables([STANDARD, OTHERS["own tables"], OTHERS["Adobe RGB"], OTHERS["CMYK"]][number])
+    found, reason = decode("extension", image)
+    again, again_reason = decode("extension", STANDARD, image)
+    assert (again_reason, again.tobytes()) == (reason, found.tobytes())
+
+
+@needs_extension
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
+def test_the_extension_reads_and_writes_only_its_own_memory(tmp_path):
+    """Built with sanitizers: empty tables, images that lack segments, and mutated ones, in sequences."""
+    assert "400 images" in run_sanitised(tmp_path, images=400, seed=1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_image_of_too_many_scans_is_refused_by_every_decoder(backend):
+    """Pillow is asked last, and would work on it for minutes."""
+    side = 2_000
+    out = np.full((1, 32, 32, 3), 7, np.uint8)
+    view = View(0, 0, side, side, 32, 32, 0, 0, 0)
+    (reason,) = open_decoder("bicubic", backend).decode_many([many_scans(900, side)], [view], out, [0])
+    assert "900 scans over 2000x2000 pixels; at most 500" in reason
+    assert not out.any()

@@ -1,0 +1,165 @@
+"""The door of `loaders`: what it exports, what importing it loads, and what a type checker finds in a user's script."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import pydoc
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+import loaders
+from dataprep.errors import UsageError
+from loaders.config import LoaderConfig, LoaderSettings
+from tests.support.markdown import ROOT
+
+PACKAGES = [
+    name
+    for _, name, is_package in pkgutil.walk_packages(loaders.__path__, "loaders.")
+    if is_package and "._" not in name
+]
+PAGE_LINES = 60
+MAX_MODULES = 35
+"""Modules of dataprep that `from loaders import open_loader` may load."""
+ABOVE = ("adopt", "build", "cli", "commands", "demo", "fetched", "inspection", "pages", "sources", "verify", "web")
+"""Rooms of dataprep that loading never needs."""
+LOADED = (
+    "import sys; {}; rooms = sorted(name for name in sys.modules if name.split('.')[0] == 'dataprep'); print(*rooms)"
+)
+
+RIGHT = """
+from loaders import Batch, Loader, LoaderConfig, LoaderSettings, PilTransform, open_decoder, open_loader, read_fields
+
+settings: LoaderSettings = {"seed": 1, "fields": ("caption",)}
+open_loader("gs://bucket/imagenet", "val", batch_size=8, **settings).close()
+with open_loader("gs://bucket/imagenet", batch_size=8, image_size=192, shuffle=None, cache_dir="cache") as loader:
+    for batch in loader:
+        names: list[str] = batch.keys
+        rows: int = batch.images.shape[0]
+decoder: str = open_decoder("bilinear", "library").name
+config = LoaderConfig(batch_size=8, scale=(0.08, 1.0), on_error="skip")
+caption = read_fields("webdataset", b"", ("caption",))
+"""
+WRONG = [
+    (
+        {"procesess": 3},
+        'Unexpected keyword argument "procesess" for "open_loader"; did you mean "processes"?',
+        "no setting procesess; did you mean processes?; there are augment, ",
+    ),
+    (
+        {"image_size": "big"},
+        'Argument "image_size" to "open_loader" has incompatible type "str"; expected "int"',
+        "image_size must be a whole number, got 'big'",
+    ),
+    (
+        {"scale": 7},
+        'Argument "scale" to "open_loader" has incompatible type "int"; expected "tuple[float, float]',
+        "scale must be a pair of numbers, got 7",
+    ),
+    (
+        {"decoder": "extensoin"},
+        'Argument "decoder" to "open_loader" has incompatible type "Literal[\'extensoin\']"; expected',
+        "decoder must be one of auto, extension, library, got 'extensoin'; did you mean extension?",
+    ),
+    (
+        {"fields": "caption"},
+        'Argument "fields" to "open_loader" has incompatible type "str"; expected "tuple[str, ...]',
+        "fields must be a tuple of names, got 'caption'",
+    ),
+    (
+        {"shuffle": "no"},
+        'Argument "shuffle" to "open_loader" has incompatible type "str"; expected "bool | None"',
+        "shuffle must be True or False, got 'no'",
+    ),
+]
+"""Settings, what mypy says of them, and what `open_loader` says."""
+
+
+def checked(folder: Path, script: str) -> tuple[str, int]:
+    """What `mypy --strict` prints about a user's script, and its exit code; `make lint` has filled the cache."""
+    path = folder / "script.py"
+    path.write_text(script)
+    printed, _, code = api.run(["--strict", f"--config-file={ROOT / 'setup.cfg'}", str(path)])
+    return printed, code
+
+
+def modules_after(statements: str) -> list[str]:
+    """Modules of dataprep that a fresh process has loaded after some statements."""
+    program = LOADED.format(statements)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_every_public_name_is_exported_and_documented():
+    assert list(loaders.__all__) == sorted(loaders.__all__)
+    for name in loaders.__all__:
+        assert getattr(loaders, name).__doc__, name
+    listed = re.findall(r"^(\w+) {2,}\S", loaders.__doc__, re.MULTILINE)
+    assert sorted(listed) == loaders.__all__
+    with pytest.raises(AttributeError, match=r"module 'loaders' has no attribute 'open_loadr'"):
+        loaders.open_loadr  # noqa: B018
+
+
+def test_help_fits_on_a_page():
+    page = pydoc.plain(pydoc.render_doc(loaders))
+    assert len(page.splitlines()) <= PAGE_LINES
+    assert all(name in page for name in loaders.__all__)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_lists_its_public_modules(name):
+    package = importlib.import_module(name)
+    modules = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
+    assert package.__all__ == modules
+
+
+def test_importing_the_package_loads_nothing():
+    assert modules_after("import loaders") == []
+
+
+def test_importing_open_loader_loads_few_modules():
+    loaded = modules_after("from loaders import open_loader")
+    assert len(loaded) <= MAX_MODULES, loaded
+    assert [name for name in loaded if name.split(".")[1:2] in [[room] for room in (*ABOVE, "cloud", "storage")]] == []
+
+
+def test_loading_from_a_disk_needs_no_room_above(dataset):
+    load = f"from loaders import open_loader; next(iter(open_loader({str(dataset('webdataset'))!r}, batch_size=4)))"
+    loaded = modules_after(load)
+    assert [name for name in loaded if name.split(".")[1:2] in [[room] for room in (*ABOVE, "cloud")]] == []
+    assert [name for name in loaded if "gcs" in name] == []
+
+
+def test_settings_of_open_loader_are_those_of_the_config():
+    wider = {
+        **dict.fromkeys(("shuffle", "augment"), "bool | None"),
+        **dict.fromkeys(("scale", "ratio"), "tuple[float, float] | list[float]"),
+        "fields": "tuple[str, ...] | list[str]",
+        "cache_dir": "str | PathLike[str] | None",
+    }
+    config = {name: field.type for name, field in LoaderConfig.__dataclass_fields__.items() if name != "batch_size"}
+    settings = {name: kind.__forward_arg__ for name, kind in LoaderSettings.__annotations__.items()}
+    assert settings == config | wider
+
+
+def test_a_type_checker_takes_a_right_script(tmp_path):
+    assert checked(tmp_path, RIGHT) == ("Success: no issues found in 1 source file\n", 0)
+
+
+def test_a_type_checker_finds_every_wrong_setting(tmp_path):
+    given = [f"{name}={value!r}" for settings, _, _ in WRONG for name, value in settings.items()]
+    calls = [f'open_loader("shards", batch_size=8, {setting})\n' for setting in given]
+    printed, code = checked(tmp_path, "from loaders import open_loader\n\n" + "".join(calls))
+    assert code == 1
+    for line, (_, expected, _) in enumerate(WRONG, 3):
+        assert any(f"script.py:{line}: error: {expected}" in each for each in printed.splitlines()), (expected, printed)
+
+
+@pytest.mark.parametrize(("settings", "message"), [(settings, said) for settings, _, said in WRONG], ids=str)
+def test_a_wrong_setting_is_a_usage_error(settings, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
+        loaders.open_loader("shards", batch_size=8, **settings)

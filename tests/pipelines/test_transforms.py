@@ -1,0 +1,89 @@
+"""The graph of a build: linear, small whatever the dataset, and nothing in it that is nobody's business."""
+
+import json
+import resource
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+
+from dataprep.build.job import BuildJob
+from dataprep.storage import open_storage
+from pipelines.options import pipeline_options
+from pipelines.transforms import build_graph
+
+JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64, "archives")
+IMAGE = "registry/dataprep:1"
+DATAFLOW = (
+    "--no_auth",
+    "--sdk_location=container",
+    f"--sdk_container_image={IMAGE}",
+    "--project=project",
+    "--region=us-central1",
+    "--machine_type=n2-standard-4",
+)
+LAION_SHARDS = 41_408
+"""Shards of LAION-400M, of 10,000 images each."""
+IMAGENET_SHARDS = 5_005
+
+
+@pytest.fixture
+def secrets(monkeypatch):
+    """What stands in the environment and must not travel."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/home/someone/key.json")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    return "key.json", "hf_secret", f"{Path.home()}/"
+
+
+def dataflow_graph(bucket_url, indexes):
+    """The pipeline that Dataflow would be sent and the template of its job, made as the command line makes them."""
+    places = [f"--temp_location={bucket_url}/tmp", f"--template_location={bucket_url}/template.json"]
+    runner = DataflowRunner()
+    pipeline = beam.Pipeline(runner=runner, options=pipeline_options("DataflowRunner", [*DATAFLOW, *places]))
+    build_graph(pipeline, JOB, indexes)
+    pipeline.run()
+    return runner.proto_pipeline, json.loads(open_storage(bucket_url).read("template.json"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_dataflow_is_told(secrets, bucket_url):
+    proto, template = dataflow_graph(bucket_url, list(range(IMAGENET_SHARDS)))
+    assert {env.urn for env in proto.components.environments.values()} == {"beam:env:docker:v1"}
+    payloads = [env.payload for env in proto.components.environments.values()]
+    assert {beam_runner_api_pb2.DockerPayload.FromString(payload).container_image for payload in payloads} == {IMAGE}
+    options = template["environment"]["sdkPipelineOptions"]["options"]
+    assert (options["region"], options["project"]) == ("us-central1", "project")
+    [workers] = template["environment"]["workerPools"]
+    assert workers["machineType"] == "n2-standard-4"
+    assert [image["containerImage"] for image in workers["sdkHarnessContainerImages"]] == [IMAGE]
+    staged = open_storage(options["pipelineUrl"].rpartition("/")[0]).read("pipeline.pb")
+    assert beam_runner_api_pb2.Pipeline.FromString(staged) == proto
+    for secret in secrets:
+        assert secret.encode() not in staged
+        assert secret not in json.dumps(template)
+    assert_linear(proto)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_largest_plan_is_a_small_graph(bucket_url):
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    proto, template = dataflow_graph(bucket_url, list(range(LAION_SHARDS)))
+    num_bytes = len(proto.SerializeToString())
+    more_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) // 1024
+    few, _ = dataflow_graph(bucket_url, [0, 1, 2])
+    print(f"{LAION_SHARDS:,} shards: {num_bytes:,} bytes, {more_mib} MiB")
+    assert len(proto.components.transforms) == len(few.components.transforms)
+    assert num_bytes < 1_000_000
+    assert len(json.dumps(template)) < 1_000_000
+    assert more_mib < 200
+
+
+def assert_linear(proto):
+    """One input and one output a step."""
+    leaves = [step for step in proto.components.transforms.values() if not step.subtransforms]
+    assert len(leaves) >= 3
+    assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
+    names = {step.unique_name for step in proto.components.transforms.values()}
+    assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names

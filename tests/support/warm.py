@@ -1,0 +1,171 @@
+"""Programs on torch, torch_xla and timm, each in a process forked from one that has imported these three.
+
+    with start("train.pretrain_mae", "--epochs", "1", environment=os.environ, folder=REPOSITORY) as process:
+        out, err = process.communicate()
+
+To import them takes six seconds of a processor, and most programs of the tests run for less. A program is run as
+`python -m MODULE` runs it: with its own environment, arguments and generators, and it ends as an interpreter does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
+MAX_REQUEST_BYTES = 1 << 17
+POLL_S = 0.005
+
+
+class Process:
+    """A program that was started; what `subprocess.Popen` has of it under the same names."""
+
+    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout, self.stderr = os.fdopen(stdout), os.fdopen(stderr)
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+        self.stdout.close()
+        self.stderr.close()
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = _ask({"poll": self.pid})
+        return self.returncode
+
+    def wait(self, timeout: float = 600) -> int:
+        until_s = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until_s:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(POLL_S)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 600) -> tuple[str, str]:
+        """Read both streams to their ends, and wait."""
+        read: dict[str, str] = {}
+        streams = {"out": self.stdout, "err": self.stderr}
+        threads = [
+            threading.Thread(target=lambda name=name, stream=stream: read.update({name: stream.read()}), daemon=True)
+            for name, stream in streams.items()
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        for thread in threads:
+            thread.join()
+        return read["out"], read["err"]
+
+
+def start(module: str, *arguments: str, environment: Mapping[str, str], folder: Path) -> Process:
+    """Start a Python module."""
+    out, theirs_out = os.pipe()
+    err, theirs_err = os.pipe()
+    request = {"module": module, "arguments": arguments, "environment": dict(environment), "folder": str(folder)}
+    try:
+        pid = _ask(request, theirs_out, theirs_err)
+    finally:
+        os.close(theirs_out)
+        os.close(theirs_err)
+    return Process(pid, out, err)
+
+
+def _ask(request: dict[str, Any], *descriptors: int) -> Any:
+    server, _ = _server()
+    socket.send_fds(server, [json.dumps(request).encode()], list(descriptors))
+    return json.loads(server.recv(MAX_REQUEST_BYTES))
+
+
+@functools.cache
+def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start the process that forks; it ends when this one has ended."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    number = theirs.fileno()
+    # Read when libgomp is loaded: one thread, as for every program that the tests start.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
+    process = subprocess.Popen([sys.executable, "-m", __name__, str(number)], pass_fds=[number], env=environment)
+    theirs.close()
+    atexit.register(_end, ours, process)
+    return ours, process
+
+
+def _end(server: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    server.close()
+    process.wait()
+
+
+def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Fork a process for every request, which alone returns, with that request; None at the end of all."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 2)
+        if not message:
+            return None
+        request = json.loads(message)
+        if "poll" in request:
+            pid, status = os.waitpid(request["poll"], os.WNOHANG)
+            control.send(json.dumps(os.waitstatus_to_exitcode(status) if pid else None).encode())
+            continue
+        child = os.fork()
+        if child == 0:
+            control.close()
+            return request, descriptors
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(json.dumps(child).encode())
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Run a module as an interpreter of its own would."""
+    import numpy as np
+
+    for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), *descriptors)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    if "PYTHONUNBUFFERED" in os.environ:
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    os.chdir(request["folder"])
+    sys.argv = [request["module"], *request["arguments"]]
+    random.seed()
+    np.random.seed()
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        importlib.import_module(name)
+    asked = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if asked is not None:
+        _become(*asked)

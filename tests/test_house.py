@@ -1,0 +1,71 @@
+"""The packages are arranged as scripts/house.py asks, and what it looks for it finds."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from scripts import house
+from scripts.house import FORMAT_WORDS, ROWS, WEB_WORDS, conditions, cycles, documented, sorted_out
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_of_the_table_is_met(row):
+    kept, stale = sorted_out(row)
+    assert stale == []
+    assert len(kept) <= house.LEFT.get(row.name, 0), kept
+
+
+def test_rows_that_are_excepted_exist():
+    assert {*house.EXCEPTIONS, *house.LEFT} <= {row.name for row in ROWS}
+
+
+def test_rooms_that_reach_each_other_are_one_cycle():
+    graph = {"a": {"b": ""}, "b": {"c": ""}, "c": {"b": "", "d": ""}, "d": {}, "e": {"f": ""}, "f": {"e": ""}}
+    assert cycles(graph) == [["b", "c"], ["e", "f"]]
+
+
+def test_late_and_typing_imports_are_imports():
+    program = "import a.b\nif TYPE_CHECKING:\n    from c import d\ndef late():\n    from e.f import g\n"
+    module = house.Module("a", house.ROOT, ast.parse(program))
+    assert house.imported_by(module, ["a.b", "c", "c.d", "e.f", "x"]) == {"a.b", "c", "c.d", "e.f"}
+
+
+@pytest.mark.parametrize(
+    ("words", "condition"),
+    [
+        (FORMAT_WORDS, "FORMATS[plan.format] is None"),
+        (FORMAT_WORDS, "shard_format is not None"),
+        (FORMAT_WORDS, "rows.is_folder"),
+        (FORMAT_WORDS, "name == 'imagefolder'"),
+        (WEB_WORDS, "plan.laion is None"),
+        (WEB_WORDS, "is_laion(manifest)"),
+        (WEB_WORDS, "receipt.fetched is not None"),
+    ],
+)
+@pytest.mark.parametrize("program", ["if {}: pass", "x = 1 if {} else 2", "y = [z for z in z if {}]", "w = {} or v"])
+def test_conditions_about_one_dataset_or_format_are_found(words: re.Pattern[str], condition: str, program: str):
+    (found,) = conditions(ast.parse(program.format(condition)))
+    assert words.search(ast.unparse(found))
+
+
+def test_docstrings_of_modules_functions_and_constants_are_read():
+    program = '"""Module."""\nX = 1\n"""Constant."""\ndef f():\n    """Function."""\nclass C:\n    """Class."""\n'
+    assert [text for _, text in documented(ast.parse(program))] == ["Module.", "Constant.", "Function.", "Class."]
+
+
+@pytest.mark.parametrize(
+    ("program", "is_command"),
+    [
+        ("@click.command()\ndef f(a): pass", True),
+        ("@workers_option\ndef f(a): pass", True),
+        ("@group.command('x')\ndef f(a): pass", True),
+        ("@cache\ndef f(a): pass", False),
+        ("def f(a): pass", False),
+    ],
+)
+def test_functions_whose_parameters_are_options_are_known(program: str, is_command: bool):
+    (function,) = ast.parse(program).body
+    assert house._is_command(function) is is_command

@@ -1,0 +1,223 @@
+"""Builds by the command line that are suspended, killed or overwritten half-way: one whole dataset, and no dead end."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dataprep.demo.make import write_demo
+from dataprep.storage import open_storage
+from tests.support.builds import FORMATS, build_arguments, dataprep, digests
+from tests.support.other_codecs import other_pillow
+from tests.support.stopping import ENDED, Stopper, Stops
+
+EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
+LONGEST_S = 120
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Originals by the name of what is built of them."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in ("coco", "imagenet"):
+        write_demo(name, folder / name, images=12, odd=False)
+    return {"coco-dup5": folder / "coco", "imagenet": folder / "imagenet"}
+
+
+@pytest.fixture(scope="module")
+def stopper():
+    with Stopper() as running:
+        yield running
+
+
+def go_on(running, until=lambda: False):
+    """From boundary to boundary, until something holds; to the end by default."""
+    while running.wait(LONGEST_S) != ENDED and not until():
+        running.send(signal.SIGCONT)
+    return running
+
+
+def kill(running):
+    running.send(signal.SIGKILL)
+    assert running.wait(LONGEST_S) == ENDED
+
+
+def receipts(output: Path):
+    return list((output / "_build").rglob("receipts/*.parquet"))
+
+
+def seed_of_build(output: Path):
+    pointer = output / "_build/plan.json"
+    return json.loads(pointer.read_text())["options"]["seed"] if pointer.exists() else None
+
+
+def whole(stopper, *arguments):
+    run = stopper.run(build_arguments(*arguments))
+    assert run.code == 0, run.stderr
+    return digests(arguments[2])
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_suspended_build_that_is_overwritten_adds_nothing_to_the_next_dataset(fmt, stopper, sources, tmp_path):
+    output, coco = tmp_path / "out", sources["coco-dup5"]
+    arguments = build_arguments("coco-dup5", coco, output, fmt, "--num-shards", 4)
+    old = go_on(stopper.start(arguments, EVERYWHERE), lambda: len(receipts(output)) == 2)
+    new = stopper.start([*arguments, "--seed", 1, "--overwrite"], EVERYWHERE)
+    go_on(new, lambda: seed_of_build(output) == 1 and receipts(output))
+    go_on(old)
+    go_on(new)
+    assert new.ended().code == 0, new.ended().stderr
+    alone = whole(stopper, "coco-dup5", coco, tmp_path / "alone", fmt, "--num-shards", 4, "--seed", 1)
+    assert digests(output) == alone
+    assert old.ended().code == 1
+    assert "was overtaken" in old.ended().stderr
+
+
+def start(stopper, arguments, stops=EVERYWHERE):
+    """Start a build on disk, or in the emulated bucket."""
+    in_bucket = any("://" in str(word) for word in arguments)
+    environment = {"STORAGE_EMULATOR_HOST": os.environ["STORAGE_EMULATOR_HOST"]} if in_bucket else {}
+    return stopper.start(arguments, replace(stops, requests=in_bucket), environment)
+
+
+@pytest.fixture
+def old_dataset(stopper, sources, storage_url):
+    """Arguments of a build at a place where a dataset stands; it has another seed and format."""
+    arguments = build_arguments("coco-dup5", sources["coco-dup5"], storage_url, "webdataset")
+    assert go_on(start(stopper, arguments, Stops())).ended().code == 0
+    return build_arguments("coco-dup5", sources["coco-dup5"], storage_url, "tfrecord", "--num-shards", 3, "--overwrite")
+
+
+def test_of_two_that_overwrite_at_once_one_is_whole(old_dataset, stopper, sources, storage_url, tmp_path):
+    """The first is suspended while it removes; the second begins, and where it can goes to its end."""
+    storage = open_storage(storage_url)
+    runs = [start(stopper, [*old_dataset, "--seed", 1])]
+    go_on(runs[0], lambda: storage.stat("_build/overwriting") and not storage.stat("dataset.json"))
+    runs.append(start(stopper, [*old_dataset, "--seed", 2], Stops()))
+    runs[1].wait(3)  # on disk it waits for the first
+    ends = [go_on(run).ended() for run in runs]
+    alone = [
+        whole(
+            stopper, "coco-dup5", sources["coco-dup5"], tmp_path / seed, "tfrecord", "--num-shards", 3, "--seed", seed
+        )
+        for seed in ("1", "2")
+    ]
+    assert digests(storage_url) in alone
+    winner = alone.index(digests(storage_url))
+    assert ends[winner].code == 0, ends
+    assert all(end.code == 0 or end.stderr.startswith("dataprep: ") for end in ends), ends
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_same_command(
+    old_dataset, stopper, sources, storage_url, tmp_path
+):
+    storage = open_storage(storage_url)
+    kill(go_on(start(stopper, old_dataset), lambda: not storage.stat("dataset.json")))
+    assert storage.stat("_build/overwriting")
+    assert list(storage.list("train/"))
+    refused = go_on(start(stopper, [word for word in old_dataset if word != "--overwrite"], Stops())).ended()
+    assert refused.code == 2
+    assert "an --overwrite was interrupted there; run it again with --overwrite" in refused.stderr
+    again = go_on(start(stopper, old_dataset, Stops())).ended()
+    assert again.code == 0, again.stderr
+    alone = whole(stopper, "coco-dup5", sources["coco-dup5"], tmp_path / "alone", "tfrecord", "--num-shards", 3)
+    assert digests(storage_url) == alone
+
+
+def test_a_build_that_0_1_0_began_goes_on(stopper, sources, tmp_path):
+    """Version 0.1.0's plan.json names no build, and all else lies directly in `_build/`."""
+    output, state = tmp_path / "out", tmp_path / "out/_build"
+    arguments = build_arguments("coco-dup5", sources["coco-dup5"], output, "webdataset", "--num-shards", 4)
+    kill(go_on(start(stopper, arguments), lambda: len(receipts(output)) == 2))
+    document = json.loads((state / "plan.json").read_text())
+    ours = state / document["plan_hash"] / document.pop("build")
+    (state / "plan.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    for name in ("plan.parquet", "receipts"):
+        (ours / name).rename(state / name)
+    shutil.rmtree(ours.parent)
+    standing = {path: path.stat().st_ino for path in output.glob("train/*.tar")}
+    assert len(standing) >= 2
+    go_on_as_now = stopper.run(arguments)
+    assert go_on_as_now.code == 0, go_on_as_now.stderr
+    assert {path: path.stat().st_ino for path in standing} == standing
+    alone = whole(stopper, "coco-dup5", sources["coco-dup5"], tmp_path / "alone", "webdataset", "--num-shards", 4)
+    assert digests(output) == alone
+
+
+def test_overwriting_leaves_adopted_originals(stopper, sources, tmp_path):
+    mine = tmp_path / "mine"
+    whole(stopper, "imagenet", sources["imagenet"], tmp_path / "built", "imagefolder")
+    for split in ("train", "val"):
+        shutil.copytree(tmp_path / "built" / split, mine / split)
+    assert stopper.run(["adopt", mine]).code == 0
+    before = digests(mine)
+    run = stopper.run(build_arguments("imagenet", sources["imagenet"], mine, "webdataset", "--overwrite"))
+    assert digests(mine) == before
+    assert run.code == 2
+    assert "your own originals" in run.stderr
+
+
+def test_overwriting_leaves_files_that_are_not_the_datasets(stopper, sources, tmp_path):
+    output = tmp_path / "out"
+    whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset")
+    names = ("notes/run1/my.labels.txt", "notes/run1/x.tfrecord-00000-of-00001", "images/mine.jpg", "val/mine.txt")
+    for name in names:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_text("precious")
+    whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset", "--seed", 5, "--overwrite")
+    assert [name for name in names if not (output / name).exists()] == []
+
+
+def test_overwriting_leaves_a_source_inside_the_output(stopper, sources, tmp_path):
+    output = tmp_path / "out"
+    whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset")
+    shutil.copytree(sources["coco-dup5"], output / "images")
+    before = digests(output)
+    arguments = build_arguments("coco-dup5", output / "images", output, "webdataset", "--seed", 5, "--overwrite")
+    run = stopper.run(arguments)
+    assert digests(output) == before
+    assert run.code == 2
+    assert "lie inside one another" in run.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_killed_before_the_plan_stands_other_options_go_on(more, stopper, sources, tmp_path):
+    output = tmp_path / "out"
+    arguments = build_arguments("coco-dup5", sources["coco-dup5"], output, "tfrecord")
+    run = go_on(stopper.start(arguments, EVERYWHERE), lambda: list((output / "_build").rglob("plan.parquet")))
+    assert not (output / "_build/plan.json").exists()
+    kill(run)
+    found = whole(stopper, "coco-dup5", sources["coco-dup5"], output, "tfrecord", "--seed", 1, *more)
+    assert found == whole(stopper, "coco-dup5", sources["coco-dup5"], tmp_path / "alone", "tfrecord", "--seed", 1)
+
+
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_killed_before_the_plan_stands_replaced_originals_are_taken(more, stopper, sources, tmp_path):
+    source, output = tmp_path / "coco", tmp_path / "out"
+    shutil.copytree(sources["coco-dup5"], source)
+    run = stopper.start(build_arguments("coco-dup5", source, output, "webdataset"), EVERYWHERE)
+    kill(go_on(run, lambda: list((output / "_build").glob("source-train*"))))
+    shutil.rmtree(source)
+    write_demo("coco", source, images=15, odd=False)
+    found = whole(stopper, "coco-dup5", source, output, "webdataset", *more)
+    assert found == whole(stopper, "coco-dup5", source, tmp_path / "alone", "webdataset")
+
+
+def test_killed_before_the_plan_stands_fewer_images_may_be_allowed_later(stopper, sources, tmp_path):
+    output, generated = tmp_path / "out", tmp_path / "generated"
+    fake = ("imagenet-fake", generated, output, "webdataset", "--images", 40)
+    arguments = [word for word in build_arguments(*fake) if word != "--allow-partial"]
+    run = stopper.start(arguments, EVERYWHERE)
+    kill(go_on(run, lambda: list((output / "_build").rglob("plan.parquet"))))
+    whole(stopper, *fake)
+
+
+def test_a_worker_with_another_pillow_ends_the_build_and_names_both(sources, tmp_path):
+    arguments = build_arguments("coco-dup5", sources["coco-dup5"], tmp_path / "out", "webdataset", "--workers", 1)
+    run = dataprep(*arguments, **other_pillow(tmp_path))
+    assert run.returncode == 2, run.stderr
+    assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr

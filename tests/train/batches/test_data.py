@@ -1,0 +1,39 @@
+"""Data of a run: the splits that are trained on and judged by, and plain data that are indexed first."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from loaders.config import LoaderConfig
+from train.batches.data import Data, open_data
+
+CONFIG = LoaderConfig(batch_size=4, image_size=32)
+
+
+def test_a_dataset_has_a_shuffled_split_to_train_on_and_a_plain_one_to_judge_by(dataset):
+    data = open_data(dataset)
+    assert (data.url, data.splits) == (dataset, ("train", "val"))
+    training, validation = data.training_loader(CONFIG), data.validation_loader(CONFIG)
+    assert (training.dataset.split.name, training.config) == ("train", CONFIG)
+    assert validation.dataset.split.name == "val"
+    assert (validation.config.shuffle, validation.config.augment) == (False, False)
+
+
+def test_the_only_split_is_trained_on_and_several_need_a_name(dataset):
+    one = Data(dataset, ("val",), None)
+    assert one.training_loader(CONFIG).dataset.split.name == "val"
+    assert Data(dataset, ("train",), None).validation_loader(CONFIG) is None
+    with pytest.raises(UsageError, match="no split 'train' among a, b; give one by its own folder"):
+        Data(dataset, ("a", "b"), None).training_loader(CONFIG)
+
+
+def test_plain_folders_are_indexed_into_the_cache_or_where_it_is_asked_for(photographs, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = open_data(photographs)
+    assert data.url.startswith(str(tmp_path / "cache/dataprep/adopted/"))
+    assert (data.splits, data.num_classes) == (("train",), 2)
+    assert open_data(photographs, index_dir=str(tmp_path / "index")).url == str(tmp_path / "index")
+
+
+def test_an_empty_folder_is_refused_as_data(tmp_path):
+    with pytest.raises(UsageError):
+        open_data(str(tmp_path))

@@ -1,0 +1,50 @@
+"""Files of checkpoints: names, digests, and states of NumPy; those of torch, the tests of the folder show."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from dataprep.errors import FormatError
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.files import ARRAYS, NUMPY, TORCH, Checkpoint, digest_of, load_file
+
+
+def test_a_name_says_step_and_digest():
+    name = "checkpoint-000000400-5f2b8c6a90d1e37c.pth"
+    assert TORCH.parse(name) == Checkpoint(name, 400, "5f2b8c6a90d1e37c")
+    assert TORCH.parse(name.replace(".pth", ".json")).is_list
+    for other in ("checkpoint-400-5f2b8c6a90d1e37c.pth", name.replace(".pth", ".npz"), f"{name}.tmp", f"x{name}"):
+        assert TORCH.parse(other) is None, other
+
+
+def test_a_state_of_arrays_comes_back_with_its_document(tmp_path):
+    state = {"version": 1, "loader": {"position": 8}, ARRAYS: {"params/a": np.arange(6.0).reshape(2, 3)}}
+    NUMPY.write(state, tmp_path / "a")
+    found = load_file(tmp_path / "a", digest_of(tmp_path / "a"), NUMPY)
+    assert np.array_equal(found.pop(ARRAYS)["params/a"], state.pop(ARRAYS)["params/a"])
+    assert found == state
+
+
+def test_the_same_state_is_the_same_bytes(tmp_path):
+    for name in ("a", "b"):
+        NUMPY.write({"version": 1, ARRAYS: {"w": np.ones(3)}}, tmp_path / name)
+    assert digest_of(tmp_path / "a") == digest_of(tmp_path / "b")
+
+
+def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w.npy", bytes(10**6))
+    for codec in (NUMPY, TORCH):
+        with pytest.raises(FormatError, match=r"an archive of .* bytes whose files declare 1,000,000"):
+            load_file(tmp_path / "bomb", None, codec)
+
+
+def test_pickled_objects_are_not_read(tmp_path):
+    np.savez(tmp_path / "a.npz", w=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(FormatError, match="no state that numpy can read"):
+        load_file(tmp_path / "a.npz", None, NUMPY)
+
+
+def test_a_list_of_parts_among_checkpoints_of_numpy_is_none_of_theirs(tmp_path):
+    assert CheckpointFolder(str(tmp_path), codec=NUMPY).list() == []

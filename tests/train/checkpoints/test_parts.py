@@ -1,0 +1,50 @@
+"""Lists of parts: a damaged list or part makes a checkpoint that is skipped, and nothing else is lost."""
+
+import hashlib
+import json
+
+import pytest
+
+from tests.support.parted_states import same, save, state
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.part_folder import PartFolder
+from train.checkpoints.parts import FOLDER
+
+
+@pytest.mark.parametrize("what", ["list", "part"])
+def test_damaged_checkpoints_are_skipped_and_the_reason_is_printed(tmp_path, what):
+    for step in (1, 2):
+        save(str(tmp_path), step, 2)
+    pattern = {"list": "checkpoint-000000002-*.json", "part": f"{FOLDER}checkpoint-000000002-00001-*.pth"}[what]
+    (path,) = tmp_path.glob(pattern)
+    path.write_bytes(path.read_bytes()[:-1])
+    told = []
+    found, loaded = CheckpointFolder(str(tmp_path)).newest_valid(told.append)
+    assert (found.step, loaded["step"]) == (1, 1)
+    (line,) = told
+    assert line.startswith(str(path))
+    assert line.endswith("damaged; skipped")
+
+
+def test_a_missing_part_is_named(tmp_path):
+    save(str(tmp_path), 1, 2)
+    (path,) = tmp_path.glob(f"{FOLDER}*-00001-*.pth")
+    path.unlink()
+    told = []
+    assert CheckpointFolder(str(tmp_path)).newest_valid(told.append) is None
+    assert path.name in told[0]
+
+
+@pytest.mark.parametrize("document", [[], "parts", {"version": 1}, {"version": 1, "parts": [{}]}, {"version": 2}])
+def test_a_list_that_names_no_parts_is_skipped_and_other_checkpoints_stay(tmp_path, document):
+    save(str(tmp_path), 1, 2)
+    data = json.dumps(document).encode()
+    name = f"checkpoint-000000009-{hashlib.sha256(data).hexdigest()[:16]}.json"
+    (tmp_path / name).write_bytes(data)
+    told = []
+    folder = PartFolder(str(tmp_path), rank=0, world_size=2)
+    found, _ = folder.newest_valid(told.append)
+    assert found.step == 1
+    assert told[0].startswith(str(tmp_path / name))
+    folder.remove_unfinished()
+    assert same(folder.load(found), state(1))

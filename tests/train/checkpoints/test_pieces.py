@@ -1,0 +1,21 @@
+"""Parts of a state are put together again, and what is missing is noticed."""
+
+import pytest
+
+from dataprep.errors import FormatError
+from tests.support.parted_states import cut_state, same, state
+from train.checkpoints.pieces import part_of, whole_of
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_parts_become_the_whole_state(world_size):
+    parts = [part_of(cut_state(state(7), rank, world_size), rank=rank) for rank in range(world_size)]
+    assert same(whole_of(parts), state(7))
+
+
+def test_parts_that_are_missing_are_noticed():
+    parts = [part_of(cut_state(state(7), rank, 2), rank=rank) for rank in range(2)]
+    with pytest.raises(FormatError, match="model/a: 12 values are in no part"):
+        whole_of(parts[:1])
+    with pytest.raises(FormatError, match="the first host's is missing"):
+        whole_of(parts[1:])

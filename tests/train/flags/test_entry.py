@@ -1,0 +1,56 @@
+"""How an entry ends: its exit code, and one line for what is expected to go wrong."""
+
+import click
+import pytest
+
+from dataprep.errors import UsageError
+from train.flags.entry import EntryCommand, run_entry
+
+
+def ending(capsys, monkeypatch, what) -> tuple[int, str]:
+    """Exit code and stderr of an entry that returns or raises something."""
+
+    @click.command("entry", cls=EntryCommand)
+    def command() -> int:
+        if isinstance(what, int):
+            return what
+        raise what
+
+    monkeypatch.setattr("sys.argv", ["entry"])
+    with pytest.raises(SystemExit) as caught:
+        run_entry(command)
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [
+        (0, 0, ""),
+        (143, 143, ""),
+        (UsageError("no such thing"), 2, "entry: no such thing\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+        (MemoryError(), 1, "entry: not enough memory for this model and batch; choose a smaller one of them\n"),
+        (
+            RuntimeError("CUDA out of memory. Tried"),
+            1,
+            "entry: not enough memory for this model and batch; choose a smaller one of them\n",
+        ),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: 3 GiB"),
+            1,
+            "entry: not enough memory for this model and batch; choose a smaller one of them\n",
+        ),
+    ],
+)
+def test_an_end_is_an_exit_code_and_at_most_one_line(capsys, monkeypatch, what, code, said):
+    assert ending(capsys, monkeypatch, what) == (code, said)
+
+
+def test_a_defect_is_not_hidden(monkeypatch):
+    @click.command("entry", cls=EntryCommand)
+    def command() -> int:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("sys.argv", ["entry"])
+    with pytest.raises(RuntimeError, match="a defect"):
+        run_entry(command)

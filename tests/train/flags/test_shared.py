@@ -1,0 +1,65 @@
+"""Flags that entries share: devices, folders, batches, rates."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from train.finetune_mae import recipe_flags
+from train.flags.shared import check_diagnosable, check_shares
+from train.loops.runtime import open_runtime
+from train.pretrain_mae import Flags
+
+
+def test_a_start_after_the_last_epoch_is_refused():
+    with pytest.raises(UsageError, match="--start_epoch 3 of 3 epochs; choose one before the last"):
+        Flags(data_path="x", epochs=3, start_epoch=3)
+
+
+def test_both_batch_sizes_make_one_effective_batch():
+    runtime = open_runtime("cpu")
+    both = {"data_path": "x", "accum_iter": 2}
+    assert Flags(**both).effective_batch(runtime) == 128
+    assert Flags(**both, batch_size=-1, effective_batch_size=4096).effective_batch(runtime) == 4096
+    assert Flags(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
+
+
+def test_logs_go_where_checkpoints_go_unless_that_is_a_bucket():
+    folders = [({}, "./output_dir"), ({"output_dir": "gs://b/x"}, None), ({"output_dir": ""}, None)]
+    folders += [({"output_dir": "gs://b/x", "log_dir": "logs"}, "logs"), ({"log_dir": ""}, None)]
+    for given, expected in folders:
+        assert Flags(data_path="x", **given).log_folder == expected, given
+
+
+def test_the_device_is_xla_where_the_environment_says_so(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("train.flags.shared._TPU_FILES", ())
+    monkeypatch.delenv("PJRT_DEVICE", raising=False)
+    assert Flags(data_path="x").device_name == "cpu"
+    monkeypatch.setenv("PJRT_DEVICE", "CPU")
+    assert Flags(data_path="x").device_name == "xla"
+    assert Flags(data_path="x", device="cuda").device_name == "cuda"
+    assert Flags(data_path="x", use_xla=True).device_name == "xla"
+
+
+def test_threads_decode_unless_processes_do():
+    runtime = open_runtime("cpu")
+    config = Flags(data_path="x", num_workers=3, seed=5).loader_config(runtime, batch_size=8, image_size=32)
+    assert (config.threads, config.seed, config.batch_size, config.image_size) == (3, 5, 8, 32)
+    flags = recipe_flags(data_path="x", num_workers=3)
+    assert flags.loader_config(runtime, batch_size=8, image_size=32).threads is None
+
+
+def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
+    assert check_shares(8, open_runtime("cpu"), 4) == 8
+    with pytest.raises(UsageError, match="--batch_size 9 cannot be shared by 1 devices x 2 parts; choose a multiple"):
+        check_shares(9, open_runtime("cpu"), 2)
+
+
+def test_fake_data_are_not_diagnosed():
+    check_diagnosable(fake_data=True, diagnose=False)
+    with pytest.raises(UsageError, match="--fake_data has none"):
+        check_diagnosable(fake_data=True, diagnose=True)
+
+
+def test_nothing_is_trained_without_data():
+    with pytest.raises(UsageError, match="--data_path is missing"):
+        Flags()

@@ -1,0 +1,30 @@
+"""Backends: each answers all that the loop asks, and no import of one brings the other's framework."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.markdown import ROOT
+from train.loops.backend import Backend
+
+ASKED = sorted(name for name in vars(Backend) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize(("module", "name"), [("torch", "TorchBackend"), ("jax", "JaxBackend")])
+def test_a_backend_answers_all_that_the_loop_asks(module, name):
+    tree = ast.parse((ROOT / "train/loops" / f"{module}.py").read_text())
+    (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    methods = {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
+    assigned = {target.id for node in kind.body if isinstance(node, ast.Assign) for target in node.targets}
+    assert [each for each in ASKED if each not in methods | assigned] == []
+
+
+@pytest.mark.parametrize(
+    ("imported", "absent"),
+    [("train.loops.jax, train.train_resnet_jax", "torch"), ("train.loops.torch", "jax")],
+)
+def test_no_backend_brings_the_framework_of_another(imported, absent):
+    program = f"import sys, {imported}; sys.exit({absent!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120).returncode == 0

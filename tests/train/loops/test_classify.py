@@ -1,0 +1,110 @@
+"""Classifiers on real shards: every validation image counts once, and parts add up to the whole."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dataprep.demo.make import write_demo
+from dataprep.errors import UsageError
+from loaders.config import LoaderConfig
+from loaders.torch import normalize
+from tests.support.finished import build_here
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data, open_data
+from train.loops.classify import ClassifierTask, classes_of
+from train.loops.runtime import open_runtime
+from train.models.registry import create_model
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Data:
+    """Photographs with both splits."""
+    originals = tmp_path_factory.mktemp("originals")
+    write_demo("imagenet", originals, images=70, odd=False)
+    return open_data(build_here("imagenet", originals, tmp_path_factory.mktemp("dataset") / "shards", "tfrecord"))
+
+
+def open_task(data: Data, **settings) -> ClassifierTask:
+    torch.manual_seed(0)
+    model = create_model("tiny_cnn", image_size=32, num_classes=classes_of(data, None))
+    validation = data.validation_loader(LoaderConfig(batch_size=4, image_size=32, threads=1))
+    return ClassifierTask(
+        model=model, runtime=open_runtime("cpu"), precision="float32", validation=validation, **settings
+    )
+
+
+def test_every_validation_image_counts_once(data):
+    task = open_task(data)
+    found = task.evaluate()
+
+    every = data.validation_loader(LoaderConfig(batch_size=1, image_size=32, threads=1))
+    assert every.order.num_samples % 4, "the last batch must have rows without a sample"
+    right, losses = [], []
+    with torch.no_grad(), every:
+        for batch in every:
+            logits = task.model(normalize(torch.from_numpy(batch.images), mean=IMAGENET_MEAN, std=IMAGENET_STD))
+            label = torch.from_numpy(batch.labels.copy())
+            right.append(logits.argmax() == label[0])
+            losses.append(float(F.cross_entropy(logits, label)))
+    assert found["images"] == len(losses) == every.order.num_samples
+    assert found["accuracy"] == pytest.approx(sum(map(int, right)) / len(right))
+    assert found["loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert task.evaluate() == found, "a second evaluation begins where the first one did"
+    assert task.model.training
+
+
+def test_an_evaluation_draws_nothing(data):
+    """What training drops, an evaluation keeps; the model trains on afterwards."""
+    task = open_task(data)
+    plain = task.evaluate()
+    task.model = torch.nn.Sequential(torch.nn.Dropout(0.5), task.model)
+    assert task.evaluate() == plain
+    assert task.model.training
+
+
+def test_smoothed_labels_give_every_class_its_share(data):
+    """Szegedy et al., CVPR 2016: (1 - s) of the label's class, s / C of each; rows without a sample count nothing."""
+    with data.training_loader(LoaderConfig(batch_size=8, image_size=32, threads=1)) as loader:
+        (batch,) = [each for each, _ in zip(open_runtime("cpu").batches(loader), range(1), strict=False)]
+    batch.labels[3] = -1
+    task = open_task(data, label_smoothing=0.3)
+    (loss,) = task.parts(batch, range(8))
+    with torch.no_grad():
+        logits = task.model(normalize(batch.images, mean=IMAGENET_MEAN, std=IMAGENET_STD)).double()
+    chances = (logits.exp() / logits.exp().sum(1, keepdim=True)).log()
+    rows = [row for row in range(8) if row != 3]
+    expected = [-0.7 * chances[row, batch.labels[row]] - 0.3 * chances[row].mean() for row in rows]
+    assert loss.item() == pytest.approx(float(sum(expected) / 7), rel=1e-5)
+
+
+def test_losses_of_parts_add_up_to_the_loss_of_the_batch(data):
+    with data.training_loader(LoaderConfig(batch_size=8, image_size=32, threads=1)) as loader:
+        (batch,) = [each for each, _ in zip(open_runtime("cpu").batches(loader), range(1), strict=False)]
+    (whole,) = open_task(data).parts(batch, range(8))
+    parts = list(open_task(data, accum_iter=4).parts(batch, range(8)))
+    assert len(parts) == 4
+    assert (sum(parts) / 4).item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+def test_the_mixed_images_and_labels_are_trained_on(data):
+    seen, partners = [], []
+
+    def mix(images_NCHW, labels_N, others_NCHW, other_labels_N, positions):
+        seen.append(positions)
+        partners.extend(other_labels_N.tolist())
+        return images_NCHW, F.one_hot(labels_N, data.num_classes).float()
+
+    with data.training_loader(LoaderConfig(batch_size=8, image_size=32, threads=1)) as loader:
+        (batch,) = [each for each, _ in zip(open_runtime("cpu").batches(loader), range(1), strict=False)]
+    (plain,) = open_task(data).parts(batch, range(16, 32, 2))
+    mixed = list(open_task(data, accum_iter=2, mix=mix).parts(batch, range(16, 32, 2)))
+    assert seen == [range(16, 32, 4), range(18, 32, 4)]
+    assert partners == [*batch.labels.flip(0)[::2].tolist(), *batch.labels.flip(0)[1::2].tolist()]
+    assert (sum(mixed) / 2).item() == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_data_without_labels_or_with_more_classes_than_logits_are_refused(data):
+    assert classes_of(data, 1000) == 1000
+    with pytest.raises(UsageError, match="--num_classes 1, the data have"):
+        classes_of(data, 1)
+    with pytest.raises(UsageError, match="no labels"):
+        classes_of(Data(url="x", splits=("train",), num_classes=None), 10)

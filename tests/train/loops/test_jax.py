@@ -1,0 +1,35 @@
+"""The JAX backend, in a process of its own; that it trains, stops and resumes, the tests of its entry show."""
+
+import json
+
+import pytest
+
+from tests.support.training import start
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    with start("tests.support.jax_networks", "backend", JAX_PLATFORMS="cpu") as process:
+        output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+def test_a_restored_state_trains_on_with_the_same_losses(found):
+    backend = found
+    assert backend["after"] == backend["again"]
+    assert backend["after"] != backend["before"]
+    assert backend["after"][-1] < backend["before"][0]
+
+
+def test_a_step_that_is_only_measured_changes_no_weight(found):
+    assert found["rate_0"]
+
+
+def test_without_a_validation_loader_nothing_is_evaluated(found):
+    assert found["evaluated"] == {}
+
+
+def test_one_process_is_the_first_and_takes_its_signals_itself(found):
+    assert found["facts"] == ["cpu", True, 2, True]
+    assert found["stops"] == [False, True]

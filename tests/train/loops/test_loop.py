@@ -1,0 +1,208 @@
+"""The loop over a backend without a framework: what is done after which step, and how a signal ends a run."""
+
+import contextlib
+import json
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dataprep.errors import FormatError, UsageError
+from loaders.config import LoaderConfig
+from loaders.torch import TorchBatches
+from train.batches.fake_data import FakeLoader
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.loops.backend import Backend
+from train.loops.config import LoopConfig
+from train.loops.loop import Training
+from train.loops.stopping import STOPPED_EXIT_CODE
+from train.optim.schedule import Steps
+from train.telemetry.logs import Logs
+
+IMAGES, BATCH = 20, 4
+"""Five steps an epoch."""
+
+
+@dataclass
+class Counter:
+    """A backend whose model is a sum of positions."""
+
+    saves_evaluated_step: bool = False
+    is_first: bool = True
+    stop_in_update: int = -1
+    """Step in which this process gets SIGTERM."""
+    stop_in_evaluation: int = -1
+    total: int = 0
+    updates: list[int] = field(default_factory=list)
+    evaluations: list[int] = field(default_factory=list)
+    checked: list[int] = field(default_factory=list)
+    shown: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    name = "counter"
+    transfer_ahead = 0
+    catches_signals = True
+    saved_entries = ("total",)
+
+    def batches(self, loader: Any) -> Any:
+        yield from TorchBatches(loader)
+
+    def update(self, batch: Any, update: Any) -> dict[str, float]:
+        self.total += sum(update.positions)
+        self.updates.append(update.step)
+        if update.step + 1 == self.stop_in_update:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": float(self.total)}
+
+    def evaluate(self, is_stopped: Any) -> dict[str, float] | None:
+        step = len(self.evaluations) + 1
+        if step == self.stop_in_evaluation:
+            self.stop_in_evaluation = -1
+            os.kill(os.getpid(), signal.SIGTERM)
+        if is_stopped() and self.saves_evaluated_step:
+            return None
+        self.evaluations.append(self.total)
+        return {"total": self.total}
+
+    def agree_to_stop(self, asked: bool, step: int) -> bool:
+        return asked
+
+    def agree_on_time(self, elapsed: bool, step: int) -> bool:
+        return elapsed
+
+    def check_same_checkpoint(self, step: int, url: str) -> None:
+        self.checked.append(step)
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def restore(self, where: str, state: Any, changes: list[str]) -> None:
+        self.total = state["total"]
+
+    def show(self, state: Any, step: int, logs: Any) -> None:
+        self.shown.append(step)
+
+    def memory_bytes(self) -> int | None:
+        return None
+
+    def profile(self, folder: Any) -> Any:
+        return contextlib.nullcontext()
+
+    def put(self, images_NHWC: Any, labels_N: Any) -> Any:
+        return None
+
+    def try_step(self, resident: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def opened(folder: Any, backend: Counter, **config: Any) -> Training:
+    assert isinstance(backend, Counter)
+    typed: Backend = backend
+    return Training(
+        config=LoopConfig(**{"epochs": 3, "log_interval_steps": 2, "ckpt_interval": 1, **config}),
+        backend=typed,
+        schedule=Steps(lr=1.0, divisor=1, every_epochs=1),
+        loader=FakeLoader(LoaderConfig(batch_size=BATCH, image_size=8), IMAGES),
+        logs=Logs(str(folder)),
+        checkpoints=CheckpointFolder(str(folder), keep=99),
+        description={"flag": 1},
+    )
+
+
+def lines(folder: Any, name: str) -> dict[int, float]:
+    found = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
+    return {line["step"]: line[name] for line in found if name in line}
+
+
+def saved(folder: Any) -> list[int]:
+    return sorted(each.step for each in CheckpointFolder(str(folder)).list())
+
+
+def test_lines_evaluations_and_checkpoints_come_after_their_steps(tmp_path):
+    backend = Counter()
+    assert opened(tmp_path, backend).run() == 0
+    assert backend.updates == list(range(15))
+    assert list(lines(tmp_path, "loss")) == [2, 4, 6, 8, 10, 12, 14, 15]
+    assert list(lines(tmp_path, "val_total")) == saved(tmp_path) == backend.shown == [5, 10, 15]
+    assert backend.total == sum(range(60))
+    assert backend.closed
+
+
+def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys):
+    backend = Counter(stop_in_update=7)
+    assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
+    assert saved(tmp_path) == [5, 7]
+    assert "stopped by a signal after step 7; --resume automatic goes on" in capsys.readouterr().err
+    again = opened(tmp_path, Counter())
+    again.resume("automatic")
+    assert again.backend.checked == [7]
+    assert again.run() == 0
+    assert again.backend.total == sum(range(60))
+    assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_evaluation_that_a_signal_breaks_off_is_made_up_for_by_the_run_that_goes_on(tmp_path, saves):
+    backend = Counter(saves_evaluated_step=saves, stop_in_evaluation=2)
+    assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
+    last = saved(tmp_path)[-1]
+    assert last == (10 if saves else 11)
+    assert list(lines(tmp_path, "val_total")) == ([5] if saves else [5, 10])
+    again = opened(tmp_path, Counter(saves_evaluated_step=saves))
+    again.resume("automatic")
+    assert again.run() == 0
+    assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
+
+
+def test_a_signal_in_the_last_step_of_an_epoch_puts_its_evaluation_off_where_that_is_saved(tmp_path):
+    backend = Counter(saves_evaluated_step=True, stop_in_update=5)
+    assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
+    assert backend.evaluations == []
+    again = opened(tmp_path, Counter(saves_evaluated_step=True))
+    again.resume("automatic")
+    assert again.run() == 0
+    assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
+
+
+def test_a_process_that_is_not_the_first_saves_nothing_and_counts_the_time_all_the_same(tmp_path):
+    training = opened(tmp_path, Counter(is_first=False), ckpt_interval_minutes=1e9)
+    asked = []
+    training.backend.agree_on_time = lambda elapsed, step: asked.append(step) or step == 3
+    before_s = training._saved_s
+    assert training.run() == 0
+    assert saved(tmp_path) == []
+    assert 3 in asked
+    assert training._saved_s > before_s
+
+
+def test_a_run_does_not_mix_with_an_older_one_unless_told(tmp_path):
+    assert opened(tmp_path, Counter(), max_steps=1).run() == 0
+    with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
+        opened(tmp_path, Counter()).resume("")
+    opened(tmp_path / "new", Counter()).resume("")
+
+
+def test_flags_that_changed_are_told_as_the_entry_spells_them(tmp_path, capsys):
+    assert opened(tmp_path, Counter(), max_steps=1).run() == 0
+    training = opened(tmp_path, Counter(), flag_prefix="--config.")
+    training.description = {"flag": 2, "other": 3}
+    training.resume("automatic")
+    assert "note: --config.flag was 1, goes on with 2" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
+    assert opened(tmp_path, Counter(), max_steps=1).run() == 0
+    with pytest.raises(FormatError, match="no entry 'evaluated_step'"):
+        opened(tmp_path, Counter(saves_evaluated_step=True)).resume("automatic")
+
+
+def test_images_that_make_no_batch_are_refused(tmp_path):
+    training = opened(tmp_path, Counter(), epochs=1, batch_hint="a smaller --batch_size")
+    training.loader = FakeLoader(LoaderConfig(batch_size=64, image_size=8), IMAGES)
+    with pytest.raises(UsageError, match="20 images make no batch of 64 in 1 epochs; choose a smaller --batch_size"):
+        training.run()

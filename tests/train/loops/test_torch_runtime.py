@@ -1,0 +1,60 @@
+"""The CPU as PyTorch drives it; CUDA takes the same code where there is one."""
+
+import pytest
+import torch
+from torch import nn
+
+from loaders.config import LoaderConfig
+from train.batches.data import open_data
+from train.loops.torch_runtime import TorchRuntime
+
+
+@pytest.fixture
+def runtime() -> TorchRuntime:
+    return TorchRuntime("cpu", pin_memory=False)
+
+
+def test_batches_are_the_loaders_own(runtime, dataset):
+    config = LoaderConfig(batch_size=8, image_size=32, threads=1)
+    with open_data(dataset).training_loader(config) as loader:
+        found = [(batch.keys, batch.state["position"]) for batch in runtime.batches(loader)]
+    with open_data(dataset).training_loader(config) as loader:
+        assert found == [(batch.keys, batch.state["position"]) for batch in loader]
+    assert [position for _, position in found] == [8 * (number + 1) for number in range(7)]
+
+
+def test_copies_on_the_host_stay_as_they_were(runtime):
+    weight = torch.ones(2, requires_grad=True)
+    copied = runtime.on_host({"a": [weight, 3]})
+    with torch.no_grad():
+        weight.zero_()
+    assert copied["a"][0].tolist() == [1, 1]
+    assert not copied["a"][0].requires_grad
+    assert copied["a"][1] == 3
+
+
+def test_a_block_that_is_computed_again_has_the_same_gradient(runtime):
+    torch.manual_seed(0)
+    block, inputs = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4, requires_grad=True)
+    block(inputs).sum().backward()
+    expected = block[0].weight.grad.clone()
+    block.zero_grad()
+    runtime.recompute(block)
+    calls = []
+    block[0].register_forward_hook(lambda *_: calls.append(1))
+    block(inputs).sum().backward()
+    assert torch.equal(block[0].weight.grad, expected)
+    assert len(calls) == 2
+
+
+def test_one_device_holds_everything_and_agrees_with_itself(runtime):
+    model = nn.Linear(2, 2)
+    assert runtime.cut_weights(model, nn.Linear) is model
+    assert (runtime.agree(True), runtime.agree(False)) == (True, False)
+    assert (runtime.memory_bytes(), runtime.metrics(), runtime.is_cut) == (None, "", False)
+
+
+def test_a_trace_lies_where_tensorboard_looks(runtime, tmp_path):
+    with runtime.profile(tmp_path):
+        torch.ones(3).sum()
+    assert len(list(tmp_path.glob("plugins/profile/*/*.pt.trace.json.gz"))) == 1

@@ -1,0 +1,39 @@
+"""Numbers that wait to be looked at: all of them count, and the first loss that is not finite ends the run."""
+
+import json
+import math
+
+import pytest
+
+from dataprep.errors import DataprepError
+from train.loops.unread import Unread
+
+
+def unread(losses: list[float], folder=None) -> Unread:
+    found = Unread(folder)
+    for step, loss in enumerate(losses, start=1):
+        found.add(step, {"loss": loss, "accuracy": step}, [f"key-{step}-{number}" for number in range(6)])
+    return found
+
+
+def test_means_are_over_every_update_since_the_last_line():
+    found = unread([1.0, 2.0, 6.0])
+    assert found.take() == {"loss": 3.0, "accuracy": 2.0}
+    assert found.take() == {}
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_the_first_loss_that_is_not_finite_is_reported_with_its_keys(tmp_path, loss):
+    for look in ("check", "take"):
+        with pytest.raises(
+            DataprepError, match=rf"step 2: the loss is {loss}.*key-2-0, key-2-1, key-2-2, key-2-3, all"
+        ):
+            getattr(unread([1.0, loss, math.nan, 1.0], tmp_path), look)()
+    report = json.loads((tmp_path / "not-finite-000000002.json").read_text())
+    assert report == {"step": 2, "loss": str(loss), "keys": [f"key-2-{number}" for number in range(6)]}
+
+
+def test_checking_losses_keeps_them():
+    found = unread([1.0, 3.0])
+    found.check()
+    assert found.take()["loss"] == 2.0

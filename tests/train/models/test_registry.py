@@ -1,0 +1,40 @@
+"""Models by their names: what a name says, and what it is not."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from train.models.registry import create_model, mae_config, mae_names, model_names
+
+
+def test_all_named_models_are_as_their_names_say():
+    for name in mae_names():
+        config = mae_config(name, image_size=1344)  # a multiple of every patch
+        assert f"patch{config.patch_size}" in name
+        if "dec384d12h8b" in name:
+            assert (config.decoder.dim, config.decoder.num_heads, config.decoder_depth) == (384, 12, 8)
+    assert {"mae_vit_base_patch64_dec384d12h8b", "mae_vit_large_patch32_dec512d16h8b"} <= set(mae_names())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mae_vit_base_patch17", {}, "did you mean mae_vit_base_patch1[46]"),
+        ("mae_vit_micro_patch8", {"norm_pix": True}, "did you mean norm_pix_loss"),
+        ("mae_vit_micro_patch8", {"decoder_downsampling": 3}, "decoder_downsampling 3 does not divide the 8 patches"),
+        (
+            "mae_vit_micro_patch8",
+            {"pred_downsampling": 2},
+            "pred_downsampling 2 does not divide decoder_downsampling 1",
+        ),
+        ("mae_vit_micro_patch8", {"patch_size": 7}, "images of 64 pixels cannot be cut into patches of 7"),
+        ("resnet18", {"patch_size": 7}, "there are num_classes"),
+    ],
+)
+def test_unknown_names_and_options_are_refused(name, options, message):
+    with pytest.raises(UsageError, match=message):
+        create_model(name, image_size=64, **options)
+
+
+def test_every_kind_of_model_has_its_names():
+    assert {"mae_vit_base_patch16", "tiny_cnn", "resnet50"} <= set(model_names())
+    assert create_model("tiny_cnn", image_size=32, num_classes=3).layers[-1].out_features == 3

@@ -1,0 +1,46 @@
+"""Layers and their shares of the learning rate; that updates follow them, `loops/test_torch.py` shows."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from train.checkpoints.pretrained import ClassifierConfig, open_classifier
+from train.optim.layer_decay import layer_of, open_layered_adamw
+
+
+def model():
+    return open_classifier("vit_micro_patch8", None, ClassifierConfig(image_size=16, num_classes=3, pool="average"))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("cls_token", 0),
+        ("pos_embed", 0),
+        ("patch_embed.proj.bias", 0),
+        ("blocks.0.norm1.weight", 1),
+        ("blocks.11.mlp.fc2.weight", 12),
+        ("norm.weight", 13),
+        ("fc_norm.bias", 13),
+        ("head.weight", 13),
+    ],
+)
+def test_a_layer_is_counted_from_the_pixels(name, layer):
+    assert layer_of(name, 13) == layer
+
+
+def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
+    network = model()
+    groups = open_layered_adamw(network, lr=1.0, weight_decay=0.3, layer_decay=0.5).param_groups
+    assert sorted({group["lr_scale"] for group in groups}) == [0.125, 0.25, 0.5, 1.0]
+    grouped = [parameter for group in groups for parameter in group["params"]]
+    assert len(grouped) == len(set(grouped)) == len(list(network.parameters()))
+    for group in groups:
+        for parameter in group["params"]:
+            is_vector = parameter.ndim <= 1 or parameter is network.cls_token or parameter is network.pos_embed
+            assert group["weight_decay"] == (0.0 if is_vector else 0.3)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(UsageError, match="--layer_decay must be above 0 and at most 1"):
+        open_layered_adamw(model(), lr=1.0, weight_decay=0.0, layer_decay=share)

@@ -1,0 +1,41 @@
+"""Event files, read by TensorFlow in a process of its own."""
+
+import io
+import json
+import subprocess
+import sys
+
+from PIL import Image
+
+from train.telemetry.events import EventFile
+
+READ = """
+import glob, json, sys
+from tensorflow.compat.v1.train import summary_iterator
+found = []
+for event in summary_iterator(glob.glob(sys.argv[1] + "/events.out.tfevents.*")[0]):
+    found.append([event.step, event.file_version])
+    for value in event.summary.value:
+        image = value.image
+        found.append([event.step, value.tag, value.simple_value, image.height, image.width, image.colorspace,
+                      image.encoded_image_string.hex()])
+print(json.dumps(found))
+"""
+
+
+def test_tensorflow_reads_what_was_written(tmp_path):
+    png = io.BytesIO()
+    Image.new("RGB", (300, 200), (1, 2, 3)).save(png, "PNG")
+    events = EventFile(tmp_path / "new" / "folder")
+    events.scalars(3, {"train/loss": 0.5, "train/lr": 1e-4})
+    events.image(1_000_000, "reconstruction", png.getvalue(), height=200, width=300)
+    events.close()
+    run = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "new" / "folder")], capture_output=True, text=True, check=True
+    )
+    version, at_3, loss, lr, at_million, image = json.loads(run.stdout)
+    assert (version, at_3, at_million) == ([0, "brain.Event:2"], [3, ""], [1_000_000, ""])
+    assert loss[:3] == [3, "train/loss", 0.5]
+    assert lr[:2] == [3, "train/lr"]
+    assert abs(lr[2] - 1e-4) < 1e-10
+    assert image == [1_000_000, "reconstruction", 0.0, 200, 300, 3, png.getvalue().hex()]

@@ -1,0 +1,71 @@
+"""Log lines: on stdout, in log.txt and for TensorBoard; a resumed run takes back later ones."""
+
+import json
+
+import pytest
+
+from dataprep.errors import UsageError
+from train.telemetry.logs import EpochLogs, Logs
+
+
+def test_evaluation_lines_stand_beside_the_others(tmp_path, capsys):
+    logs = Logs(str(tmp_path))
+    logs.open(step=0, total_steps=3)
+    logs.evaluation(2, 1.0, {"accuracy": 0.25})
+    logs.close()
+    assert json.loads(capsys.readouterr().out) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
+    assert json.loads((tmp_path / "log.txt").read_text()) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
+
+
+def line(step: int) -> dict:
+    return {"step": step, "epoch": step / 10, "loss": 0.5}
+
+
+def test_lines_after_the_step_that_a_run_goes_on_from_are_taken_back(tmp_path):
+    logs = Logs(str(tmp_path))
+    logs.open(step=0, total_steps=9)
+    for step in (1, 2, 3):
+        logs.scalars(line(step))
+    logs.close()
+    with (tmp_path / "log.txt").open("a") as file:
+        file.write('{"step": 4, "lo')  # a kill cut it
+    again = Logs(str(tmp_path))
+    again.open(step=2, total_steps=9)
+    again.scalars(line(3))
+    again.close()
+    assert [json.loads(each)["step"] for each in (tmp_path / "log.txt").read_text().splitlines()] == [1, 2, 3]
+
+
+def test_ranks_but_the_first_say_nothing(tmp_path, capsys):
+    logs = Logs(str(tmp_path / "logs"), enabled=False)
+    logs.open(step=0, total_steps=9)
+    logs.scalars(line(1))
+    logs.tell("hello")
+    logs.close()
+    assert capsys.readouterr() == ("", "")
+    assert not (tmp_path / "logs").exists()
+
+
+def test_the_newest_picture_is_a_file(tmp_path):
+    logs = Logs(str(tmp_path))
+    logs.open(step=0, total_steps=9)
+    for content in (b"first", b"second"):
+        logs.picture(1, "painted", content, height=1, width=1)
+    logs.close()
+    assert (tmp_path / "painted.png").read_bytes() == b"second"
+
+
+def test_numbers_are_shown_a_second_time_over_epochs(tmp_path):
+    logs = EpochLogs(str(tmp_path))
+    logs.open(step=0, total_steps=9)
+    logs.scalars(line(1))
+    logs.evaluation(1, 0.1, {"accuracy": 0.25})
+    logs.close()
+    (events,) = tmp_path.glob("events.out.tfevents.*")
+    content = events.read_bytes()
+    assert all(tag in content for tag in (b"train/loss", b"ep_train/loss", b"val/accuracy", b"ep_val/accuracy"))
+
+
+def test_logs_in_a_bucket_are_refused():
+    with pytest.raises(UsageError, match="logs are appended to, expected a folder on a disk"):
+        Logs("gs://bucket/logs")

@@ -1,0 +1,119 @@
+"""The loaders of a training run, over a dataset or over plain data that are indexed first."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dataprep.adopt import AdoptRequest, adopt
+from dataprep.cloud.placement import guard
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import UsageError
+from dataprep.host.heartbeat import STALL_S
+from dataprep.storage import open_storage
+from loaders.config import LoaderConfig
+from loaders.dataset import open_dataset
+from loaders.loader import Loader
+
+TRAIN = ("train", "training")
+VALIDATION = ("val", "validation", "valid", "validate", "test")
+"""Names of splits for training and for evaluation; the first one that a dataset has is taken."""
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+"""Mean and deviation of each channel, for values of 0..1, as all published models on ImageNet use them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Data that a run reads: a dataset of ours, or an index of data of other tools."""
+
+    url: str
+    splits: tuple[str, ...]
+    num_classes: int | None
+    """Number of classes; None where the data have no labels."""
+
+    def training_loader(self, config: LoaderConfig) -> Loader:
+        """Open a shuffled loader over the split `train`, or over the only one there is.
+
+        Raises:
+            UsageError: There are several splits and none of them is `train`.
+        """
+        split = self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
+        if split is None:
+            named = ", ".join(self.splits)
+            raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
+        return self._loader(split, config)
+
+    def validation_loader(self, config: LoaderConfig) -> Loader | None:
+        """Open a loader over every image of the split `val` once, or of `validation` or `test`; None without any.
+
+        Images are neither shuffled nor augmented, whatever the settings say.
+        """
+        split = self._first_of(VALIDATION)
+        return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
+
+    def _first_of(self, names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in self.splits), None)
+
+    def _loader(self, split: str, config: LoaderConfig) -> Loader:
+        return Loader(open_dataset(self.url, split, config.region_policy), config)
+
+
+def open_data(data_path: str, *, index_dir: str | None = None, region_policy: str = "refuse") -> Data:
+    """Find a run's data, before the first image is read.
+
+    Args:
+        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed, or data of other tools: an image
+            folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
+        index_dir: Where that index is kept; by default in the user's cache, under a name made of `data_path`.
+        region_policy: What to do where reading the bucket from here costs money.
+
+    Raises:
+        UsageError: There are no data, or reading them costs money and the policy refuses that.
+    """
+    guard(data_path, region_policy)
+    url = _indexed(data_path, index_dir)
+    manifest = read_manifest(open_storage(url))
+    if manifest is None:
+        raise UsageError(f"{data_path}: no dataset; give one, or an image folder, tars, or a TFDS directory")
+    return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
+
+
+def _indexed(data_path: str, index_dir: str | None) -> str:
+    """Return where the manifest is, after plain data were indexed."""
+    data = open_storage(data_path)
+    if index_dir is None and read_manifest(data) is not None:
+        return data_path
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
+    index_url = index_dir or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
+    adoption = adopt(AdoptRequest(url=data_path, index_url=index_url), _Progress())
+    if adoption.changes:
+        _Progress().log(f"{data_path}: changed since it was indexed ({adoption.changes}); it is indexed anew")
+        adoption = adopt(AdoptRequest(url=data_path, index_url=index_url, overwrite=True), _Progress())
+    elif adoption.already:
+        _Progress().log(f"{data_path}: the index in {index_url} is used; after a change of the data remove it")
+    return adoption.url
+
+
+class _Progress:
+    """Progress of indexing, as lines on stderr."""
+
+    stall_s = STALL_S
+
+    def step(self, what: str) -> None:
+        self.log(f"index: {what}")
+
+    def started(self, shards: int, num_bytes: int) -> None:
+        pass
+
+    def shard_done(self, samples: int, num_bytes: int) -> None:
+        pass
+
+    def log(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    warn = log

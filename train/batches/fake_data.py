@@ -1,0 +1,51 @@
+"""Fake images, to try a model without data: a loader that reads not one byte.
+
+Shapes: N images of this host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from loaders.config import LoaderConfig
+from loaders.loader import Batch, Loader
+from loaders.order import Order, check_world
+
+TRAINING_IMAGES = 1_281_167
+VALIDATION_IMAGES = 50_000
+"""Numbers of images that ImageNet has."""
+
+
+class FakeLoader(Loader):
+    """Black images of class 0, all in one array; epochs, positions and the masked tail are as of real ones."""
+
+    def __init__(self, config: LoaderConfig, num_images: int) -> None:
+        check_world(config.batch_size, config.rank, config.world_size)
+        self.config = config
+        self.order = Order(
+            shard_samples=(num_images,), seed=config.seed, global_batch=config.batch_size, samples_per_block=1
+        )
+        self._batch, self._producer = 0, None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the rest of the epoch."""
+        if not self.config.shuffle:
+            self._go_to(0)
+        rows, size = self.config.rows, self.config.image_size
+        images_NHWC = np.zeros((rows, size, size, 3), np.uint8)
+        stop = self._end_of_epoch()
+        while self._batch < stop:
+            first = self._batch * self.config.batch_size + self.config.rank
+            positions_N = first + self.config.world_size * np.arange(rows)
+            mask_N = positions_N < self.order.num_samples if not self.config.shuffle else np.ones(rows, np.bool_)
+            keys = [f"fake-{position % self.order.num_samples}" for position in positions_N]
+            self._batch += 1
+            yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
+
+    @cached_property
+    def _sequence(self) -> dict[str, Any]:
+        return {"dataset": "fake", "samples": self.order.num_samples, **self.config.sequence_document()}

@@ -1,0 +1,176 @@
+"""Mixup and CutMix: every image is mixed with another one of its batch, and so are their labels.
+
+Zhang et al., "mixup", ICLR 2018; Yun et al., "CutMix", ICCV 2019. Draws are a function of the seed and the batch, and
+the partner of its i-th image from the front is the i-th from the back: the same for any number of hosts and parts.
+
+Shapes: N images of a part, B of a batch of all hosts, H = W pixels, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from dataprep.dataset.randomness import philox_words
+from dataprep.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MODES = ("batch", "pair", "elem")
+"""One draw for a batch, for two partners, or for each image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixConfig:
+    """How images are mixed.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+
+    mixup: float = 0.0
+    """Both parameters of the Beta distribution of an image's own share; 0: no mixup."""
+    cutmix: float = 0.0
+    """Both parameters of the Beta distribution of the area that stays an image's own; 0: no CutMix."""
+    cutmix_minmax: tuple[float, float] | None = None
+    """Least and largest side of what is cut, as a share of the image's side; takes the place of `cutmix`."""
+    prob: float = 1.0
+    """Probability that a draw mixes at all."""
+    switch_prob: float = 0.5
+    """Probability of CutMix, where both are on."""
+    mode: str = "batch"
+
+    def __post_init__(self) -> None:
+        for name in ("mixup", "cutmix"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"--{name} must be 0 or more, got {getattr(self, name)}")
+        for name, value in (("mixup_prob", self.prob), ("mixup_switch_prob", self.switch_prob)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"--{name} must be a probability, got {value}")
+        if self.mode not in MODES:
+            raise UsageError(f"--mixup_mode must be one of {', '.join(MODES)}, got {self.mode!r}")
+        if self.cutmix_minmax is not None and not 0 <= self.cutmix_minmax[0] < self.cutmix_minmax[1] <= 1:
+            low, high = self.cutmix_minmax
+            raise UsageError(f"--cutmix_minmax must be a range within 0 to 1, got {low} {high}")
+
+    @property
+    def cuts(self) -> bool:
+        """Whether CutMix is on."""
+        return self.cutmix > 0 or self.cutmix_minmax is not None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is mixed."""
+        return self.mixup > 0 or self.cuts
+
+
+class Mixes(NamedTuple):
+    """What is each image's own; the rest is its partner's."""
+
+    share_N: NDArray[np.float32]
+    """Share of the label."""
+    weight_N: NDArray[np.float32]
+    """Share of every pixel outside the box."""
+    box_N4: NDArray[np.int32]
+    """Top, bottom, left, right in pixels of the box in which all is the partner's; top equals bottom where nothing is
+    cut."""
+
+
+def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: int, image_size: int) -> Mixes:
+    """Draw shares and boxes for some images of one batch.
+
+    The words behind them stay the same for ever; what NumPy's Generator makes of them may change between its releases.
+
+    Args:
+        config: How images are mixed.
+        seed: Seed of the run.
+        positions: Global positions of the images, counted over all epochs.
+        batch_size: B.
+        image_size: Side of the images, pixels.
+    """
+    import numpy as np
+
+    batch = positions.start // batch_size
+    rng = np.random.Generator(np.random.Philox(key=philox_words(2, seed=seed, purpose="train/mix", start=4 * batch)))
+    groups = {"batch": 1, "pair": (batch_size + 1) // 2, "elem": batch_size}[config.mode]
+    is_mixed = rng.random(groups) < config.prob
+    switch = config.switch_prob if config.mixup else 1.0
+    is_cut = (rng.random(groups) < switch) & config.cuts & is_mixed
+    mixup_share = rng.beta(config.mixup, config.mixup, groups) if config.mixup else np.ones(groups)
+    boxes_G4 = np.where(is_cut[:, None], _draw_boxes(config, rng, groups, image_size), 0)
+    area = (boxes_G4[:, 1] - boxes_G4[:, 0]) * (boxes_G4[:, 3] - boxes_G4[:, 2])
+    weight_G = np.where(is_mixed & ~is_cut, mixup_share, 1.0)
+    share_G = weight_G * (1 - area / image_size**2)
+
+    index_N = np.asarray(positions) - batch * batch_size
+    group_N = {"batch": 0 * index_N, "pair": np.minimum(index_N, batch_size - 1 - index_N), "elem": index_N}[
+        config.mode
+    ]
+    return Mixes(
+        share_G[group_N].astype(np.float32), weight_G[group_N].astype(np.float32), boxes_G4[group_N].astype(np.int32)
+    )
+
+
+def _draw_boxes(config: MixConfig, rng: np.random.Generator, count: int, side: int) -> NDArray[np.int64]:
+    """Draw boxes, (count, 4). What of CutMix's own boxes lies outside the image is cut off, as its authors do."""
+    import numpy as np
+
+    if config.cutmix_minmax is not None:
+        low, high = (int(side * each) for each in config.cutmix_minmax)
+        size = rng.integers(low, max(high, low + 1), (2, count))
+        start = (rng.random((2, count)) * (side - size + 1)).astype(np.int64)
+        return np.stack([start[0], start[0] + size[0], start[1], start[1] + size[1]], axis=1)
+    kept = rng.beta(config.cutmix, config.cutmix, count) if config.cutmix else np.ones(count)
+    half = (side * np.sqrt(1 - kept)).astype(np.int64) // 2
+    center = rng.integers(0, side, (2, count))
+    start, stop = np.clip(center - half, 0, side), np.clip(center + half, 0, side)
+    return np.stack([start[0], stop[0], start[1], stop[1]], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixer:
+    """Mixes the parts of a run's batches: a `train.loops.classify.Mix`."""
+
+    config: MixConfig
+    put: Callable[[torch.Tensor], torch.Tensor]
+    """Copies rows of this host's batch to the devices."""
+    seed: int
+    batch_size: int
+    """Images of one update, of all hosts and parts together."""
+    num_classes: int
+
+    def __call__(
+        self,
+        images_NCHW: torch.Tensor,
+        labels_N: torch.Tensor,
+        others_NCHW: torch.Tensor,
+        other_labels_N: torch.Tensor,
+        positions: range,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mixed images, and the shares of the classes, (N, C)."""
+        mixes = draw_mixes(
+            self.config,
+            seed=self.seed,
+            positions=positions,
+            batch_size=self.batch_size,
+            image_size=images_NCHW.shape[-1],
+        )
+        share_N, weight_N, box_N4 = (self.put(torch.from_numpy(each)) for each in mixes)
+        own_N1HW = weight_N[:, None, None, None] * ~_inside(box_N4, images_NCHW.shape[-1])
+        one_hot, other_one_hot = (F.one_hot(each, self.num_classes).float() for each in (labels_N, other_labels_N))
+        shares_NC = share_N[:, None] * one_hot + (1 - share_N[:, None]) * other_one_hot
+        return own_N1HW * images_NCHW + (1 - own_N1HW) * others_NCHW, shares_NC
+
+
+def _inside(box_N4: torch.Tensor, side: int) -> torch.Tensor:
+    """Tell of each pixel whether it lies in its image's box: (N, 1, H, W)."""
+    at = torch.arange(side, device=box_N4.device)
+    top, bottom, left, right = (each[:, None] for each in box_N4.unbind(1))
+    rows_NH, columns_NW = (at >= top) & (at < bottom), (at >= left) & (at < right)
+    return (rows_NH[:, :, None] & columns_NW[:, None, :])[:, None]

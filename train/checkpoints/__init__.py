@@ -1,0 +1,22 @@
+"""Checkpoints: published whole, named by their digest, found again, and resumed from; weights of others.
+
+files.py             one file: its name, its digest, PyTorch's or NumPy's bytes
+checkpoint.py        a folder or bucket of them
+state.py             entries of a state, whatever the framework
+restoring.py         weights and moments of a state for a model of PyTorch
+parts.py pieces.py part_folder.py     states that are cut among hosts
+encoder_weights.py   vision transformers from files of ours and others
+pretrained.py        classifiers made of such weights
+"""
+
+__all__ = [
+    "checkpoint",
+    "encoder_weights",
+    "files",
+    "part_folder",
+    "parts",
+    "pieces",
+    "pretrained",
+    "restoring",
+    "state",
+]

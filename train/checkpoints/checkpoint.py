@@ -1,0 +1,126 @@
+"""A folder or bucket of checkpoints: each is whole or absent, and read only after its digest was compared.
+
+The name is the commit: it is taken create-only by a file that is already whole, and a file of other bytes does not
+match it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dataprep.errors import FormatError, UsageError
+from dataprep.storage import disk_errors, open_storage
+from dataprep.storage.checksums import crc32c_of_file
+from train.checkpoints.files import TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
+from train.checkpoints.state import State
+
+
+class CheckpointFolder:
+    """Writes, finds and reads checkpoints.
+
+    Args:
+        url: A folder or gs://bucket/prefix.
+        keep: How many of the newest stay; at least one.
+        codec: How the framework that trains writes a state.
+    """
+
+    takes_parts = False
+    """Whether every host saves its part of a state; otherwise the first one saves all of it."""
+
+    def __init__(self, url: str, *, keep: int = 3, codec: Codec = TORCH) -> None:
+        if keep < 1:
+            raise UsageError(f"--keep_checkpoints must be 1 or more, got {keep}")
+        self._storage = open_storage(url)
+        self._keep, self._codec = keep, codec
+
+    @property
+    def url(self) -> str:
+        """Where the checkpoints are."""
+        return self._storage.url
+
+    def list(self) -> list[Checkpoint]:
+        """List the checkpoints by step, the newest first; whether they are valid is not known yet."""
+        found = (self._codec.parse(info.name) for info in self._storage.list())
+        checkpoints = (each for each in found if each is not None)
+        return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
+
+    def remove_unfinished(self) -> None:
+        """Remove what saves that did not end left behind: of whole files there is nothing."""
+
+    def save(self, step: int, state: State) -> Checkpoint | None:
+        """Write a state, then remove the checkpoints that are too old. Killed anywhere, it leaves what was there.
+
+        Args:
+            step: Steps that were done.
+            state: Dictionaries, lists, numbers, text, and tensors or arrays on the host.
+
+        Returns:
+            The checkpoint; None where another host writes it.
+        """
+        storage = self._storage
+        storage.remove_stale_spools()
+        spool = storage.spool_path(f"checkpoint.{self._codec.suffix}")
+        with disk_errors(spool):
+            self._codec.write(state, spool)
+            digest = digest_of(spool)
+        checkpoint = Checkpoint(f"checkpoint-{step:09d}-{digest}.{self._codec.suffix}", step, digest)
+        storage.publish(spool, checkpoint.name, crc32c_of_file(spool))
+        self._forget_older(step)
+        return checkpoint
+
+    def load(self, checkpoint: Checkpoint) -> State:
+        """Read a state as it was saved, tensors on the host.
+
+        Raises:
+            FormatError: The bytes are not those that the name says, or are no state.
+        """
+        if checkpoint.is_list:
+            from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
+
+            return load_parts(self._storage, checkpoint)
+        with on_disk(self._storage, checkpoint.name) as path:
+            return load_file(path, checkpoint.digest, self._codec)
+
+    def newest_valid(self, tell: Callable[[str], None]) -> tuple[Checkpoint, State] | None:
+        """Return the newest checkpoint that can be read, and its state; None where there is none.
+
+        Args:
+            tell: Takes a line for each checkpoint that was skipped, which says why.
+        """
+        for checkpoint in self.list():
+            try:
+                return checkpoint, self.load(checkpoint)
+            except (FormatError, FileNotFoundError) as error:
+                tell(f"{error}; skipped")
+        return None
+
+    def _forget_older(self, step: int) -> None:
+        # Newer ones are left: a run that went back to an older state may have found them damaged.
+        older = [each for each in self.list() if each.step <= step][self._keep :]
+        for each in older:
+            self._storage.delete(each.name)
+        if any(each.is_list for each in older):
+            from train.checkpoints.parts import remove_unlisted_parts
+
+            remove_unlisted_parts(self._storage, self.list())
+
+
+def load_any(url: str) -> State:
+    """Read the whole state at a path or gs:// URL of one checkpoint; compare the digest where the name holds one.
+
+    Raises:
+        UsageError: There is no such file.
+        FormatError: It is damaged, or no state.
+    """
+    folder, _, name = url.rpartition("/")
+    if not name or Path(url).is_dir():
+        raise UsageError(f"{url}: a folder, expected a file, e.g. {url.rstrip('/')}/checkpoint-000000400-….pth")
+    named = TORCH.parse(name)
+    try:
+        if named is not None:
+            return CheckpointFolder(folder or ".").load(named)
+        with on_disk(open_storage(folder or "."), name) as path:
+            return load_file(path, None)
+    except FileNotFoundError:
+        raise UsageError(f"{url}: no checkpoint there; give the path or URL of one") from None

@@ -1,0 +1,251 @@
+"""Encoder weights: vision transformers from files of ours and others, by timm's names.
+
+Read are checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
+({"model": ...}), and timm's state dicts, as .pth or .safetensors. Where queries, keys and values have their biases in
+one vector (timm, ViTDet), and where keys have none (BEiT, `--no_k_bias_in_vit`), is converted both ways: a key's bias
+changes nothing.
+
+Shapes: L tokens, D the width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dataprep.errors import FormatError, UsageError, install_hint
+from dataprep.storage import open_storage
+from train.checkpoints.checkpoint import load_any
+from train.checkpoints.files import TORCH
+from train.models.mae import MAEConfig
+from train.models.registry import mae_config, mae_names
+from train.models.vit import BlockConfig
+
+SAFETENSORS = ".safetensors"
+_PRETRAINING = ("decoder_", "mask_token")
+"""How the names begin of tensors that only pretraining uses."""
+_SIDE = 224
+"""Side of the images that the named sizes are looked up with, pixels; it changes no size."""
+_NAMED = re.compile(r"vit_([a-z]+)_patch(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """The size of a vision transformer."""
+
+    size: str
+    """Name of the size: `base`, `large`, …"""
+    patch_size: int
+    depth: int
+    block: BlockConfig
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder, e.g. `vit_base_patch16`."""
+        return f"vit_{self.size}_patch{self.patch_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights that a file holds."""
+
+    url: str
+    tensors: dict[str, torch.Tensor]
+    """Tensors by their names, on the host, without those of a decoder."""
+    step: int | None
+    """Updates that were done when they were saved, where the file says it."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """Encoder that has these weights.
+
+        Raises:
+            FormatError: It has none of the known sizes.
+        """
+        dim, depth, patch_size = self._shape
+        size = _size_of(dim, depth)
+        if size is None:
+            raise FormatError(
+                f"{self.url}: {depth} blocks of width {dim} are no encoder that is known; there are {_known_sizes()}"
+            )
+        block = replace(_sizes()[size].encoder, k_bias="blocks.0.attn.qkv.bias" in self.tensors)
+        return Encoder(size, patch_size, depth, block)
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder, e.g. `vit_base_patch16`; without a name for its size e.g. `vit_5120x32_patch14`."""
+        dim, depth, patch_size = self._shape
+        return f"vit_{_size_of(dim, depth) or f'{dim}x{depth}'}_patch{patch_size}"
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Position embeddings of a class token and a square of patches, (1, L, D).
+
+        Raises:
+            FormatError: There are none.
+        """
+        if "cls_token" not in self.tensors or not self._grid:
+            raise FormatError(f"{self.url}: no class token; expected an encoder that has one, as MAE and timm have it")
+        return self.tensors["pos_embed"]
+
+    @property
+    def image_size(self) -> int:
+        """Side of the images that the weights were trained on, pixels.
+
+        Raises:
+            FormatError: The positions do not say it.
+        """
+        return self._grid * self._shape[2]
+
+    @property
+    def _grid(self) -> int:
+        """Number of patches along a side of the image."""
+        positions = self.tensors.get("pos_embed")
+        tokens = 0 if positions is None or positions.dim() != 3 else positions.shape[1]
+        patches = tokens - int("cls_token" in self.tensors)
+        if patches < 1 or math.isqrt(patches) ** 2 != patches:
+            raise FormatError(
+                f"{self.url}: pos_embed of {tokens} tokens, expected a square of patches, and a class token if any"
+            )
+        return math.isqrt(patches)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Width, number of blocks, side of a patch in pixels."""
+        try:
+            dim, _, _, patch_size = self.tensors["patch_embed.proj.weight"].shape
+            if not patch_size:
+                raise ValueError(patch_size)
+        except (KeyError, ValueError):
+            raise FormatError(
+                f"{self.url}: no vision transformer among {len(self.tensors):,} tensors; expected "
+                "patch_embed.proj.weight, blocks.0.…, as MAE and timm name them"
+            ) from None
+        return dim, len({name.split(".")[1] for name in self.tensors if name.startswith("blocks.")}), patch_size
+
+
+def read_weights(url: str) -> Weights:
+    """Read the weights in a file on a disk or gs://.
+
+    Raises:
+        UsageError: There is no such file.
+        FormatError: It is damaged, or holds no weights.
+    """
+    return weights_of(url, _read_safetensors(url) if url.endswith(SAFETENSORS) else load_any(url))
+
+
+def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
+    """Find the weights in what was read from a file.
+
+    Raises:
+        FormatError: There are no weights.
+    """
+    named = state.get("model", state)
+    if not isinstance(named, dict) or not all(
+        isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
+    ):
+        raise FormatError(f'{url}: no weights; expected tensors by their names, or those under "model"')
+    step = state.get("step")
+    kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
+    return Weights(url, kept, step if isinstance(step, int) else None)
+
+
+def source_digest(url: str) -> str:
+    """Return the first 16 digits of a file's SHA-256; a checkpoint of ours has them in its name."""
+    folder, _, name = url.rpartition("/")
+    if named := TORCH.parse(name):
+        return named.digest
+    with open_storage(folder or ".").open(name) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]  # type: ignore[arg-type]
+
+
+def named_encoder(name: str) -> Encoder:
+    """Return the encoder of a name such as `vit_base_patch16`; any patch goes with any size.
+
+    Raises:
+        UsageError: There is no such size.
+    """
+    match = _NAMED.fullmatch(name)
+    config = _sizes().get(match[1]) if match else None
+    if match is None or config is None:
+        raise UsageError(f"no encoder {name!r}; expected vit_SIZE_patchN of {_known_sizes()}, e.g. vit_base_patch16")
+    return Encoder(match[1], int(match[2]), config.encoder_depth, config.encoder)
+
+
+def resized_positions(pos_embed_1LD: torch.Tensor, grid: int) -> torch.Tensor:
+    """Resize the positions of a class token and a square of patches to another square, bicubic as MAE's fine-tuning."""
+    class_1LD, patches_1LD = pos_embed_1LD[:, :1], pos_embed_1LD[:, 1:]
+    side = math.isqrt(patches_1LD.shape[1])
+    if side == grid:
+        return pos_embed_1LD
+    square = patches_1LD.reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    resized = F.interpolate(square, size=(grid, grid), mode="bicubic", align_corners=False)
+    return torch.cat([class_1LD, resized.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
+
+
+def with_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Put biases of queries, keys and values into one vector, `qkv.bias`; keys that had none get zeros."""
+    out = dict(tensors)
+    for name in [name for name in tensors if name.endswith("attn.q_bias")]:
+        prefix = name.removesuffix("q_bias")
+        query, value = out.pop(name), out.pop(f"{prefix}v_bias")
+        out[f"{prefix}qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    return out
+
+
+def without_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Split biases into `q_bias` and `v_bias`; those of keys, which shift all scores of a query alike, are dropped."""
+    out = dict(tensors)
+    for name in [name for name in tensors if name.endswith("attn.qkv.bias")]:
+        prefix = name.removesuffix("qkv.bias")
+        query, _, value = out.pop(name).chunk(3)
+        out |= {f"{prefix}q_bias": query.clone(), f"{prefix}v_bias": value.clone()}
+    return out
+
+
+@cache
+def _sizes() -> dict[str, MAEConfig]:
+    """Configurations of masked autoencoders, one for each size of encoder."""
+    sizes: dict[str, MAEConfig] = {}
+    for name in mae_names():
+        size = name.split("_")[2]
+        if size not in sizes:
+            sizes[size] = mae_config(name, image_size=_SIDE)
+    return sizes
+
+
+def _size_of(dim: int, depth: int) -> str | None:
+    """Return the name of a size, where it has one."""
+    shapes = {(config.encoder.dim, config.encoder_depth): size for size, config in _sizes().items()}
+    return shapes.get((dim, depth))
+
+
+def _known_sizes() -> str:
+    return ", ".join(f"{size} ({config.encoder_depth} x {config.encoder.dim})" for size, config in _sizes().items())
+
+
+def _read_safetensors(url: str) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+    except ImportError:
+        raise UsageError(f"{url} needs safetensors: {install_hint('finetune')}") from None
+    folder, _, name = url.rpartition("/")
+    if Path(url).is_dir():
+        raise UsageError(f"{url}: a folder, expected a file")
+    try:
+        tensors: dict[str, torch.Tensor] = load(open_storage(folder or ".").read(name))
+    except FileNotFoundError:
+        raise UsageError(f"{url}: not found; give a checkpoint, a .pth or a .safetensors file") from None
+    except SafetensorError as error:
+        raise FormatError(f"{url}: damaged, or no safetensors ({error})") from None
+    return tensors

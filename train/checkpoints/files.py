@@ -1,0 +1,194 @@
+"""Files of checkpoints: their names, their digests, and how a state of PyTorch or NumPy becomes one.
+
+    checkpoint-000000400-5f2b8c6a90d1e37c.pth      state after 400 steps, the first 16 digits of its SHA-256
+    checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is cut among hosts: see parts.py
+
+Reading a checkpoint runs no code of its own: PyTorch's with `weights_only`, NumPy's without pickles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import re
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dataprep.errors import FormatError
+from dataprep.storage import Storage, disk_errors
+from train.checkpoints.state import State
+
+_COPY_BYTES = 8 << 20
+_REFUSED_GLOBAL = re.compile(r"(?:GLOBAL|class) ([\w.]+) ")
+"""Name of the type in torch's message about an object that it refuses to make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint in a folder; whether it is valid is not known yet."""
+
+    name: str
+    step: int
+    digest: str
+    """First 16 hexadecimal digits of the SHA-256 of its bytes."""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it names parts, which hold the state."""
+        return self.name.endswith(".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a state becomes a file."""
+
+    library: str
+    suffix: str
+    write: Callable[[State, Path], None]
+    read: Callable[[Path], State]
+    """Reads a state; raises whatever the library does."""
+
+    def parse(self, name: str) -> Checkpoint | None:
+        """Return the checkpoint that a file's name stands for; None where it is no checkpoint's."""
+        match = re.fullmatch(rf"checkpoint-(\d{{9,}})-([0-9a-f]{{16}})\.({self.suffix}|json)", name)
+        return None if match is None else Checkpoint(name, int(match[1]), match[2])
+
+
+def _write_torch(state: State, path: Path) -> None:
+    import torch
+
+    torch.save(state, path)
+
+
+def _read_torch(path: Path) -> State:
+    import torch
+
+    _check_archive(path)
+    # Checkpoints of MAE's own code hold their flags, a Namespace, which is data.
+    with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+        warnings.simplefilter("ignore")  # about a pickle's protocol: what is in it is checked all the same
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise FormatError(f"{path}: holds a {type(state).__name__}, expected tensors by their names")
+    _check_tensors(path, state)
+    return state
+
+
+def _write_numpy(state: State, path: Path) -> None:
+    import numpy as np
+
+    document = json.dumps({name: value for name, value in state.items() if name != ARRAYS}).encode()
+    with path.open("wb") as file:  # to a path NumPy would add a suffix
+        np.savez(file, allow_pickle=False, **{DOCUMENT: np.frombuffer(document, np.uint8)}, **state[ARRAYS])
+
+
+def _read_numpy(path: Path) -> State:
+    import numpy as np
+
+    _check_archive(path)
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    document: State = json.loads(arrays.pop(DOCUMENT).tobytes())
+    return document | {ARRAYS: arrays}
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that would take more memory than it takes disk: both libraries store what they write."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    stored_bytes, file_bytes = sum(each.file_size for each in entries), path.stat().st_size
+    if stored_bytes > file_bytes or any(each.compress_type != zipfile.ZIP_STORED for each in entries):
+        raise FormatError(
+            f"{path}: an archive of {file_bytes:,} bytes whose files declare {stored_bytes:,}, expected them stored as "
+            "they are; it is no checkpoint"
+        )
+
+
+def _check_tensors(path: Path, state: dict[Any, Any]) -> None:
+    """Refuse tensors that are not plain values in the file: others grow when they are copied."""
+    import torch
+
+    rest: list[Any] = [state]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            rest.extend(each.values())
+        elif isinstance(each, list | tuple):
+            rest.extend(each)
+        elif isinstance(each, torch.Tensor):
+            is_plain = each.device.type == "cpu" and each.layout is torch.strided and not each.is_quantized
+            if not is_plain or each.nbytes > each.untyped_storage().nbytes():
+                raise FormatError(
+                    f"{path}: a tensor of {each.nbytes:,} bytes whose values are not all in the file; expected plain "
+                    "ones; it is no checkpoint"
+                )
+
+
+ARRAYS, DOCUMENT = "arrays", "document"
+"""Entry of a NUMPY state that holds arrays by their names, and the array in its file that holds all other entries as
+JSON."""
+TORCH = Codec("torch", "pth", _write_torch, _read_torch)
+NUMPY = Codec("numpy", "npz", _write_numpy, _read_numpy)
+
+
+def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
+    """Read the state in one file.
+
+    Args:
+        path: On a disk.
+        digest: The digest that the file must have; None: it is not compared.
+        codec: How the state was written.
+
+    Raises:
+        FormatError: It has another digest, or is no state.
+    """
+    if digest is not None and (found := digest_of(path)) != digest:
+        raise FormatError(f"{path}: {path.stat().st_size:,} bytes of digest {found}, expected {digest}: damaged")
+    with disk_errors(path), path.open("rb"):
+        num_bytes = path.stat().st_size
+    try:
+        return codec.read(path)
+    except FormatError:
+        raise
+    except Exception as error:  # libraries raise whatever they meet in a damaged file
+        reason = (
+            f"cut short, damaged, or another kind of file; expected a .{codec.suffix} checkpoint"
+            if (refused := _REFUSED_GLOBAL.search(str(error))) is None
+            else f"it holds {refused[1]}, which could run code; save tensors and plain values alone"
+        )
+        raise FormatError(f"{path}: {num_bytes:,} bytes, no state that {codec.library} can read: {reason}") from error
+
+
+@contextlib.contextmanager
+def on_disk(storage: Storage, name: str) -> Iterator[Path]:
+    """Give the path of a file, or of a copy of an object on this disk.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    if storage.is_local:
+        if storage.stat(name) is None:
+            raise FileNotFoundError(storage.url_of(name))
+        yield Path(storage.url_of(name))
+        return
+    with tempfile.TemporaryDirectory(prefix="dataprep-checkpoint-") as folder:
+        path = Path(folder) / name.rpartition("/")[2]
+        with storage.open(name) as source, path.open("wb") as target:
+            while block := source.read(_COPY_BYTES):
+                target.write(block)
+        yield path
+
+
+def digest_of(path: Path) -> str:
+    """Return the first 16 hexadecimal digits of a file's SHA-256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

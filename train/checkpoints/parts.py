@@ -1,0 +1,99 @@
+"""Checkpoints of weights that are cut among hosts, as they lie in a folder: parts, and a list that is written last.
+
+    parts/checkpoint-000000600-00003-of-00016-77e02b46ac915d81.pth      what the fourth of 16 hosts held, its digest
+    checkpoint-000000600-0b7712ad5c3390fe.json                          the names of the parts, the digest of that list
+
+Any number of hosts and devices reads them, and gets the whole state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from dataprep.errors import FormatError
+from dataprep.storage import Storage
+from train.checkpoints.files import Checkpoint, load_file, on_disk
+from train.checkpoints.pieces import whole_of
+from train.checkpoints.state import State
+
+FOLDER = "parts/"
+_VERSION = 1
+_NAME = re.compile(r"checkpoint-(\d{9,})-(\d{5,})-of-(\d{5,})-([0-9a-f]{16})\.pth")
+
+
+def part_name(step: int, rank: int, world_size: int, digest: str) -> str:
+    """Return the name of one host's part in the folder of all."""
+    return f"{FOLDER}checkpoint-{step:09d}-{rank:05d}-of-{world_size:05d}-{digest}.pth"
+
+
+def parts_of_step(storage: Storage, step: int) -> dict[int, str]:
+    """List the parts of a step that are there: their names by the hosts' ranks."""
+    found = (_NAME.fullmatch(info.name.removeprefix(FOLDER)) for info in storage.list(FOLDER))
+    return {int(each[2]): FOLDER + each[0] for each in found if each and int(each[1]) == step}
+
+
+def create_list(storage: Storage, step: int, parts: Sequence[str]) -> Checkpoint:
+    """Write the list of a step's parts, by which they become a checkpoint."""
+    document = {"version": _VERSION, "step": step, "parts": list(parts)}
+    listed = (json.dumps(document, indent=1) + "\n").encode()
+    checkpoint = Checkpoint(f"checkpoint-{step:09d}-{_digest(listed)}.json", step, _digest(listed))
+    storage.create(checkpoint.name, listed)
+    return checkpoint
+
+
+def load_parts(storage: Storage, checkpoint: Checkpoint) -> State:
+    """Read the whole state that a list of parts describes; beside it, one part at a time is in memory.
+
+    Raises:
+        FormatError: The list or a part is damaged, or some values are in none.
+    """
+    try:
+        return whole_of(_each_part(storage, checkpoint))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        url = storage.url_of(checkpoint.name)
+        raise FormatError(f"{url}: its parts are none of a state ({error}); choose another checkpoint") from None
+
+
+def remove_unlisted_parts(storage: Storage, checkpoints: list[Checkpoint]) -> None:
+    """Remove the parts of saves that did not end, and of checkpoints that are gone."""
+    listed: set[str] = set()
+    for checkpoint in checkpoints:
+        if checkpoint.is_list:
+            with contextlib.suppress(FormatError):
+                listed.update(_parts_of(storage, checkpoint))
+    for info in list(storage.list(FOLDER)):
+        if info.name not in listed:
+            storage.delete(info.name)
+
+
+def _each_part(storage: Storage, checkpoint: Checkpoint) -> Iterator[State]:
+    for name in _parts_of(storage, checkpoint):
+        match = _NAME.fullmatch(name.removeprefix(FOLDER))
+        if match is None:
+            raise FormatError(f"{storage.url_of(checkpoint.name)}: {name!r} is no name of a part")
+        with on_disk(storage, name) as path:
+            yield load_file(path, match[4])
+
+
+def _parts_of(storage: Storage, checkpoint: Checkpoint) -> list[str]:
+    data, url = storage.read(checkpoint.name), storage.url_of(checkpoint.name)
+    if (found := _digest(data)) != checkpoint.digest:
+        raise FormatError(f"{url}: {len(data):,} bytes of digest {found}, expected {checkpoint.digest}: damaged")
+    try:
+        document = json.loads(data)
+        version, parts = document.get("version"), document.get("parts")
+    except (AttributeError, ValueError):
+        raise FormatError(f"{url}: {len(data):,} bytes, no list of parts; choose another checkpoint") from None
+    if version != _VERSION:
+        raise FormatError(f"{url}: version {version}, this program reads {_VERSION}")
+    if not isinstance(parts, list) or not all(isinstance(name, str) for name in parts):
+        raise FormatError(f"{url}: its parts are no names; choose another checkpoint")
+    return parts
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

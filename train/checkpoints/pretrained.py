@@ -1,0 +1,123 @@
+"""Classifiers made of pretrained encoders: fine-tuned as a whole, or probed by a linear layer.
+
+He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, appendix A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from dataprep.errors import UsageError
+from train.checkpoints.encoder_weights import Encoder, Weights, named_encoder, resized_positions
+from train.checkpoints.restoring import check_model
+from train.models.vit import LAYER_NORM_EPSILON, VisionTransformer, ViTConfig
+
+FINE_TUNED_HEAD_STD = 2e-5
+"""Deviation of the first weights of a head: so small that the first logits are nearly 0 whatever the encoder says."""
+PROBED_HEAD_STD = 0.01
+_NOT_PRETRAINED = ("head.", "fc_norm.", "norm.")
+"""How the names begin of tensors that a classifier or a pretrained encoder may have alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifierConfig:
+    """What a classifier adds to an encoder."""
+
+    image_size: int
+    """Side of the images, pixels; positions are resized to it."""
+    num_classes: int
+    """Number of logits."""
+    pool: str
+    """What of the tokens is classified, as `ViTConfig.pool`."""
+    drop_path: float = 0.0
+    """Probability to drop a branch of the last block, as `ViTConfig.drop_path`."""
+    linear_probe: bool = False
+    """Whether the encoder stays as it is; the head then sees its features normalised over the batch."""
+
+
+def open_classifier(name: str | None, weights: Weights | None, config: ClassifierConfig) -> VisionTransformer:
+    """Make a vision transformer with pretrained weights, or random ones from torch's generator.
+
+    Args:
+        name: Name of the encoder, e.g. `vit_base_patch16`; None: that of the weights.
+        weights: Pretrained; None draws them.
+        config: Head and images.
+
+    Raises:
+        UsageError: The name is unknown, or not that of the weights.
+        FormatError: The weights are those of no encoder that is known.
+    """
+    encoder = _encoder(name, weights)
+    model = VisionTransformer(
+        ViTConfig(
+            image_size=config.image_size,
+            patch_size=encoder.patch_size,
+            depth=encoder.depth,
+            block=encoder.block,
+            num_classes=config.num_classes,
+            pool=config.pool,
+            drop_path=config.drop_path,
+        )
+    )
+    nn.init.trunc_normal_(model.head.weight, std=PROBED_HEAD_STD if config.linear_probe else FINE_TUNED_HEAD_STD)
+    if weights is not None:
+        _load(model, weights)
+    if config.linear_probe:
+        model.requires_grad_(False)
+        head = model.head.requires_grad_()
+        # As the paper: features of a masked autoencoder differ much in scale.
+        norm = nn.BatchNorm1d(encoder.block.dim, affine=False, eps=LAYER_NORM_EPSILON)
+        model.head = nn.Sequential(norm, head)  # type: ignore[assignment]
+    return model
+
+
+def load_whole(model: VisionTransformer, weights: Weights) -> None:
+    """Load all tensors of a classifier, its head too.
+
+    Raises:
+        UsageError: The tensors are another model's.
+    """
+    check_model(weights.url, weights.tensors, model.state_dict(), [])
+    model.load_state_dict(weights.tensors)
+
+
+def folded_head(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Fold a probe's normalisation and linear layer into one linear layer: `head.weight` and `head.bias`."""
+    if "head.0.running_var" not in tensors:
+        return tensors
+    kept = {name: each for name, each in tensors.items() if not name.startswith("head.")}
+    scale_D = (tensors["head.0.running_var"] + LAYER_NORM_EPSILON).rsqrt()
+    weight_CD = tensors["head.1.weight"] * scale_D
+    bias_C = tensors["head.1.bias"] - weight_CD @ tensors["head.0.running_mean"]
+    return kept | {"head.weight": weight_CD, "head.bias": bias_C}
+
+
+def _encoder(name: str | None, weights: Weights | None) -> Encoder:
+    if weights is None:
+        return named_encoder(name or "vit_large_patch16")
+    if name is not None and name != weights.encoder.name:
+        raise UsageError(f"--model {name}, but {weights.url} is of {weights.encoder.name}; leave --model out")
+    return weights.encoder
+
+
+def _load(model: VisionTransformer, weights: Weights) -> None:
+    own = model.state_dict()
+    grid = model.config.image_size // model.config.patch_size
+    if weights.positions.shape[-1] != model.config.block.dim:
+        raise UsageError(
+            f"{weights.url}: pos_embed of width {weights.positions.shape[-1]}, expected {model.config.block.dim}"
+        )
+    found = {name: each for name, each in weights.tensors.items() if not name.startswith("head.")}
+    found["pos_embed"] = resized_positions(weights.positions, grid)
+    differing = found.keys() ^ own.keys()
+    if wrong := sorted(name for name in differing if not name.startswith(_NOT_PRETRAINED)):
+        raise UsageError(
+            f"{weights.url}: another network than {weights.encoder.name}: {len(wrong)} tensors are in one of both "
+            f"alone, the first is {wrong[0]}"
+        )
+    kept = {name: found.get(name, each) for name, each in own.items()}
+    check_model(weights.url, kept, own, [])
+    model.load_state_dict(kept)

@@ -1,0 +1,69 @@
+"""Weights and moments of a checkpoint for a model of PyTorch: what does not fit is named with its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dataprep.errors import UsageError
+
+_SHOWN = 3
+"""Flags that a message shows, at most."""
+
+
+def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes: list[str]) -> None:
+    """See that tensors are those of a model.
+
+    Args:
+        where: Path or URL that they were read from.
+        found: Tensors by their names.
+        own: The model's own tensors by their names.
+        changes: Flags that the checkpoint's run had otherwise, as a user reads them.
+
+    Raises:
+        UsageError: The tensors are of another model.
+    """
+    if difference := difference_of(found, own):
+        flags = f"; its run had {', '.join(changes[:_SHOWN])}" if changes else ""
+        raise UsageError(f"{where}: of another model: {difference}{flags}; use the flags that it was trained with")
+
+
+def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
+    """Say the first name or shape in which tensors and a model differ; '' where they are the same."""
+    if not isinstance(found, dict):
+        return f"{_shape(found)} where tensors by their names are expected"
+    for name in sorted(map(str, found.keys() ^ own.keys())):
+        return f"{name} is in {'the file' if name in found else 'this model'} alone"
+    for name, tensor in own.items():
+        theirs = found[name]
+        if not isinstance(theirs, torch.Tensor) or theirs.shape != tensor.shape:
+            return f"{name} is {_shape(theirs)}, in this model {_shape(tensor)}"
+    return ""
+
+
+def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) -> None:
+    """Take moments from a checkpoint; rates, decays and the like stay those of this command line.
+
+    Raises:
+        UsageError: The moments are of another optimiser.
+    """
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(state)
+        for parameter, moments in optimizer.state.items():
+            for each in moments.values():
+                if isinstance(each, torch.Tensor) and each.dim() and each.shape != parameter.shape:
+                    raise ValueError(f"moments of {_shape(each)} for weights of {_shape(parameter)}")
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"{where}: of another optimiser ({error}); use the flags that it was trained with") from None
+    for group, values in zip(optimizer.param_groups, own, strict=True):
+        group.update(values)
+
+
+def _shape(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        kind = type(value).__name__
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return " x ".join(map(str, value.shape)) or "a number"

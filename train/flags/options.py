@@ -1,0 +1,247 @@
+"""Command lines from dataclasses: a field is a flag, spelt with the underscores that training scripts have.
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    epochs: int = flag(400, "Epochs to train.", COUNT)
+
+@click.command()
+@flags_of(Flags)
+def command(**values): flags = Flags(**values)
+
+A field that is a dataclass itself holds flags below it: `dataset: Dataset` has --dataset.root where `Dataset` has root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from dataprep.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers that a flag takes, from `low` to `high`; infinities and what is no number are never among them."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    """Whether `low` itself is refused."""
+    below: bool = False
+    """Whether `high` itself is refused."""
+    unset: int | None = None
+    """Number that stands for no value, e.g. -1; None: there is no such number."""
+
+    def __contains__(self, value: float) -> bool:
+        if value == self.unset:
+            return True
+        is_high_enough = value > self.low if self.above else value >= self.low
+        is_low_enough = value < self.high if self.below else value <= self.high
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        return is_finite and is_high_enough and is_low_enough
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            text = f"above {self.low:,}" if self.above else f"{self.low:,} or more"
+        elif self.above or self.below:
+            low, high = ("above" if self.above else "at least"), ("below" if self.below else "at most")
+            text = f"{low} {self.low:,} and {high} {self.high:,}"
+        else:
+            text = f"{self.low:,} to {self.high:,}"
+        return text if self.unset is None else f"{text}, or {self.unset}"
+
+
+MOST_COUNT = 2**31 - 1
+COUNT = Range(1, MOST_COUNT)
+COUNT_OR_NONE = Range(0, MOST_COUNT)
+COUNT_OR_UNSET = Range(1, MOST_COUNT, unset=-1)
+POSITIVE = Range(0, above=True)
+POSITIVE_OR_UNSET = Range(0, above=True, unset=-1)
+NOT_NEGATIVE = Range(0)
+SHARE = Range(0, 1)
+SHARE_ABOVE_0 = Range(0, 1, above=True)
+SHARE_BELOW_1 = Range(0, 1, below=True)
+PERCENT = Range(0, 100)
+SIDE = Range(1, 10_000)
+"""Range of an image's side in pixels: a square of the largest one has the 100 million that an image may have."""
+SEED = Range(-(2**63), 2**64 - 1)
+"""Range of the seeds that generators take."""
+THREADS = Range(1, 1024)
+THREADS_OR_NONE = Range(0, 1024)
+
+
+def flag(
+    default: Any,
+    text: str,
+    within: Range | None = None,
+    *,
+    choices: Sequence[str] = (),
+    either: bool = False,
+    also: Sequence[str] = (),
+) -> Any:
+    """Make a field that is a flag.
+
+    Args:
+        default: Value where the flag is not given.
+        text: Line of help.
+        within: Numbers that the flag takes; every flag of a number has a range.
+        choices: All values that the flag takes, where they are few.
+        either: Whether a truth value has the flag `--no_NAME`, too.
+        also: Other names, which older scripts use.
+    """
+    metadata = {"text": text, "within": within, "choices": choices, "either": either, "also": also}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def redefined(kind: type[Any], name: str, **changes: Any) -> Any:
+    """Make a field that is a flag of a base class, with another default, text, range or other names.
+
+    Args:
+        kind: Base class.
+        name: Name of the flag.
+        changes: Arguments of `flag` that differ.
+    """
+    (own,) = (each for each in dataclasses.fields(kind) if each.name == name)
+    return flag(**{"default": own.default, **own.metadata, **changes})
+
+
+def check_ranges(flags: Any, prefix: str = "--") -> None:
+    """Compare the numbers of a dataclass of flags with their ranges.
+
+    Args:
+        flags: Dataclass whose fields are made by `flag`, or are such dataclasses.
+        prefix: What stands before a field's name on the command line.
+
+    Raises:
+        UsageError: A number is out of its range; the message says which, what was given and what is expected.
+    """
+    for each in dataclasses.fields(flags):
+        within, value = each.metadata.get("within"), getattr(flags, each.name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{prefix}{each.name}.")
+        if within is None or value is None:
+            continue
+        for number in value if isinstance(value, tuple) else (value,):
+            if number not in within:
+                raise UsageError(f"{prefix}{each.name} must be {within}, got {number}")
+
+
+def flags_of(
+    kind: type[Any], refused: Mapping[str, str] | None = None, *, prefix: str = "--", switches: bool = True
+) -> Callable[[Command], Command]:
+    """Add options for all fields of a dataclass, and for flags of older scripts that are refused with a reason.
+
+    Args:
+        kind: Dataclass whose fields are made by `flag`, or are such dataclasses.
+        refused: Reasons by the flags' names.
+        prefix: What stands before a flag's name.
+        switches: Whether a truth value is set by the flag's name alone; otherwise `=True` or `=False` follows.
+    """
+
+    def decorate(command: Command) -> Command:
+        for name, reason in (refused or {}).items():
+            spelling = f"{prefix}{name}"
+            command = click.option(
+                spelling,
+                _parameter(name),
+                is_flag=False,
+                flag_value="",
+                hidden=True,
+                expose_value=False,
+                callback=_refuser(spelling, reason),
+            )(command)
+        for key in reversed(list(_keys(kind))):
+            command = _option(key, prefix, switches)(command)
+        return command
+
+    return decorate
+
+
+def given_flags(context: click.Context, kind: type[Any]) -> dict[str, Any]:
+    """Return the values of the flags that the command line itself gives, by the flags' names.
+
+    Args:
+        context: Context of a command with `flags_of(kind)`.
+        kind: Dataclass of the flags.
+    """
+    parameters = {key.name: _parameter(key.name) for key in _keys(kind)}
+    return {
+        name: context.params[parameter]
+        for name, parameter in parameters.items()
+        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
+    }
+
+
+def flag_values(flags: Any, prefix: str = "") -> dict[str, Any]:
+    """Return all values of a dataclass of flags by the flags' names; those of dataclasses in it come last."""
+    values = {each.name: getattr(flags, each.name) for each in dataclasses.fields(flags)}
+    nested = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}
+    found = {prefix + name: value for name, value in values.items() if name not in nested}
+    for name, value in nested.items():
+        found |= flag_values(value, f"{prefix}{name}.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A flag: a field, however deep it lies."""
+
+    name: str
+    """With a dot after the name of each dataclass that it lies in."""
+    field: dataclasses.Field[Any]
+    kind: Any
+    """Type of its value; a tuple of types where there are several values."""
+
+
+def _keys(kind: type[Any], prefix: str = "") -> Iterator[_Key]:
+    hints = typing.get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        hint = hints[each.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _keys(hint, f"{prefix}{each.name}.")  # type: ignore[arg-type]
+            continue
+        plain = next((part for part in typing.get_args(hint) if part is not types.NoneType), hint)
+        several = typing.get_origin(plain) is tuple
+        yield _Key(prefix + each.name, each, typing.get_args(plain) if several else plain)
+
+
+def _option(key: _Key, prefix: str, switches: bool) -> Callable[[Command], Command]:
+    default, metadata = key.field.default, key.field.metadata
+    spellings = [f"{prefix}{name}" for name in (key.name, *metadata["also"])]
+    if metadata["either"]:
+        spellings[0] += f"/--no_{key.name}"
+    parameter = _parameter(key.name)
+    if key.kind is bool and switches:
+        return click.option(*spellings, parameter, is_flag=True, default=default, help=metadata["text"])
+    return click.option(
+        *spellings,
+        parameter,
+        is_flag=False,
+        type=click.Choice(list(metadata["choices"])) if metadata["choices"] else key.kind,
+        default=default,
+        show_default=default not in (None, ""),
+        help=metadata["text"],
+    )
+
+
+def _parameter(name: str) -> str:
+    """Return the name that click gives a flag's value."""
+    return name.replace(".", "_")
+
+
+def _refuser(spelling: str, reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def refuse(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None:
+            raise UsageError(f"{spelling}: {reason}")
+
+    return refuse

@@ -1,0 +1,253 @@
+"""Flags that several entries share: those of every run in PyTorch, and those of MAE's recipes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from dataprep.cloud.placement import POLICIES
+from dataprep.errors import UsageError
+from loaders.config import LoaderConfig, RegionPolicy
+from train.batches.data import Data, open_data
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.flags.options import (
+    COUNT,
+    COUNT_OR_NONE,
+    COUNT_OR_UNSET,
+    NOT_NEGATIVE,
+    SEED,
+    SHARE_ABOVE_0,
+    THREADS,
+    check_ranges,
+    flag,
+)
+from train.loops.config import LoopConfig
+from train.loops.runtime import DEVICES, PRECISIONS, Runtime, open_runtime
+from train.optim.schedule import HalfCosine, scaled_lr
+from train.telemetry.logs import Logs
+from train.telemetry.profiling import parse_steps
+
+_TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
+"""Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
+_LAUNCHER = (
+    "there is no launcher: start this program once on every host; torch_xla finds devices and other hosts itself"
+)
+REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"), _LAUNCHER)
+"""Reasons by the names of launchers' flags, which have no meaning here."""
+FAKE_DATA = "Train on generated black images, as many as ImageNet has; nothing is read."
+"""Help of the flag --fake_data, which some entries have."""
+UNSET = -1
+"""Number that stands for a size or a batch that was not given."""
+DEVICE_BATCH = 64
+"""Images of one device where neither batch size is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """Flags of every run in PyTorch."""
+
+    data_path: str = flag("", "Dataset, image folder, tars or TFDS directory, on a disk or gs://; required.")
+    index_dir: str | None = flag(
+        None, "Folder for the index of data that have no manifest; default: in the user's cache."
+    )
+    region_policy: str = flag(
+        "refuse",
+        "What to do if reading the bucket from here costs money; off: prices are not looked up.",
+        choices=POLICIES,
+        also=("region-policy",),
+    )
+    output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.")
+    log_dir: str | None = flag(None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir.")
+
+    epochs: int = flag(400, "Epochs to train.", COUNT)
+    max_steps: int = flag(
+        0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
+    )
+    accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", COUNT)
+    min_crop: float = flag(0.08, "Smallest share of an image's area that a crop has.", SHARE_ABOVE_0)
+    num_workers: int | None = flag(None, "Threads that decode images; default: one a core, at most 16.", THREADS)
+    pin_mem: bool | None = flag(
+        None, "Copy batches to CUDA from pinned memory, while steps run; on by default.", either=True
+    )
+
+    device: str | None = flag(
+        None,
+        "Device to train on; default: xla where there is a TPU or PJRT_DEVICE is set, else cuda, else cpu.",
+        choices=DEVICES,
+    )
+    use_xla: bool = flag(False, "The same as --device xla.")
+    precision: str = flag("auto", "Number format of matrix products; auto: bfloat16 on CUDA.", choices=PRECISIONS)
+    seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
+
+    resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
+    ckpt_interval: int = flag(20, "Epochs between checkpoints; the last one is saved in any case.", COUNT)
+    ckpt_interval_steps: int = flag(0, "Updates between checkpoints; 0: updates are not counted.", COUNT_OR_NONE)
+    ckpt_interval_minutes: float = flag(0.0, "Minutes between checkpoints; 0: time is not counted.", NOT_NEGATIVE)
+    keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
+    log_interval_steps: int = flag(20, "Updates between log lines.", COUNT)
+    diagnose: bool = flag(
+        False, "Measure for half a minute what the run waits for, print it, and end; nothing is saved."
+    )
+    profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.data_path:
+            raise UsageError("--data_path is missing; give a dataset or an image folder")
+        if self.use_xla and self.device not in (None, "xla"):
+            raise UsageError(f"--use_xla and --device {self.device}; give one of them")
+
+    @property
+    def log_folder(self) -> str | None:
+        """Folder for log lines and events; None where checkpoints go to a bucket and no folder was given."""
+        if self.log_dir is not None:
+            return self.log_dir or None
+        return None if "://" in self.output_dir else self.output_dir or None
+
+    @property
+    def device_name(self) -> str:
+        """Kind of the device: `xla`, `cuda` or `cpu`."""
+        import torch
+
+        if self.use_xla or self.device:
+            return self.device or "xla"
+        if "PJRT_DEVICE" in os.environ or any(Path(file).exists() for file in _TPU_FILES):
+            return "xla"
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    def threads(self) -> int | None:
+        """Number of threads that decode; None: as the loader chooses."""
+        return self.num_workers
+
+    def open_runtime(self) -> Runtime:
+        """Open the devices that `device_name` says."""
+        return open_runtime(self.device_name, pin_memory=self.pin_mem)
+
+    def open_data(self) -> Data:
+        """Find the data, before the first image is read."""
+        return open_data(self.data_path, index_dir=self.index_dir, region_policy=self.region_policy)
+
+    def open_logs(self, runtime: Runtime) -> Logs:
+        """Open the logs, in which the first host alone writes."""
+        return Logs(self.log_folder, enabled=runtime.rank == 0)
+
+    def open_checkpoints(self) -> CheckpointFolder | None:
+        """Open the folder of checkpoints; None where nothing is saved."""
+        return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints) if self.output_dir else None
+
+    def loader_config(self, runtime: Runtime, *, batch_size: int, image_size: int) -> LoaderConfig:
+        """Settings of this host's loader, as far as all entries have them.
+
+        Args:
+            runtime: The devices.
+            batch_size: Images of one update, of all devices together.
+            image_size: Side of the images, pixels.
+        """
+        return LoaderConfig(
+            batch_size=batch_size,
+            seed=self.seed,
+            rank=runtime.rank,
+            world_size=runtime.world_size,
+            image_size=image_size,
+            threads=self.threads,
+            region_policy=cast(RegionPolicy, self.region_policy),
+        )
+
+    def loop_config(self) -> LoopConfig:
+        """Settings of the training loop."""
+        return LoopConfig(
+            epochs=self.epochs,
+            log_interval_steps=self.log_interval_steps,
+            ckpt_interval=self.ckpt_interval,
+            ckpt_interval_steps=self.ckpt_interval_steps,
+            ckpt_interval_minutes=self.ckpt_interval_minutes,
+            profile_steps=parse_steps(self.profile_steps),
+            max_steps=self.max_steps,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFlags(RunFlags):
+    """Flags of MAE's recipes: the batch of all devices, and a learning rate that follows its size."""
+
+    batch_size: int | None = flag(
+        None, "Images of one device and one part; -1: from effective_batch_size; default: 64.", COUNT_OR_UNSET
+    )
+    effective_batch_size: int = flag(
+        UNSET, "Images of one update, of all devices and parts; -1: from batch_size.", COUNT_OR_UNSET
+    )
+    start_epoch: int = flag(0, "Epoch to start with, where nothing is resumed.", COUNT_OR_NONE)
+
+    lr: float | None = flag(None, "Peak of the learning rate; default: blr x effective batch / 256.", NOT_NEGATIVE)
+    blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", NOT_NEGATIVE)
+    min_lr: float = flag(0.0, "Learning rate at the end.", NOT_NEGATIVE)
+    warmup_epochs: float = flag(
+        40.0, "Epochs in which the learning rate rises linearly; then it falls along half a cosine.", NOT_NEGATIVE
+    )
+    weight_decay: float = flag(0.05, "Weight decay of matrices; biases, norms and tokens have none.", NOT_NEGATIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start_epoch >= self.epochs:
+            raise UsageError(f"--start_epoch {self.start_epoch} of {self.epochs} epochs; choose one before the last")
+        if self.start_epoch and self.resume:
+            raise UsageError("--start_epoch and --resume; a checkpoint knows its epoch, give one of them")
+
+    def schedule(self, effective_batch: int) -> HalfCosine:
+        """Return the learning rate of a run with so many images an update."""
+        return HalfCosine(
+            lr=scaled_lr(self.blr, effective_batch) if self.lr is None else self.lr,
+            min_lr=self.min_lr,
+            warmup_epochs=self.warmup_epochs,
+            epochs=self.epochs,
+        )
+
+    def effective_batch(self, runtime: Runtime) -> int:
+        """Return the number of images of one update.
+
+        Raises:
+            UsageError: The two batch sizes disagree, or the batch cannot be shared among devices and parts.
+        """
+        shares = runtime.num_devices * self.accum_iter
+        if self.effective_batch_size <= 0:
+            given = DEVICE_BATCH if self.batch_size is None else self.batch_size
+            if given <= 0:
+                raise UsageError("no batch size: give --batch_size of one device or --effective_batch_size of all")
+            return given * shares
+        check_shares(self.effective_batch_size, runtime, self.accum_iter, name="effective_batch_size")
+        if self.batch_size not in (None, UNSET, self.effective_batch_size // shares):
+            raise UsageError(
+                f"--batch_size {self.batch_size} on {runtime.num_devices} devices in {self.accum_iter} parts makes "
+                f"{self.batch_size * shares}, --effective_batch_size is {self.effective_batch_size}; give one of them"
+            )
+        return self.effective_batch_size
+
+
+def check_diagnosable(fake_data: bool, diagnose: bool) -> None:
+    """Refuse to diagnose a run on fake data with a UsageError."""
+    if fake_data and diagnose:
+        raise UsageError("--diagnose measures how data are read; --fake_data has none, leave it out")
+
+
+def check_shares(batch_size: int, runtime: Runtime, accum_iter: int, *, name: str = "batch_size") -> int:
+    """Return a batch size that all devices and parts of a batch can share.
+
+    Args:
+        batch_size: Images of one update.
+        runtime: The devices.
+        accum_iter: Parts of a batch.
+        name: Flag that says the batch size, for the message.
+
+    Raises:
+        UsageError: They cannot share it.
+    """
+    shares = runtime.num_devices * accum_iter
+    if batch_size < 1 or batch_size % shares:
+        raise UsageError(
+            f"--{name} {batch_size} cannot be shared by {runtime.num_devices} devices x {accum_iter} parts; choose a "
+            f"multiple of {shares}"
+        )
+    return batch_size

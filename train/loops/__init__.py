@@ -1,0 +1,30 @@
+"""The training loop and the devices that it drives.
+
+loop.py              the loop of all entries: steps, signals, log lines, checkpoints, diagnosis, profiles
+config.py            when it logs, evaluates, saves and stops
+backend.py           what it asks of a framework
+torch.py             PyTorch: a `Task` turns a batch into losses
+runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans how weights are cut
+jax.py jax_steps.py  JAX
+classify.py          the task of all classifiers
+unread.py            losses that nobody waited for yet
+stopping.py          signals
+workload.py          one step of a named model, for `dataprep diagnose`
+"""
+
+__all__ = [
+    "backend",
+    "classify",
+    "config",
+    "fsdp",
+    "jax",
+    "jax_steps",
+    "loop",
+    "runtime",
+    "stopping",
+    "torch",
+    "torch_runtime",
+    "unread",
+    "workload",
+    "xla_runtime",
+]

@@ -1,0 +1,110 @@
+"""The task of all classifiers: the loss of a batch, and the accuracy over every validation image once.
+
+Shapes: N images of this host, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dataprep.errors import DataprepError, UsageError
+from loaders.loader import Loader
+from loaders.torch import TorchBatch, normalize
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data
+from train.loops.runtime import Runtime, open_autocast
+from train.loops.torch import Task
+
+NO_LABEL = -1
+"""Label of rows without a sample, which count nothing."""
+Mix: TypeAlias = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, range], tuple[torch.Tensor, torch.Tensor]
+]
+"""Mixes images with their partners, which stand as far from the batch's end as they from its start.
+
+Takes normalised images, labels, the partners' images and labels, and global positions; returns images and labels, which
+become (N, C) shares."""
+
+
+@dataclass(kw_only=True)
+class ClassifierTask(Task):
+    """Cross entropy of a network's logits."""
+
+    model: nn.Module
+    runtime: Runtime
+    precision: str
+    accum_iter: int = 1
+    label_smoothing: float = 0.0
+    validation: Loader | None = None
+    mix: Mix | None = None
+
+    def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
+        """Yield the losses of parts, each of every accum_iter-th row: rows that lie on one device stay there."""
+        for part in range(self.accum_iter):
+            images_NCHW, targets = self._part(batch.images, batch.labels, part)
+            if self.mix is not None:
+                # The partner may lie on another device, in another part: the batch is turned as a whole.
+                partners = self._part(batch.images.flip(0), batch.labels.flip(0), part)
+                images_NCHW, targets = self.mix(images_NCHW, targets, *partners, positions[part :: self.accum_iter])
+            with open_autocast(self.runtime.device, self.precision):
+                logits_NC = self.model(images_NCHW)
+            yield F.cross_entropy(
+                logits_NC.float(), targets, ignore_index=NO_LABEL, label_smoothing=self.label_smoothing
+            )
+
+    def _part(self, images: torch.Tensor, labels: torch.Tensor, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a part's normalised images, NCHW, and labels."""
+        images_NHWC, labels_N = (each.view(-1, self.accum_iter, *each.shape[1:])[:, part] for each in (images, labels))
+        return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD), labels_N
+
+    def evaluate(self) -> dict[str, float]:
+        """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number.
+
+        Raises:
+            DataprepError: Not every image was counted once.
+        """
+        if self.validation is None:
+            return {}
+        self.model.eval()
+        correct, loss, counted = (torch.zeros((), device=self.runtime.device) for _ in range(3))
+        with torch.no_grad():
+            for batch in self.runtime.batches(self.validation):
+                losses_N, right_N = self._judge(batch)
+                correct = correct + (right_N & batch.mask).sum()
+                loss = loss + (losses_N * batch.mask).sum()
+                counted = counted + batch.mask.sum()
+                self.runtime.end_step()
+        self.model.train()
+        images, expected = int(counted), self.validation.order.num_samples
+        if images != expected:
+            raise DataprepError(f"evaluation counted {images:,} images, the split has {expected:,}; this is a defect")
+        return {"accuracy": float(correct) / images, "loss": float(loss) / images, "images": images}
+
+    def _judge(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each image's loss, and whether its class has the largest logit."""
+        with open_autocast(self.runtime.device, self.precision):
+            logits_NC = self.model(normalize(batch.images, mean=IMAGENET_MEAN, std=IMAGENET_STD)).float()
+        losses_N = F.cross_entropy(logits_NC, batch.labels, ignore_index=NO_LABEL, reduction="none")
+        return losses_N, logits_NC.argmax(dim=1) == batch.labels
+
+
+def classes_of(data: Data, num_classes: int | None) -> int:
+    """Return how many logits a model has.
+
+    Args:
+        data: Data with labels.
+        num_classes: Number that was asked for; None: as many as the data have.
+
+    Raises:
+        UsageError: The data have no labels, or more classes than logits.
+    """
+    if data.num_classes is None:
+        raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
+    if num_classes is not None and num_classes < data.num_classes:
+        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that, or more")
+    return num_classes or data.num_classes

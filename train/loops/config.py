@@ -1,0 +1,84 @@
+"""Settings of the training loop: when it logs, evaluates, saves and stops. Pure functions of the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loaders.order import Order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoopConfig:
+    """When a run stops, says something, evaluates and saves; and how its entry spells that.
+
+    Every interval of 0 means: not for this reason.
+    """
+
+    epochs: int
+    max_steps: int = 0
+    """Steps after which the run ends, the learning rate's schedule unchanged; 0: after all epochs."""
+    log_interval_steps: int = 20
+    log_interval_epochs: int = 0
+    eval_interval: int = 1
+    """Epochs between evaluations; where this is not 0, the last epoch is evaluated in any case."""
+    ckpt_interval: int = 20
+    """Epochs between checkpoints; the end of the run is saved in any case."""
+    first_saved_epoch: int = 0
+    """Index of the first epoch that is saved, and then every `ckpt_interval`-th. long_seq_mae saves after its first
+    epoch (0), vit_10b_fsdp_example after its tenth (9)."""
+    ckpt_interval_steps: int = 0
+    ckpt_interval_minutes: float = 0.0
+    profile_steps: tuple[int, int] | None = None
+    """Steps that are traced: from the first number until before the second."""
+    flag_prefix: str = "--"
+    """What stands before a flag's name on the entry's command line."""
+    resume_hint: str = "--resume automatic goes on"
+    """How a stopped run is continued, for the message that it leaves."""
+    batch_hint: str = "a smaller batch"
+    """What to choose where the images make no batch."""
+
+    def last_step(self, order: Order) -> int:
+        """Return the step after which the run ends."""
+        total_steps = order.first_batch(self.epochs)
+        return min(total_steps, self.max_steps or total_steps)
+
+    def is_log_due(self, step: int, ended: range) -> bool:
+        """Tell whether a line is logged after a step.
+
+        Args:
+            step: Updates that were done.
+            ended: Epochs that ended with this step, as `ended_epochs` gives them.
+        """
+        return _is_multiple(step, self.log_interval_steps) or _any_multiple(ended, self.log_interval_epochs)
+
+    def is_evaluation_due(self, ended: range) -> bool:
+        """Tell whether the model is evaluated when these epochs have ended."""
+        return _any_multiple(ended, self.eval_interval) or (self.eval_interval > 0 and self.epochs in ended)
+
+    def is_save_due(self, step: int, ended: range) -> bool:
+        """Tell whether a checkpoint is due by the count of steps or epochs; arguments as for `is_log_due`."""
+        since_first = (epoch - 1 - self.first_saved_epoch for epoch in ended)
+        by_epoch = any(since >= 0 and since % self.ckpt_interval == 0 for since in since_first)
+        return by_epoch or self.epochs in ended or _is_multiple(step, self.ckpt_interval_steps)
+
+    def is_save_due_after(self, elapsed_s: float) -> bool:
+        """Tell whether a checkpoint is due by the time since the last one."""
+        return self.ckpt_interval_minutes > 0 and elapsed_s >= 60 * self.ckpt_interval_minutes
+
+
+def ended_epochs(order: Order, step: int) -> range:
+    """Return the numbers of epochs, counted from 1, that end with a step: none in the middle of an epoch.
+
+    Where an epoch is shorter than a batch, several may end with the same step.
+    """
+    if step < 1 or order.first_batch(order.epoch_of(step)) != step:
+        return range(0)
+    return range(order.epoch_of(step - 1) + 1, order.epoch_of(step) + 1)
+
+
+def _is_multiple(count: int, interval: int) -> bool:
+    return interval > 0 and count % interval == 0
+
+
+def _any_multiple(counts: range, interval: int) -> bool:
+    return any(_is_multiple(count, interval) for count in counts)

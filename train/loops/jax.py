@@ -1,0 +1,175 @@
+"""The JAX backend of the training loop: a network's functions on a mesh of all processes' devices.
+
+There is no generator that would have a state: a checkpoint holds weights, statistics and momentum, and which
+evaluation was the last one.
+
+Shapes: N images of this process, H x W pixels, C = 3 channels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from dataprep.errors import UsageError
+from loaders.jax import JaxBatch, device_batches
+from loaders.loader import Loader
+from train.checkpoints.files import ARRAYS
+from train.checkpoints.state import State as SavedState
+from train.loops.backend import Update
+from train.loops.jax_steps import DATA_AXIS, Batch, State, Steps, arrays_of
+from train.telemetry.logs import Logs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_UPDATES_AHEAD = 2
+"""Number of updates handed to the device before an earlier one is waited for: more would only hold more batches in
+its memory."""
+
+
+@dataclass(kw_only=True)
+class JaxBackend:
+    """The state of a network and what changes it: a `train.loops.backend.Backend`."""
+
+    mesh: Mesh
+    steps: Steps
+    values: State
+    """Weights, statistics and momentum, a copy on each device."""
+    validation: Loader | None
+    """Loader of evaluations; None: nothing is evaluated."""
+    eval_batches: int | None = None
+    """Batches of an evaluation; None: all, so that every image counts once."""
+    prefetch: int = 2
+    _in_flight: deque[jax.Array] = field(default_factory=deque)
+    """Losses of the updates that were handed to the devices last."""
+
+    saves_evaluated_step = True
+    saved_entries = (ARRAYS,)
+
+    @property
+    def name(self) -> str:
+        """Kind of the devices, e.g. `tpu` or `cpu`."""
+        return str(jax.default_backend())
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first process."""
+        return bool(jax.process_index() == 0)
+
+    @property
+    def transfer_ahead(self) -> int:
+        """Number of batches on their way to the devices beside the one that is trained on."""
+        return self.prefetch
+
+    @property
+    def catches_signals(self) -> bool:
+        """Whether there is one process: of several JAX takes SIGTERM itself, and makes them stop after one step."""
+        return bool(jax.process_count() == 1)
+
+    def batches(self, loader: Loader) -> Generator[JaxBatch]:
+        """Yield the rest of the loader's epoch, on the devices of all processes."""
+        return device_batches(loader, self.mesh, axis=DATA_AXIS, prefetch=self.prefetch)
+
+    def update(self, batch: JaxBatch, update: Update) -> dict[str, jax.Array]:
+        """Do one update; return its loss and accuracy."""
+        means = self._apply(_arrays(batch), update.lr)
+        self._in_flight.append(means["loss"])
+        if len(self._in_flight) > _UPDATES_AHEAD:
+            self._in_flight.popleft().block_until_ready()
+        return means
+
+    def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float] | None:
+        """Judge the network with its running statistics; None where a signal broke it off."""
+        if self.validation is None:
+            return {}
+        sums = dict.fromkeys(("loss", "correct", "images"), 0.0)
+        with contextlib.closing(self.batches(self.validation)) as batches:
+            for batch in islice(batches, self.eval_batches):
+                found = self.steps.evaluate(self.values, _arrays(batch))
+                sums = {name: sums[name] + float(found[name]) for name in sums}
+                if is_stopped():
+                    return None
+        images = sums["images"]
+        return {"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images}
+
+    def agree_to_stop(self, asked: bool, step: int) -> bool:
+        """Tell whether a signal came; of several processes, whether JAX saw one reach any of them."""
+        if jax.process_count() == 1:
+            return asked
+        return bool(multihost_utils.reached_preemption_sync_point(step))
+
+    def agree_on_time(self, elapsed: bool, step: int) -> bool:
+        """Return the process's own answer: the first one alone saves."""
+        return elapsed
+
+    def check_same_checkpoint(self, step: int, url: str) -> None:
+        """Refuse a folder that processes see differently: one of them would train something else."""
+        steps = {int(each) for each in multihost_utils.process_allgather(step).flatten()}
+        if len(steps) > 1:
+            raise UsageError(
+                f"--workdir {url}: some processes find a checkpoint of step {max(steps)}, others of step {min(steps)}; "
+                "give a folder that all hosts share, or gs://"
+            )
+
+    def state(self) -> SavedState:
+        """Return all arrays by their names, e.g. `params/conv_init/kernel`."""
+        return {ARRAYS: arrays_of(self.values)}
+
+    def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
+        """Go on with the arrays of a checkpoint."""
+        try:
+            self.values = self.steps.on_devices(self.values, state[ARRAYS])
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}; use the same --config.model, or another --workdir") from None
+
+    def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
+        """Nothing: a classifier has no picture."""
+
+    def memory_bytes(self) -> int | None:
+        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        return (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
+
+    @contextlib.contextmanager
+    def profile(self, folder: Path) -> Iterator[None]:
+        """Trace into `plugins/profile/<run>/<host>.xplane.pb`; no update is under way when it begins and ends."""
+        jax.block_until_ready(self.values)
+        with jax.profiler.trace(str(folder)):
+            yield
+            jax.block_until_ready(self.values)
+
+    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Batch:
+        """Copy a batch to the devices, cut as in training; return when it is there."""
+        rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
+        arrays = images_NHWC, labels_N.astype(np.int32), np.ones(len(labels_N), np.bool_)
+        return Batch(*jax.block_until_ready(jax.device_put(arrays, rows)))
+
+    def try_step(self, resident: Batch) -> None:
+        """Do one update at the rate 0; return when the devices are done with it."""
+        self._apply(resident, lr=0.0)
+        jax.block_until_ready(self.values)
+
+    def close(self) -> None:
+        """Close the loader of evaluations."""
+        if self.validation is not None:
+            self.validation.close()
+
+    def _apply(self, batch: Batch, lr: float) -> dict[str, jax.Array]:
+        """Change the state by a batch; return its loss and accuracy, which nobody waits for."""
+        means: dict[str, jax.Array]
+        self.values, means = self.steps.update(self.values, batch, lr)
+        return means
+
+
+def _arrays(batch: JaxBatch) -> Batch:
+    return Batch(batch.images, batch.labels, batch.mask)

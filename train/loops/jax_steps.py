@@ -1,0 +1,178 @@
+"""Functions that devices run for `train.train_resnet_jax`: initialise, one update, one batch of an evaluation.
+
+Everything is a function of its arguments under `jax.jit`. A batch is cut along the `data` axis of a mesh of all
+processes' devices, the state is a copy on each: what is summed over a batch is summed over all of them.
+
+Shapes: B images of the global batch, H x W pixels, C = 3 channels, K classes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from dataprep.errors import UsageError, install_hint
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
+from train.models.jax_resnet import ResNet
+
+DATA_AXIS = "data"
+_PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+class State(NamedTuple):
+    """Arrays that an update changes; float32."""
+
+    params: Any
+    batch_stats: Any
+    optimizer: Any
+
+
+class Batch(NamedTuple):
+    """One step's arrays, cut among the devices of all processes."""
+
+    images_BHWC: jax.Array
+    """Images, uint8, 0..255."""
+    labels_B: jax.Array
+    mask_B: jax.Array
+    """Whether a row holds a sample, bool."""
+
+
+def join_processes() -> None:
+    """Meet the other processes of a TPU pod or cluster; to be called before devices are used.
+
+    Elsewhere the environment names them: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+
+    Raises:
+        UsageError: The environment sets only some of the three, or there is no device.
+    """
+    _, processes, process = (os.environ.get(name) for name in _PROCESS_VARIABLES)
+    try:
+        jax.distributed.initialize(
+            num_processes=None if processes is None else int(processes),
+            process_id=None if process is None else int(process),
+        )
+    except ValueError as error:  # nothing here knows of other processes
+        if given := [name for name in _PROCESS_VARIABLES if name in os.environ]:
+            raise UsageError(f"{', '.join(given)}: {error}; set {', '.join(_PROCESS_VARIABLES)}") from None
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        named, reason = os.environ.get("JAX_PLATFORMS", ""), str(error).partition(" (")[0]
+        raise UsageError(
+            f"no device (JAX_PLATFORMS={named}): {reason or 'not there'}; on a TPU {install_hint('tpu-jax')}, "
+            "elsewhere set JAX_PLATFORMS=cpu"
+        ) from None
+
+
+def all_devices() -> Mesh:
+    """Make a mesh of one axis over the devices of all processes, those of one process side by side."""
+    return Mesh(np.asarray(jax.devices()), (DATA_AXIS,))
+
+
+class Steps:
+    """The functions of one network and optimiser on one mesh.
+
+    Args:
+        model: Network whose statistics are those of whole batches.
+        mesh: Devices of all processes.
+        momentum: Momentum of SGD, with Nesterov's correction.
+        weight_decay: Share of a weight that is added to its gradient, unless it is a vector.
+    """
+
+    def __init__(self, model: ResNet, mesh: Mesh, *, momentum: float, weight_decay: float) -> None:
+        self._model = model
+        self._optimizer = optax.chain(
+            optax.add_decayed_weights(weight_decay, mask=partial(jax.tree.map, lambda each: each.ndim > 1)),
+            optax.trace(decay=momentum, nesterov=True),
+        )
+        self._copies = NamedSharding(mesh, PartitionSpec())
+        self.update = jax.jit(self._update, donate_argnums=0, out_shardings=self._copies)
+        """(State, Batch, lr) -> (State, {loss, accuracy}), means over the batch."""
+        self.evaluate = jax.jit(self._evaluate, out_shardings=self._copies)
+        """(State, Batch) -> {loss, correct, images}, sums over the batch."""
+
+    def initial(self, *, seed: int, image_size: int) -> State:
+        """Draw weights from a seed: the same for any number of devices."""
+
+        def state_of(key: jax.Array) -> State:
+            variables = self._model.init(key, jnp.zeros((1, image_size, image_size, 3)), train=False)
+            params = variables["params"]
+            return State(params, variables["batch_stats"], self._optimizer.init(params))
+
+        state: State = jax.jit(state_of, out_shardings=self._copies)(jax.random.key(seed))
+        return state
+
+    def on_devices(self, state: State, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Copy arrays on the host, by the names that `arrays_of` gives, to the devices.
+
+        Raises:
+            UsageError: Names or shapes are not those of `state`.
+        """
+        expected = {name: leaf.shape for name, leaf in _named_leaves(state)}
+        found = {name: array.shape for name, array in arrays.items()}
+        if expected != found:
+            name = min(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+            theirs, ours = (each.get(name, "absent") for each in (found, expected))
+            raise UsageError(f"{name}: {theirs}, in this model {ours}")
+        leaves = [
+            jax.make_array_from_callback(leaf.shape, self._copies, arrays[name].__getitem__)
+            for name, leaf in _named_leaves(state)
+        ]
+        restored: State = jax.tree.unflatten(jax.tree.structure(state), leaves)
+        return restored
+
+    def _update(self, state: State, batch: Batch, lr: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+        def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
+            variables = {"params": params, "batch_stats": state.batch_stats}
+            logits_BK, changed = self._model.apply(
+                variables, _normalised(batch.images_BHWC), train=True, mutable=["batch_stats"]
+            )
+            sums = _sums(logits_BK, batch)
+            images = jnp.maximum(sums["images"], 1)
+            loss = sums["loss"] / images
+            return loss, (changed["batch_stats"], {"loss": loss, "accuracy": sums["correct"] / images})
+
+        gradient, (batch_stats, means) = jax.grad(loss_of, has_aux=True)(state.params)
+        direction, optimizer = self._optimizer.update(gradient, state.optimizer, state.params)
+        params = jax.tree.map(lambda each, step: each - lr * step, state.params, direction)
+        return State(params, batch_stats, optimizer), means
+
+    def _evaluate(self, state: State, batch: Batch) -> dict[str, jax.Array]:
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        logits_BK: Any = self._model.apply(variables, _normalised(batch.images_BHWC), train=False)
+        return _sums(logits_BK, batch)
+
+
+def arrays_of(state: State) -> dict[str, NDArray[Any]]:
+    """Copy a state to the host: arrays by their names, e.g. `params/conv_init/kernel`."""
+    return {name: np.asarray(leaf) for name, leaf in _named_leaves(state)}
+
+
+def _named_leaves(state: State) -> list[tuple[str, jax.Array]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _normalised(images_BHWC: jax.Array) -> jax.Array:
+    mean, std = (255 * jnp.asarray(each, jnp.float32) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    return (images_BHWC.astype(jnp.float32) - mean) / std
+
+
+def _sums(logits_BK: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+    """Sum cross entropy, right answers and images over the rows that are samples."""
+    labels_B = jnp.maximum(batch.labels_B, 0)  # padded rows have -1
+    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, labels_B)
+    return {
+        "loss": jnp.sum(losses_B, where=batch.mask_B),
+        "correct": jnp.sum(logits_BK.argmax(axis=-1) == batch.labels_B, where=batch.mask_B),
+        "images": jnp.sum(batch.mask_B),
+    }

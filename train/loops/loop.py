@@ -1,0 +1,268 @@
+"""The training loop of all entries: batches in, log lines, evaluations and checkpoints out, exactly resumable.
+
+A batch of the loader is one update of the weights, however many parts its gradient is accumulated over. So the state
+after any update is what the backend holds (weights, optimiser, generators) and the loader's position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from dataprep.errors import UsageError
+from loaders.diagnosis.monitor import StepMonitor
+from loaders.loader import Loader
+from train.checkpoints.checkpoint import CheckpointFolder, load_any
+from train.checkpoints.state import STATE_VERSION, State, check_state, taking_position
+from train.loops.backend import Backend, DeviceBatch, Update
+from train.loops.config import LoopConfig, ended_epochs
+from train.loops.stopping import SIGNALS, STOPPED_EXIT_CODE, Stop, stop_signals
+from train.loops.unread import Unread
+from train.optim.schedule import Schedule
+from train.telemetry.logs import Logs
+from train.telemetry.profiling import StepProfile
+
+BackendT = TypeVar("BackendT", bound=Backend)
+AUTOMATIC = "automatic"
+"""Value of --resume that stands for the newest valid checkpoint."""
+
+
+@dataclass(kw_only=True)
+class Training(Generic[BackendT]):
+    """A run: all that is needed for a step, and what it writes."""
+
+    config: LoopConfig
+    backend: BackendT
+    schedule: Schedule
+    loader: Loader
+    logs: Logs
+    checkpoints: CheckpointFolder | None
+    """Where checkpoints go; None: nothing is saved."""
+    description: Mapping[str, Any] = field(default_factory=dict)
+    """Flags of the run by their names, kept in checkpoints."""
+    step: int = 0
+    """Updates that were done."""
+    _lr: float = 0.0
+    """Learning rate of the last update."""
+    _loader_state: dict[str, Any] | None = None
+    _evaluated_step: int = 0
+    """Step of the last evaluation."""
+    _saved_step: int = -1
+    _saved_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._unread = Unread(self.logs.folder)
+
+    def resume(self, where: str) -> None:
+        """Go on from a checkpoint, or see that a new run does not mix with an older one.
+
+        Args:
+            where: `automatic`, for the newest valid one of `checkpoints`, if there is any; a path or URL; or nothing.
+
+        Raises:
+            UsageError: The checkpoint is of another model or sequence of batches; or nothing was said, and there are
+                some.
+            FormatError: The checkpoint is damaged.
+        """
+        if not where:
+            if self.checkpoints is not None and self.checkpoints.list():
+                raise UsageError(
+                    f"{self.checkpoints.url}: checkpoints of a run stand there; go on with --resume automatic, or "
+                    "choose another --output_dir"
+                )
+            return
+        if where != AUTOMATIC:
+            state = load_any(where)
+        elif self.checkpoints is None:
+            raise UsageError("--resume automatic looks in --output_dir, which is empty; give both")
+        else:
+            found = self.checkpoints.newest_valid(self.logs.tell)
+            self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
+            if found is None:
+                self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting anew")
+                return
+            where, state = f"{self.checkpoints.url}/{found[0].name}", found[1]
+        self._restore(where, state)
+        self.logs.tell(f"goes on after step {self.step}, from {where}")
+
+    def run(self) -> int:
+        """Train to the end; return the exit code, which is another one where a signal ended it before."""
+        total_steps = self.loader.order.first_batch(self.config.epochs)
+        if total_steps < 1:
+            raise UsageError(
+                f"{self.loader.order.num_samples:,} images make no batch of {self.loader.config.batch_size:,} in "
+                f"{self.config.epochs} epochs; choose {self.config.batch_hint}"
+            )
+        if self.checkpoints is not None:
+            self.checkpoints.remove_unfinished()
+        self.logs.open(step=self.step, total_steps=total_steps)
+        profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
+        try:
+            with stop_signals(SIGNALS if self.backend.catches_signals else ()) as stop, contextlib.closing(profile):
+                stopped = self._train(stop, profile)
+        finally:
+            self.logs.close()
+            self.loader.close()
+            self.backend.close()
+        if stopped:
+            self.logs.tell(f"stopped by a signal after step {self.step}; {self.config.resume_hint}")
+        return STOPPED_EXIT_CODE if stopped else 0
+
+    def diagnose(self, model: str) -> int:
+        """Measure what the run would wait for, with the very updates that it would do; return the exit code.
+
+        Args:
+            model: Name of the model, for the report.
+        """
+        from train.telemetry.diagnosis import diagnose_run
+
+        with self.loader:
+            diagnose_run(
+                self.loader,
+                _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
+                transfer_ahead=self.backend.transfer_ahead,
+                folder=self.logs.folder,
+            )
+        return 0
+
+    def _train(self, stop: Stop, profile: StepProfile) -> bool:
+        """Do all steps that are left; tell whether a signal came."""
+        last_step = self.config.last_step(self.loader.order)
+        if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had broken it off
+            return True
+        monitor = StepMonitor(batch_images=self.loader.config.batch_size)
+        while self.step < last_step:
+            with contextlib.closing(self.backend.batches(self.loader)) as batches:
+                for batch in monitor.waiting(batches):
+                    profile.before(self.step)
+                    self._update(batch)
+                    monitor.stepped()
+                    if self._report(monitor, stop, last_step):
+                        return True
+                    if self.step >= last_step:
+                        break
+        return stop.asked
+
+    def _update(self, batch: DeviceBatch) -> None:
+        config = self.loader.config
+        stop = int(batch.state["position"])
+        first = stop - config.batch_size
+        self._lr = self.schedule.at(first / self._epoch_samples)
+        positions = range(first + config.rank, stop, config.world_size)
+        numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
+        self.step = stop // config.batch_size
+        self._loader_state = batch.state
+        self._unread.add(self.step, numbers, batch.keys)
+
+    def _report(self, monitor: StepMonitor, stop: Stop, last_step: int) -> bool:
+        """Log, evaluate and save what is due after a step; tell whether a signal ends the run here."""
+        stopped = self.backend.agree_to_stop(stop.asked, self.step)
+        done = stopped or self.step >= last_step
+        ended = ended_epochs(self.loader.order, self.step)
+        if done or self.config.is_log_due(self.step, ended):
+            self._log(monitor)
+        if self._is_evaluation_due() and not (stopped and self.backend.saves_evaluated_step):
+            stopped |= not self._evaluate(stop)
+            monitor.take()  # the time of an evaluation is no step's
+        if stopped or done or self._is_save_due(ended):
+            self._save()
+        return stopped
+
+    def _log(self, monitor: StepMonitor) -> None:
+        means = self._unread.take()
+        line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": self._lr}
+        line |= monitor.take()
+        memory_bytes = self.backend.memory_bytes()
+        self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
+
+    def _evaluate(self, stop: Stop) -> bool:
+        """Evaluate and log; False where a signal broke it off, so that it stays due."""
+        found = self.backend.evaluate(lambda: stop.asked)
+        if found is None:
+            return False
+        if found:
+            self.logs.evaluation(self.step, self._epoch, found)
+        self._evaluated_step = self.step
+        return True
+
+    def _is_evaluation_due(self) -> bool:
+        ended = ended_epochs(self.loader.order, self.step)
+        return self._evaluated_step < self.step and self.config.is_evaluation_due(ended)
+
+    def _is_save_due(self, ended: range) -> bool:
+        if self.config.is_save_due(self.step, ended):
+            return True
+        if not self.config.ckpt_interval_minutes:
+            return False
+        elapsed = self.config.is_save_due_after(time.monotonic() - self._saved_s)
+        return self.backend.agree_on_time(elapsed, self.step)
+
+    def _save(self) -> None:
+        if self.checkpoints is None or self._saved_step == self.step:
+            return
+        self._unread.check()  # a state that led to no finite loss is not kept; all processes find that
+        if self.backend.is_first or self.checkpoints.takes_parts:
+            self._write(self.checkpoints)
+        self._saved_step, self._saved_s = self.step, time.monotonic()
+
+    def _write(self, checkpoints: CheckpointFolder) -> None:
+        state = {
+            "version": STATE_VERSION,
+            "step": self.step,
+            **({"evaluated_step": self._evaluated_step} if self.backend.saves_evaluated_step else {}),
+            **self.backend.state(),
+            "loader": self._loader_state,
+            "description": self.description,
+        }
+        saved = checkpoints.save(self.step, state)
+        if saved is not None:
+            self.logs.tell(f"saved {checkpoints.url}/{saved.name}")
+            self.backend.show(state, self.step, self.logs)
+
+    def _restore(self, where: str, state: State) -> None:
+        own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
+        check_state(where, state, (*own, *self.backend.saved_entries))
+        changes = _changes(state["description"], self.description)
+        prefix = self.config.flag_prefix
+        self.backend.restore(where, state, [f"{prefix}{name} {was}" for name, was, _ in changes])
+        with taking_position(where):
+            self.loader.load_state_dict(state["loader"])
+            self.step = self._saved_step = int(state["step"])
+            self._evaluated_step = int(state.get("evaluated_step", self.step))
+        for name, was, now in changes:
+            self.logs.tell(f"note: {prefix}{name} was {was}, goes on with {now}")
+
+    @property
+    def _epoch(self) -> float:
+        return self.step * self.loader.config.batch_size / self._epoch_samples
+
+    @property
+    def _epoch_samples(self) -> int:
+        return self.loader.order.passes * self.loader.order.num_samples
+
+
+@dataclass(frozen=True, slots=True)
+class _DiagnosedDevice:
+    """The updates of a run, as `loaders.diagnosis` measures them."""
+
+    backend: Backend
+    name: str
+
+    def put(self, images_NHWC: Any, labels_N: Any) -> Any:
+        """Copy a batch to the devices; return when it is there."""
+        return self.backend.put(images_NHWC, labels_N)
+
+    def step(self, resident: Any) -> None:
+        """Do one update; return when the devices are done."""
+        self.backend.try_step(resident)
+
+
+def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the flags that the checkpoint's run had otherwise: name, value then, value now."""
+    if not isinstance(theirs, Mapping):
+        return []
+    both = sorted(theirs.keys() & ours.keys())
+    return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]

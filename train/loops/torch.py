@@ -1,0 +1,178 @@
+"""The PyTorch backend of the training loop: updates of a model with an optimiser, on XLA, CUDA or a CPU.
+
+`runtime.py` drives the devices; a `Task` turns a batch into losses.
+
+Shapes: N images of this host, H x W pixels, C = 3 channels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from loaders.loader import Loader
+from loaders.torch import TorchBatch
+from train.checkpoints.restoring import check_model, restore_optimizer
+from train.checkpoints.state import State, taking_position
+from train.loops.backend import Update
+from train.loops.runtime import Runtime
+from train.optim.optimizer import moments_of
+from train.telemetry.logs import Logs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Task(ABC):
+    """What an entry trains: losses of a batch, and numbers of an evaluation."""
+
+    @abstractmethod
+    def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
+        """Yield the losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
+
+        Args:
+            batch: On the device.
+            positions: Global positions of its samples, counted over all epochs.
+        """
+
+    def evaluate(self) -> dict[str, float]:
+        """Return numbers about data that are not trained on; none where there are no such data."""
+        return {}
+
+    def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
+        """Log a picture of what the weights, on the host, do; nothing where there is nothing to look at."""
+
+
+@dataclass(kw_only=True)
+class TorchBackend:
+    """A model and its optimiser on the devices of a runtime: a `train.loops.backend.Backend`."""
+
+    runtime: Runtime
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    task: Task
+    accum_iter: int = 1
+    """Parts of a batch over which its gradient is accumulated."""
+    clip_grad_norm: float = 0.0
+    """Largest norm of the gradient of all parameters; 0: no limit."""
+    agreement_steps: int = 20
+    """Steps between the points where several hosts agree to stop or to save: asking after each step would wait."""
+
+    catches_signals = True
+    saves_evaluated_step = False
+    saved_entries = ("model", "optimizer", "random")
+
+    @property
+    def name(self) -> str:
+        """Kind of the devices: `xla`, `cuda` or `cpu`."""
+        return self.runtime.name
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first host."""
+        return self.runtime.rank == 0
+
+    @property
+    def transfer_ahead(self) -> int:
+        """Number of batches on their way to the devices beside the one that is trained on."""
+        return self.runtime.transfer_ahead
+
+    def batches(self, loader: Loader) -> Generator[TorchBatch]:
+        """Yield the rest of the loader's epoch, on the device."""
+        return self.runtime.batches(loader)
+
+    def update(self, batch: TorchBatch, update: Update) -> dict[str, torch.Tensor]:
+        """Do one update at the schedule's rate; a group of parameters may have a share of it, its `lr_scale`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = update.lr * group.get("lr_scale", 1.0)
+        self.runtime.begin_step(update.step)
+        return {"loss": self._apply(batch, update.positions)}
+
+    def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float]:
+        """Judge the model; several hosts judge together, so no signal breaks it off."""
+        return self.task.evaluate()
+
+    def agree_to_stop(self, asked: bool, step: int) -> bool:
+        """Tell whether any host was asked to stop, at the steps where hosts agree."""
+        if self.runtime.world_size == 1:
+            return asked
+        return step % self.agreement_steps == 0 and self.runtime.agree(asked)
+
+    def agree_on_time(self, elapsed: bool, step: int) -> bool:
+        """Tell whether it is time by any host's clock, at the steps where hosts agree."""
+        return self.agree_to_stop(elapsed, step)
+
+    def check_same_checkpoint(self, step: int, url: str) -> None:
+        """Nothing: that hosts train on in step is seen when they agree or save."""
+
+    def state(self) -> State:
+        """Return weights, moments and generators; of weights that are cut, this host's pieces."""
+        on_host = self.runtime.on_host
+        return {
+            "model": on_host(self.model.state_dict()),
+            "optimizer": on_host(self.optimizer.state_dict()),
+            "random": self.runtime.random_state(),
+        }
+
+    def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
+        """Go on with the weights, moments and generators of a checkpoint."""
+        check_model(where, state["model"], self.model.state_dict(), changes)
+        self.model.load_state_dict(state["model"])
+        restore_optimizer(where, self.optimizer, state["optimizer"])
+        self.runtime.cut_as_weights(moments_of(self.optimizer))
+        with taking_position(where):
+            self.runtime.set_random_state(state["random"])
+
+    def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
+        """Log the task's picture of the weights."""
+        self.task.picture(state["model"], step, logs)
+
+    def memory_bytes(self) -> int | None:
+        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        return self.runtime.memory_bytes()
+
+    def profile(self, folder: Path) -> AbstractContextManager[None]:
+        """Trace what runs meanwhile, into a folder where TensorBoard finds it."""
+        return self.runtime.profile(folder)
+
+    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> TorchBatch:
+        """Copy a batch to the device; return when it is there."""
+        images = len(images_NHWC)
+        return TorchBatch(
+            images=self.runtime.put_whole(torch.from_numpy(images_NHWC)),
+            labels=self.runtime.put(torch.from_numpy(labels_N)),
+            mask=self.runtime.put(torch.ones(images, dtype=torch.bool)),
+            keys=[""] * images,
+            fields={},
+            state={},
+        )
+
+    def try_step(self, resident: TorchBatch) -> None:
+        """Do one update; return when the device is done with it."""
+        self._apply(resident, range(len(resident.keys)))
+        self.runtime.wait()
+
+    def close(self) -> None:
+        """Nothing: a task may evaluate once more when the run is over."""
+
+    def _apply(self, batch: TorchBatch, positions: range) -> torch.Tensor:
+        """Change the weights by a batch's gradient; return its loss, which nobody waits for."""
+        loss = torch.zeros((), device=self.runtime.device)
+        for part in self.task.parts(batch, positions):
+            share = part / self.accum_iter
+            share.backward()  # type: ignore[no-untyped-call]
+            loss = loss + share.detach()
+        if self.clip_grad_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.runtime.end_step()
+        return loss

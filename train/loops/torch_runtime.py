@@ -1,0 +1,145 @@
+"""The device that PyTorch drives itself, `cuda` or `cpu`: a `train.loops.runtime.Runtime` of one process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from loaders.loader import Loader
+from loaders.torch import TorchBatch, TorchBatches
+
+
+class TorchRuntime:
+    """One device that PyTorch drives itself."""
+
+    rank = 0
+    world_size = 1
+    num_devices = 1
+    is_cut = False
+
+    def __init__(self, name: str, *, pin_memory: bool) -> None:
+        self.name = name
+        self.device = torch.device(name)
+        self._pin_memory = pin_memory
+        self.transfer_ahead = 0 if name == "cpu" else 1
+
+    def batches(self, loader: Loader) -> Generator[TorchBatch]:
+        """Yield the rest of the loader's epoch; on CUDA the next batch travels while one is trained on."""
+        batches = TorchBatches(loader)
+        if self.name == "cpu":
+            yield from batches
+            return
+        ahead: TorchBatch | None = None
+        for batch in batches:
+            sent = TorchBatch(
+                images=self.put(batch.images),
+                labels=self.put(batch.labels),
+                mask=self.put(batch.mask),
+                keys=batch.keys,
+                fields=batch.fields,
+                state=batch.state,
+            )
+            if ahead is not None:
+                yield ahead
+            ahead = sent
+        if ahead is not None:
+            yield ahead
+
+    def put(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copy rows to the device, from pinned memory where that is on: the copy then runs beside the steps."""
+        if not self._pin_memory:
+            return rows.to(self.device)
+        with torch.cuda.stream(self._copies):
+            moved = rows.pin_memory().to(self.device, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(self._copies)
+        moved.record_stream(torch.cuda.current_stream())
+        return moved
+
+    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copy rows to the device; wait for all of this thread's stream."""
+        moved = self.put(rows)
+        if self.name == "cuda":
+            torch.cuda.current_stream().synchronize()
+        return moved
+
+    def begin_step(self, step: int) -> None:
+        """Nothing: the generator's state goes on with the run."""
+
+    def end_step(self) -> None:
+        """Nothing: every operation is launched as it is asked for."""
+
+    def wait(self) -> None:
+        """Wait for CUDA; a CPU is always done."""
+        if self.name == "cuda":
+            torch.cuda.synchronize()
+
+    def memory_bytes(self) -> int | None:
+        """Return the most bytes in use on CUDA since the start; None on a CPU."""
+        return torch.cuda.max_memory_allocated() if self.name == "cuda" else None
+
+    def metrics(self) -> str:
+        """Return nothing: XLA alone counts."""
+        return ""
+
+    def cut_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
+        """Move a model to the device, whole: there is one."""
+        return model.to(self.device)
+
+    def cut_as_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Nothing: weights are whole."""
+
+    def recompute(self, block: nn.Module) -> None:
+        """Compute a block again for its gradient, by PyTorch's checkpointing."""
+        from torch.utils.checkpoint import checkpoint
+
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+    def on_host(self, tree: Any) -> Any:
+        """Copy all tensors in nested dictionaries and lists."""
+        return tree_map(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+    def agree(self, said: bool) -> bool:
+        """Return the host's own word: there is one."""
+        return said
+
+    def seed(self, seed: int) -> None:
+        """Seed the CPU's generator, and with it CUDA's."""
+        torch.manual_seed(seed)
+
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the CPU's generator, and of CUDA's."""
+        state = {"cpu": torch.get_rng_state()}
+        return state | {"cuda": torch.cuda.get_rng_state()} if self.name == "cuda" else state
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with a state; one of another kind of device sets the CPU's generator alone."""
+        torch.set_rng_state(state["cpu"])
+        if self.name == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"])
+
+    @contextlib.contextmanager
+    def profile(self, folder: Path) -> Iterator[None]:
+        """Trace in Chrome's format, which TensorBoard's plugin for PyTorch and Perfetto show."""
+        run = _profile_run(folder)
+        with torch.profiler.profile() as profiler:
+            yield
+            self.wait()
+        run.mkdir(parents=True)
+        profiler.export_chrome_trace(str(run / f"{socket.gethostname()}.pt.trace.json.gz"))
+
+    @cached_property
+    def _copies(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def _profile_run(folder: Path) -> Path:
+    return folder / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")

@@ -1,0 +1,233 @@
+"""XLA's devices, TPUs and XLA's own CPU: a `train.loops.runtime.Runtime`. Nothing else in `train` knows torch_xla.
+
+A process drives all XLA devices of its host: with more than one, batches are cut along the axis of a mesh (SPMD), and
+the weights are copies, or cut along the same axis (FSDP). `rank` and `world_size` count hosts, as loaders do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from dataprep.errors import UsageError, install_hint
+from loaders.loader import Loader
+from loaders.torch import TorchBatch
+from train.checkpoints.pieces import Pieces
+from train.loops.fsdp import cut_dimension
+
+if TYPE_CHECKING:
+    from torch_xla.distributed.spmd import Mesh, ShardingSpec, XLAShard
+
+AXIS = "fsdp"
+"""Name of the mesh's only axis; torch_xla's FSDP asks for this name."""
+_WRAPPER = "_orig_module."
+"""What torch_xla's FSDP puts into the names of weights."""
+
+
+class XLARuntime:
+    """All XLA devices of this host, together with those of the other hosts."""
+
+    name = "xla"
+    transfer_ahead = 2
+    is_cut = False
+
+    def __init__(self) -> None:
+        try:
+            from loaders.xla import host_rank
+
+            self.rank, self.world_size = host_rank()
+            import torch_xla
+            import torch_xla.runtime as xr
+
+            self.num_devices = xr.global_runtime_device_count()
+        except ImportError:
+            raise UsageError(f"--device xla needs torch_xla: {install_hint('xla')}, or use --device cpu") from None
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"no XLA device (PJRT_DEVICE={os.environ.get('PJRT_DEVICE', '')}): {str(error).partition('. ')[0]}; "
+                f"on a TPU {install_hint('tpu-torch')}; elsewhere set PJRT_DEVICE=CPU, or use --device cpu"
+            ) from None
+        self._xla = torch_xla
+        self._seed = 0
+        self._mesh: Mesh | None = None
+        if self.num_devices > 1:
+            import numpy as np
+            import torch_xla.distributed.spmd as xs
+
+            xr.use_spmd()
+            self._mesh = xs.Mesh(np.arange(self.num_devices), (self.num_devices,), (AXIS,))
+        self.device: torch.device = torch_xla.device()
+
+    def batches(self, loader: Loader) -> Generator[TorchBatch]:
+        """Yield the rest of the loader's epoch; two batches travel ahead."""
+        from loaders.xla import device_batches
+
+        return device_batches(loader, self.device, mesh=self._mesh, axis=AXIS)
+
+    def put(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copy rows to the devices; return at once, with the copy under way."""
+        import torch_xla.core.xla_model as xm
+
+        (moved,) = xm.send_cpu_data_to_device([rows], self.device, input_sharding=self._row_sharding(rows.dim()))
+        tensor: torch.Tensor = moved
+        return tensor
+
+    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Copy rows; return when a number of them was read back, which waits for the step that runs, too."""
+        moved = self.put(rows)
+        float(moved.flatten()[0])
+        return moved
+
+    def begin_step(self, step: int) -> None:
+        """Set XLA's seed: by itself it goes on with each launch, of which a run that is saved more often has more."""
+        import torch_xla.core.xla_model as xm
+
+        drawn = hashlib.sha256(f"{self._seed} {step}".encode()).digest()
+        xm.set_rng_state(int.from_bytes(drawn[:4]))
+
+    def end_step(self) -> None:
+        """Cut the graph here, compile it if it is new, and run it."""
+        self._xla.sync()
+
+    def wait(self) -> None:
+        """Launch what was asked for, and wait for it."""
+        self._xla.sync(wait=True)
+
+    def memory_bytes(self) -> int | None:
+        """Return the bytes in use on the first device; None on XLA's CPU, which does not tell."""
+        import torch_xla.core.xla_model as xm
+
+        try:
+            used: int = xm.get_memory_info(self.device)["bytes_used"]
+        except RuntimeError:
+            return None
+        return used
+
+    def metrics(self) -> str:
+        """Return all of XLA's counters."""
+        import torch_xla.debug.metrics as met
+
+        return str(met.metrics_report())
+
+    def cut_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
+        """Cut weights through SPMD: the compiler gathers and frees those of a block, and sums up gradients in parts."""
+        model = model.to(self.device)  # under SPMD a weight leaves the host when it is known how it is cut
+        if self._mesh is None:
+            return model
+        from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
+        from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
+
+        # torch_xla hooks gradients of inputs, which images do not have
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        self.is_cut = True
+        self.cut_as_weights(model.parameters())  # torch_xla would cut the longest dimension, with a remainder
+        wrapped: nn.Module = SpmdFullyShardedDataParallel(
+            model,
+            mesh=self._mesh,
+            auto_wrap_policy=partial(transformer_auto_wrap_policy, transformer_layer_cls={block}),
+        )
+        _keep_names(wrapped)
+        return wrapped
+
+    def cut_as_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Cut tensors along the dimension of their weights; nothing where weights are copies."""
+        if not self.is_cut:
+            return
+        import torch_xla.distributed.spmd as xs
+
+        for tensor in tensors:
+            cut = cut_dimension(tensor.shape, self.num_devices)
+            spec = tuple(AXIS if dimension == cut else None for dimension in range(tensor.dim()))
+            xs.mark_sharding(tensor, self._mesh, spec)
+
+    def recompute(self, block: nn.Module) -> None:
+        """Compute a block again, behind a barrier: XLA would see that both computations are the same, and keep one."""
+        from torch_xla.distributed.fsdp import checkpoint_module
+
+        checkpoint_module(block)
+
+    def on_host(self, tree: Any) -> Any:
+        """Copy tensors, once the device is done: pieces cannot be read while a step runs."""
+        self.wait()
+        return tree_map(lambda leaf: self._copied(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+    def agree(self, said: bool) -> bool:
+        """Tell whether any host said so: every device of a host brings the host's word."""
+        if self.world_size == 1:
+            return said
+        words = torch.full((self.num_devices // self.world_size,), int(said), dtype=torch.int32)
+        return bool(self.put(words).sum().item())
+
+    def seed(self, seed: int) -> None:
+        """Seed the host's generator, from which weights are drawn, and the steps."""
+        torch.manual_seed(seed)
+        self._seed = seed
+
+    def random_state(self) -> dict[str, Any]:
+        """Return the state of the host's generator, and the steps' seed."""
+        return {"cpu": torch.get_rng_state(), "xla": self._seed}
+
+    def set_random_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with a state; one of another kind of device sets the host's generator alone."""
+        torch.set_rng_state(state["cpu"])
+        self._seed = state.get("xla", self._seed)
+
+    @contextlib.contextmanager
+    def profile(self, folder: Path) -> Iterator[None]:
+        """Trace into `plugins/profile/<run>/<host>.xplane.pb`."""
+        import torch_xla.debug.profiler as xp
+
+        self.wait()
+        xp.start_trace(str(folder))
+        try:
+            yield
+            self.wait()
+        finally:
+            xp.stop_trace()
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor | Pieces:
+        if self.is_cut and tensor.device.type == "xla":
+            import torch_xla.distributed.spmd as xs
+
+            sharded = xs.wrap_if_sharded(tensor.detach())
+            if isinstance(sharded, xs.XLAShardedTensor) and sharded.sharding_type == xs.ShardingType.TILED:
+                return Pieces(tuple(tensor.shape), [_piece(shard) for shard in sharded.local_shards])
+        return tensor.detach().cpu().clone()
+
+    def _row_sharding(self, dimensions: int) -> ShardingSpec | None:
+        if self._mesh is None:
+            return None
+        from torch_xla.distributed.spmd import ShardingSpec
+
+        return ShardingSpec(self._mesh, (AXIS, *[None] * (dimensions - 1)), minibatch=self.world_size > 1)
+
+
+def _piece(shard: XLAShard) -> tuple[tuple[int, ...], torch.Tensor]:
+    """Return where a shard begins, and its values without what pads it."""
+    within = tuple(slice(each.stop - each.start) for each in shard.indices)
+    return tuple(each.start for each in shard.indices), shard.data[within].clone()
+
+
+def _keep_names(wrapped: nn.Module) -> None:
+    """Make a wrapped model give and take its weights by the names that they have in the model itself."""
+    inner = {name.replace(_WRAPPER, ""): name for name in wrapped.state_dict()}
+
+    def rename(given: dict[str, Any], names: dict[str, str]) -> None:
+        for old, new in names.items():
+            if old in given:
+                given[new] = given.pop(old)
+
+    outer = {name: plain for plain, name in inner.items()}
+    register: Any = wrapped
+    register.register_state_dict_post_hook(lambda _module, state, _prefix, _metadata: rename(state, outer))
+    register.register_load_state_dict_pre_hook(lambda _module, state, *_rest: rename(state, inner))

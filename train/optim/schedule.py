@@ -1,0 +1,96 @@
+"""Learning rates: pure functions of how far a run is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from dataprep.errors import UsageError
+
+BASE_BATCH = 256
+"""Batch that base learning rates are given for: Goyal et al., "Accurate, large minibatch SGD", 2017."""
+
+
+class Schedule(Protocol):
+    """A learning rate over the epochs of a run."""
+
+    def at(self, epoch: float) -> float:
+        """Return the learning rate after so many epochs, which may be a fraction."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HalfCosine:
+    """A linear rise, then half a period of a cosine down: Loshchilov and Hutter, "SGDR", ICLR 2017.
+
+    Raises:
+        UsageError: The rise takes longer than the run.
+    """
+
+    lr: float
+    """Learning rate at the peak."""
+    min_lr: float
+    """Learning rate at the end."""
+    warmup_epochs: float
+    epochs: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise UsageError(
+                f"warmup_epochs {self.warmup_epochs:g} of {self.epochs:g} epochs; choose a part of them, e.g. "
+                f"--warmup_epochs {self.epochs / 10:g}"
+            )
+
+    def at(self, epoch: float) -> float:
+        """Return the learning rate after so many epochs, which may be a fraction."""
+        if epoch < self.warmup_epochs:
+            return self.lr * epoch / self.warmup_epochs
+        falling = self.epochs - self.warmup_epochs
+        share = min(1.0, (epoch - self.warmup_epochs) / falling) if falling else 1.0
+        return self.min_lr + (self.lr - self.min_lr) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """A learning rate that is divided by a number again and again, and constant between.
+
+    Raises:
+        UsageError: It would never be divided, or grow.
+    """
+
+    lr: float
+    """Learning rate at the start."""
+    divisor: float
+    every_epochs: float
+
+    def __post_init__(self) -> None:
+        if self.divisor < 1 or self.every_epochs <= 0:
+            raise UsageError(
+                f"a learning rate divided by {self.divisor:g} every {self.every_epochs:g} epochs; expected 1 or more, "
+                "and more than 0"
+            )
+
+    def at(self, epoch: float) -> float:
+        """Return the learning rate after so many epochs."""
+        try:
+            return float(self.lr / self.divisor ** (epoch // self.every_epochs))
+        except OverflowError:  # the divisor is past float's range: nothing is left
+            return 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmSteps:
+    """A learning rate as `Steps`, after a linear rise."""
+
+    steps: Steps
+    warmup_epochs: float
+
+    def at(self, epoch: float) -> float:
+        """Return the learning rate after so many epochs."""
+        risen = 1.0 if epoch >= self.warmup_epochs else epoch / self.warmup_epochs
+        return risen * self.steps.at(epoch)
+
+
+def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
+    """Return the peak rate of a batch of all devices and accumulated parts together."""
+    return base_lr * effective_batch_size / BASE_BATCH

@@ -1,0 +1,9 @@
+"""What a run reports: log lines, TensorBoard events, profiles, and its diagnosis.
+
+logs.py              JSON lines on stdout and in log.txt, a progress bar
+events.py            TensorBoard's event files
+profiling.py         traces of some steps
+diagnosis.py         `--diagnose`: what the run would wait for
+"""
+
+__all__ = ["diagnosis", "events", "logs", "profiling"]

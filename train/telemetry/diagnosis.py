@@ -1,0 +1,71 @@
+"""`--diagnose` of the training entries: what the run that its flags describe would wait for. Nothing is saved."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from dataprep.errors import UsageError
+from dataprep.pages.page import has_report_packages, write_page
+from loaders.diagnosis.devices import Device
+from loaders.diagnosis.diagnose import diagnose
+from loaders.diagnosis.findings import Diagnosis, to_document
+from loaders.diagnosis.observed_run import RunSetup
+from loaders.loader import Loader
+
+RUN_S = 3.0
+"""How long the run itself is measured, in seconds; a stage takes half of it."""
+
+
+def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder: Path | None) -> Diagnosis:
+    """Measure a run, print what it waits for, and keep it as JSON, and as a page, beside its logs.
+
+    Args:
+        loader: Loader of the run; nothing is read from it.
+        device: Does the run's steps.
+        transfer_ahead: Batches sent to the device while it computes.
+        folder: Folder of the run's logs; None keeps nothing.
+
+    Raises:
+        UsageError: The run is one of several hosts: each would stop after another number of steps.
+    """
+    hosts = loader.config.world_size
+    if hosts > 1:
+        raise UsageError(
+            f"--diagnose on {hosts} hosts: expected one; start it on one host with that host's share of the batch, or "
+            "ask `dataprep diagnose` with a simulated device"
+        )
+    setup = RunSetup(
+        url=loader.dataset.url,
+        split=loader.dataset.split.name,
+        config=loader.config,
+        transfer_ahead=transfer_ahead,
+    )
+    found = diagnose(setup, device, seconds=RUN_S, progress=_say)
+    _show(found)
+    if folder is not None:
+        _keep(found, folder)
+    return found
+
+
+def _say(what: str) -> None:
+    print(f"measuring {what}", file=sys.stderr)
+
+
+def _show(found: Diagnosis) -> None:
+    from rich.console import Console
+
+    from loaders.report.terminal import diagnosis_text
+
+    Console(highlight=False).print(diagnosis_text(found))
+
+
+def _keep(found: Diagnosis, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "diagnosis.json").write_text(json.dumps(to_document(found)) + "\n")
+    if not has_report_packages():
+        return  # the page needs what not every training machine has; the JSON says the same
+    from loaders.report.page import diagnosis_page
+
+    write_page(diagnosis_page(found), folder / "diagnosis.html")

@@ -1,0 +1,131 @@
+"""What a run says: JSON lines on stdout and in `log.txt`, TensorBoard's events, a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataprep.errors import UsageError
+from dataprep.storage import disk_errors
+from train.telemetry.events import EventFile
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+LOG_FILE = "log.txt"
+
+
+class Logs:
+    """Log lines, events and the progress bar of one run.
+
+    Args:
+        folder: Folder on a disk; None keeps no file.
+        enabled: False for all ranks but the first: nothing is said.
+    """
+
+    def __init__(self, folder: str | None, *, enabled: bool = True) -> None:
+        if folder is not None and "://" in folder:
+            raise UsageError(f"--log_dir {folder}: logs are appended to, expected a folder on a disk")
+        self.folder = Path(folder) if folder is not None and enabled else None
+        self._enabled = enabled
+        self._bar: Progress | None = None
+        self._events: EventFile | None = None
+
+    def open(self, *, step: int, total_steps: int) -> None:
+        """Start after a step: lines of later ones, of a run that was killed, are removed."""
+        if self.folder is not None:
+            with disk_errors(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._forget_after(step)
+                self._events = EventFile(self.folder)
+        if self._enabled and sys.stderr.isatty():
+            self._bar = _bar()
+            self._task = self._bar.add_task("training", total=total_steps, completed=step)
+            self._bar.start()
+
+    def close(self) -> None:
+        """End the bar and the files."""
+        if self._bar is not None:
+            self._bar.stop()
+        if self._events is not None:
+            self._events.close()
+
+    def scalars(self, line: Mapping[str, float]) -> None:
+        """Log one line of numbers, `step` and `loss` among them, which are TensorBoard's scalars, too."""
+        self._line(line)
+        if self._events is not None:
+            self._events.scalars(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
+        if self._bar is not None:
+            self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
+
+    def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
+        """Log numbers about data that are not trained on: `val_` before their names, TensorBoard's `val/`."""
+        self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
+        if self._events is not None:
+            self._events.scalars(step, {f"val/{name}": value for name, value in found.items()})
+
+    def picture(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
+        """Keep a picture for TensorBoard, and the newest one as a file."""
+        if self._events is not None and self.folder is not None:
+            self._events.image(step, tag, png, height=height, width=width)
+            (self.folder / f"{tag}.png").write_bytes(png)
+
+    def tell(self, text: str) -> None:
+        """Print a line for people, on stderr."""
+        if not self._enabled:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _line(self, line: Mapping[str, float]) -> None:
+        if not self._enabled:
+            return
+        text = json.dumps(line)
+        print(text, flush=True)
+        if self.folder is not None:
+            with (self.folder / LOG_FILE).open("a") as file:
+                file.write(f"{text}\n")
+
+    def _forget_after(self, step: int) -> None:
+        if self.folder is None or not (self.folder / LOG_FILE).exists():
+            return
+        whole = (self.folder / LOG_FILE).read_text().split("\n")[:-1]  # a kill may have cut the last one
+        kept = [line for line in whole if json.loads(line).get("step", 0) <= step]
+        aside = self.folder / f"{LOG_FILE}.new"
+        aside.write_text("".join(f"{line}\n" for line in kept))
+        os.replace(aside, self.folder / LOG_FILE)  # noqa: PTH105
+
+
+class EpochLogs(Logs):
+    """Logs that show everything a second time over epochs x 1000, as resnet_jax does: runs of other batches compare."""
+
+    def scalars(self, line: Mapping[str, float]) -> None:
+        """Log one line of numbers; TensorBoard shows them as `ep_train/…`, too."""
+        super().scalars(line)
+        if self._events is not None:
+            values = {f"ep_train/{name}": line[name] for name in line if name not in ("step", "epoch")}
+            self._events.scalars(_thousandths(line["epoch"]), values)
+
+    def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
+        """Log numbers of an evaluation; TensorBoard shows them as `ep_val/…`, too."""
+        super().evaluation(step, epoch, found)
+        if self._events is not None:
+            self._events.scalars(_thousandths(epoch), {f"ep_val/{name}": value for name, value in found.items()})
+
+
+def _thousandths(epoch: float) -> int:
+    return round(1000 * epoch)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))
