@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import resource
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.attacks import Attack
+from tests.support.memory_growth import MemoryGrowth
 
 MEMORY_BYTES = 64 << 20
 """How much more a refusal may take: each of the files would make gigabytes."""
@@ -31,7 +31,7 @@ def refused(path: Path) -> str:
     from train.checkpoints.checkpoint import load_any
     from train.checkpoints.encoder_weights import read_weights
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    growth = MemoryGrowth()
     for read in (load_any, read_weights):
         try:
             read(str(path))
@@ -41,7 +41,7 @@ def refused(path: Path) -> str:
             assert "weights_only" not in line, line
         else:
             raise AssertionError(f"{path.name} was read by {read.__name__}")
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    grown = growth.bytes()
     assert grown < MEMORY_BYTES, f"{path.name}: {grown:,} bytes"
     return line
 

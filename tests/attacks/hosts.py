@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +13,7 @@ from dataprep.web.client import fetch_many
 from dataprep.web.outcomes import Request, Status
 from tests.attacks import Attack
 from tests.support.fetching import loopback_limits
+from tests.support.memory_growth import MemoryGrowth
 from tests.support.name_server import name_server
 from tests.support.web_pages import DOMAIN, KINDS, Exchange, picture
 from tests.support.web_server import WebServer, addresses_of, web_server
@@ -54,7 +54,7 @@ async def _fetch(web: WebServer, nameserver: str, urls: Sequence[str], wanted: i
 
 def robots_bombs(folder: Path) -> str:
     """Each robots.txt is parsed beside forty images of another host, without much time or memory."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    growth = MemoryGrowth()
     with web_server() as web, name_server(addresses_of) as names:
         urls = [web.url(f"/image/{row}", f"quick.{DOMAIN}") for row in range(40)]
         for number, text in enumerate(ROBOTS.values()):
@@ -63,9 +63,9 @@ def robots_bombs(folder: Path) -> str:
         statuses = asyncio.run(_fetch(web, names.address, urls, len(urls)))
     assert statuses.count(Status.SUCCESS) >= 40
     assert set(statuses) <= {Status.SUCCESS, Status.ROBOTS}
-    more_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
+    more_bytes = growth.bytes()
     assert more_bytes < MEMORY_BYTES, f"{more_bytes:,} bytes more"
-    return f"{len(ROBOTS)} robots.txt of up to 500 kB, {max(more_bytes, 0) >> 20} MiB more"
+    return f"{len(ROBOTS)} robots.txt of up to 500 kB, {more_bytes >> 20} MiB more"
 
 
 async def _trickle(exchange: Exchange) -> None:
@@ -116,7 +116,7 @@ async def _without_end(start: bytes, again: bytes, exchange: Exchange) -> None:
 
 def endless_answers(folder: Path) -> str:
     """Headers, hints, trailers and chunks without end: each row ends without success, in bounded memory."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    growth = MemoryGrowth()
     KINDS.update({name: (partial(_without_end, *parts), Status.TIMEOUT) for name, parts in ENDLESS.items()})
     try:
         with web_server() as web, name_server(addresses_of) as names:
@@ -126,9 +126,9 @@ def endless_answers(folder: Path) -> str:
         for name in ENDLESS:
             del KINDS[name]
     assert Status.SUCCESS not in statuses
-    more_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
+    more_bytes = growth.bytes()
     assert more_bytes < MEMORY_BYTES, f"{more_bytes:,} bytes more"
-    return f"{len(urls)} answers without end, {max(more_bytes, 0) >> 20} MiB more, {sorted(set(statuses))}"
+    return f"{len(urls)} answers without end, {more_bytes >> 20} MiB more, {sorted(set(statuses))}"
 
 
 ATTACKS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import resource
 import shutil
 import tarfile
 import zipfile
@@ -23,6 +22,7 @@ from dataprep.sources.zips import zip_members
 from dataprep.storage import open_storage
 from tests.attacks import Attack
 from tests.support.builds import build, build_arguments, dataprep
+from tests.support.memory_growth import MemoryGrowth
 
 MEMORY_BYTES = 200 << 20
 """More than a mutant of some kilobytes may cost."""
@@ -93,7 +93,7 @@ def _mutants(folder: Path, kind: str, count: int) -> str:
     """Each is read or refused with an error of ours, within little memory."""
     write, read = KINDS[kind]
     fixed = b"" if write else _tfrecords(folder)
-    refused, several_lines, before = 0, 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    refused, several_lines, growth = 0, 0, MemoryGrowth()
     (folder / "mutants").mkdir()
     storage = open_storage(str(folder / "mutants"))
     for seed in range(count):
@@ -108,7 +108,7 @@ def _mutants(folder: Path, kind: str, count: int) -> str:
         except BaseException as error:
             raise AssertionError(f"mutant {seed}: {type(error).__name__}: {error}") from error
     assert not several_lines, f"{several_lines:,} errors of more than one line"
-    more_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - before
+    more_bytes = growth.bytes()
     assert more_bytes < MEMORY_BYTES, f"{more_bytes:,} bytes more"
     return f"{count:,} mutants, {refused:,} refused"
 

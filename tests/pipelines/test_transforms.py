@@ -1,7 +1,6 @@
 """The graph of a build: linear, small whatever the dataset, and nothing in it that is nobody's business."""
 
 import json
-import resource
 from pathlib import Path
 
 import apache_beam as beam
@@ -13,6 +12,7 @@ from dataprep.build.job import BuildJob
 from dataprep.storage import open_storage
 from pipelines.options import pipeline_options
 from pipelines.transforms import build_graph
+from tests.support.memory_growth import MemoryGrowth
 
 JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64, "archives")
 IMAGE = "registry/dataprep:1"
@@ -68,10 +68,10 @@ def test_what_dataflow_is_told(secrets, bucket_url):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_largest_plan_is_a_small_graph(bucket_url):
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    growth = MemoryGrowth()
     proto, template = dataflow_graph(bucket_url, list(range(LAION_SHARDS)))
     num_bytes = len(proto.SerializeToString())
-    more_mib = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) // 1024
+    more_mib = growth.bytes() >> 20
     few, _ = dataflow_graph(bucket_url, [0, 1, 2])
     print(f"{LAION_SHARDS:,} shards: {num_bytes:,} bytes, {more_mib} MiB")
     assert len(proto.components.transforms) == len(few.components.transforms)

@@ -15,6 +15,7 @@ from dataprep.errors import SourceError
 from dataprep.sources import dataset_named
 from dataprep.storage import open_storage
 from tests.support.hostile import HOSTILE
+from tests.support.memory_growth import MemoryGrowth
 
 MAX_CASE_S = 10.0
 MAX_MEMORY_BYTES = 256 * 2**20
@@ -50,7 +51,7 @@ def enumerate_all(folder, place):
     from tests.support.slow_storage import SlowStorage
 
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE_BYTES, MAX_ADDRESS_SPACE_BYTES))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    growth = MemoryGrowth()
     wrong, slowest, cases = [], (0.0, ""), 0
     for case in HOSTILE:
         if place == "bucket" and case.name.startswith("folder-"):
@@ -64,9 +65,8 @@ def enumerate_all(folder, place):
         cases += 1
         if problem:
             wrong.append(f"{case.name}: {problem}")
-    memory_bytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     report = {"wrong": wrong, "slowest_s": slowest[0], "slowest": slowest[1], "cases": cases}
-    return report | {"memory_bytes": memory_bytes}
+    return report | {"memory_bytes": growth.bytes()}
 
 
 def judged(case, storage):
