@@ -19,7 +19,7 @@ for framework in torch jax; do
         --extra "tpu-$framework" setup.cfg "$@"
     sed -i "1i $comment" "$pins"
 done
-grep -E '^(google-crc32c|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
+grep -E '^(google-crc32c|msgspec|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
 compile benchmarks/peers-constraints.txt --universal --python-version 3.11 --constraints .venv/shared.txt \
     benchmarks/peers.in "$@"
 # img2dataset imports imghdr, which Python 3.13 no longer has.

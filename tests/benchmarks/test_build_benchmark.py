@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks/build.py"
+from loaders.bench.compare import PEERS_PYTHON
+
+ROOT = Path(__file__).parents[2]
+BENCHMARK = ROOT / "benchmarks/build.py"
 IN_ONE_PROCESS = [
     ("dataprep webdataset", 0.85),
     ("dataprep tfrecord", 0.85),
@@ -61,3 +64,10 @@ def _check_row(row: dict, workers: int) -> None:
         assert row["verdict"] == ""
     else:
         assert row["verdict"] == ("PASS" if ratio >= target else "short")
+
+
+def test_the_environment_of_the_peers_has_what_the_check_of_images_imports() -> None:
+    """The peers whose pins exclude ours call our check of images; the benchmark of builds runs them with it."""
+    program = "from dataprep.build.images import ImagePolicy, check_image"
+    done = subprocess.run([PEERS_PYTHON, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,10 +1,12 @@
-"""Programs on torch, torch_xla and timm, each in a process forked from one that has imported these three.
+"""Programs whose imports take longer than their work, each in a process forked from one that has imported them.
 
     with start("train.pretrain_mae", "--epochs", "1", environment=os.environ, folder=REPOSITORY) as process:
         out, err = process.communicate()
 
-To import them takes six seconds of a processor, and most programs of the tests run for less. A program is run as
-`python -m MODULE` runs it: with its own environment, arguments and generators, and it ends as an interpreter does.
+Importing torch, torch_xla and timm takes six seconds of a processor, the commands of dataprep half a second, and most
+programs of the tests run for less. A program runs as `python -m MODULE` runs it: with its own environment, arguments
+and generators, and it ends as an interpreter does. What is forked has the hash seed of the process that forks it, so
+tests that compare bytes start interpreters of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +28,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
+TORCH = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
+"""Imports of the training programs on torch."""
+DATAPREP = (
+    "dataprep.cli",
+    "dataprep.build.archives",
+    "dataprep.build.driver",
+    "dataprep.build.pool",
+    "dataprep.fetched.recipe",
+    "dataprep.verify.run",
+    "numpy",
+    "PIL.Image",
+    "pyarrow.parquet",
+    "simplejpeg",
+    "rich.progress",
+    "google.cloud.storage",
+    "obstore.store",
+)
+"""Imports of the commands of dataprep."""
 MAX_REQUEST_BYTES = 1 << 17
 POLL_S = 0.005
 
@@ -34,7 +53,8 @@ POLL_S = 0.005
 class Process:
     """A program that was started; what `subprocess.Popen` has of it under the same names."""
 
-    def __init__(self, pid: int, stdout: int, stderr: int) -> None:
+    def __init__(self, imported: tuple[str, ...], pid: int, stdout: int, stderr: int) -> None:
+        self._imported = imported
         self.pid = pid
         self.returncode: int | None = None
         self.stdout, self.stderr = os.fdopen(stdout), os.fdopen(stderr)
@@ -49,7 +69,7 @@ class Process:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _ask({"poll": self.pid})
+            self.returncode = _ask(self._imported, {"poll": self.pid})
         return self.returncode
 
     def wait(self, timeout: float = 600) -> int:
@@ -88,33 +108,36 @@ class Process:
         return read["out"], read["err"]
 
 
-def start(module: str, *arguments: str, environment: Mapping[str, str], folder: Path) -> Process:
-    """Start a Python module."""
+def start(
+    module: str, *arguments: str, environment: Mapping[str, str], folder: Path, imported: tuple[str, ...] = TORCH
+) -> Process:
+    """Start a Python module in a process forked from one that has imported the modules `imported`."""
     out, theirs_out = os.pipe()
     err, theirs_err = os.pipe()
     request = {"module": module, "arguments": arguments, "environment": dict(environment), "folder": str(folder)}
     try:
-        pid = _ask(request, theirs_out, theirs_err)
+        pid = _ask(imported, request, theirs_out, theirs_err)
     finally:
         os.close(theirs_out)
         os.close(theirs_err)
-    return Process(pid, out, err)
+    return Process(imported, pid, out, err)
 
 
-def _ask(request: dict[str, Any], *descriptors: int) -> Any:
-    server, _ = _server()
+def _ask(imported: tuple[str, ...], request: dict[str, Any], *descriptors: int) -> Any:
+    server, _ = _server(imported)
     socket.send_fds(server, [json.dumps(request).encode()], list(descriptors))
     return json.loads(server.recv(MAX_REQUEST_BYTES))
 
 
 @functools.cache
-def _server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _server(imported: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start the process that forks; it ends when this one has ended."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = theirs.fileno()
     # Read when libgomp is loaded: one thread, as for every program that the tests start.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
-    process = subprocess.Popen([sys.executable, "-m", __name__, str(number)], pass_fds=[number], env=environment)
+    words = [sys.executable, "-m", __name__, str(number), *imported]
+    process = subprocess.Popen(words, pass_fds=[number], env=environment)
     theirs.close()
     atexit.register(_end, ours, process)
     return ours, process
@@ -164,7 +187,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    for name in IMPORTED:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
