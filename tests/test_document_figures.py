@@ -38,7 +38,7 @@ def test_a_ratio_below_its_target_is_shown_as_short():
 def test_ratios_in_the_text_about_laion():
     ours, encoding, _, best = recorded("laion")["rows"]
     after_start = "after_start_images_per_s"
-    assert f"So {ours[after_start] / best[after_start]:.2f} times img2dataset's better setting" in BENCHMARKS
+    assert f"reaches {ours[after_start] / best[after_start]:.2f} times img2dataset's better setting" in BENCHMARKS
     assert f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start" in BENCHMARKS
     assert f"and {ours[after_start] / encoding[after_start]:.2f} of the roofline in images/s" in BENCHMARKS
     assert f"{encoding['cpu_ms_per_image'] / ours['cpu_ms_per_image']:.2f} in processor time" in BENCHMARKS
