@@ -57,7 +57,14 @@ class AdoptProgress(ImageProgress):
     metavar="NAME=PATTERN",
     help="Files of a split, as a pattern of names or a folder; may be repeated.  [default: by their names]",
 )
-@click.option("--format", "format_name", type=click.Choice(ADOPTABLE), default="auto", show_default=True)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(ADOPTABLE),
+    default="auto",
+    show_default=True,
+    help="Format of the data; auto: recognise it by the files.",
+)
 @click.option(
     "--labels",
     metavar="FIELD",

@@ -76,12 +76,12 @@ class BenchProgress(AdoptProgress):
 @click.option(
     "--convert",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder that keeps these copies for the next run.",
+    help="Folder that keeps the copies in other layouts for the next run.",
 )
 @click.option(
     "--peer-python",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Python of an environment with more loaders, such as ENV/bin/python.  [default: that of make setup]",
+    help="Python of an environment with more loaders, such as ENV/bin/python.  [default: .bench-venv of make setup]",
 )
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option

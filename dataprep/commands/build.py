@@ -72,7 +72,7 @@ class _Datasets(click.Group):
 def command() -> None:
     """Build a dataset from its original files: plan, shards, index, manifest.
 
-    Every dataset has its own options (dataprep build DATASET --help); all have --dry-run and --json.
+    `dataprep build DATASET --help` lists the options for a dataset.
     """
 
 
@@ -98,7 +98,7 @@ def command() -> None:
     type=click.Choice(["virtual", "physical"]),
     default="virtual",
     show_default=True,
-    help="coco-dup5: store every image once, and loaders make five passes in an epoch; or store all five passes.",
+    help="coco-dup5: virtual stores each image once, and loaders make five passes an epoch; physical stores all five.",
 )
 @click.option(
     "--resize",
@@ -116,7 +116,7 @@ def command() -> None:
 )
 @click.option(
     "--check", type=click.Choice(["decode", "header", "none"]), default="decode", show_default=True,
-    help="Decode every image, read only its header, or look only at its first bytes.",
+    help="How to check every image: decode it, read its header, or look at its first three bytes.",
 )  # fmt: skip
 @click.option(
     "--on-bad",
@@ -125,8 +125,12 @@ def command() -> None:
     show_default=True,
     help="What to do with PNG, CMYK and the like. Truncated and undecodable images are always rejected.",
 )
-@click.option("--apply-exif", is_flag=True, help="Rewrite images whose EXIF orientation is not 1 as upright ones.")
-@click.option("--max-reject-ratio", type=Finite(0, 1), help="Largest share of images that may be rejected.")
+@click.option(
+    "--apply-exif", is_flag=True, help="Turn images upright whose EXIF orientation is not 1, and encode them again."
+)
+@click.option(
+    "--max-reject-ratio", type=Finite(0, 1), help="Largest share of images that may be rejected.  [default: 0]"
+)
 @click.option(
     "--allow-partial", is_flag=True, help="Accept other counts of images than the published ones, and record that."
 )

@@ -38,8 +38,9 @@ After an interruption run the same command again: no URL of a finished shard is 
 
 \b
 --host-connections and --host-per-second are divided among the workers. For a Beam job the number of workers is
---direct_num_workers, --parallelism, or --max_num_workers times --number_of_worker_harness_threads after --; without
-these it is --workers. More --workers than cores use the time in which the last rows of a shard wait for slow hosts.
+--direct_num_workers or --parallelism after --, or --workers without these; DataflowRunner needs --max_num_workers and
+--number_of_worker_harness_threads, which are multiplied. With more --workers than cores, the cores stay busy while the
+last rows of a shard wait for slow hosts.
 
 \b
 Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
@@ -73,7 +74,11 @@ _PNG_COMPRESSION, _QUALITY = 6, 95
     help="Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
 )
 @click.option(
-    "--rows-per-shard", type=WHOLE, default=DEFAULT_ROWS_PER_SHARD, show_default=True, help="Table rows of a shard."
+    "--rows-per-shard",
+    type=WHOLE,
+    default=DEFAULT_ROWS_PER_SHARD,
+    show_default=True,
+    help="Number of table rows in each shard.",
 )
 @click.option("--min-image-size", type=WHOLE, default=0, metavar="PIXELS", help="Smallest shorter side of an image.")
 @click.option("--max-image-area", type=WHOLE, metavar="PIXELS", help="Largest width times height of an image.")
@@ -101,7 +106,7 @@ _PNG_COMPRESSION, _QUALITY = 6, 95
     type=click.Choice(RESIZE_MODES),
     default="keep_ratio",
     show_default=True,
-    help="How images get this size; see docs/laion.md.",
+    help="How images get the size of --image-size; see docs/laion.md.",
 )
 @click.option(
     "--encode-format",

@@ -25,7 +25,7 @@ Examples:
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
-Exit codes: 0 co-located or free, 1 at least one is paid, 2 usage or no such bucket, 3 undecided.
+Exit codes: 0 co-located or free, 1 at least one bucket is paid, 2 wrong usage or no such bucket, 3 undecided.
 Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
 _PAID_CODE, _UNKNOWN_CODE = 1, 3
@@ -37,12 +37,14 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 @tpu_option
 @click.option("--epochs", type=COUNT, default=1, show_default=True, help="Epochs of the whole training.")
 @click.option("--hosts", type=COUNT, help="Hosts that share the reading.  [default: those of this TPU, else 1]")
-@click.option("--hosts-read-all", is_flag=True, help="Let every host read the whole dataset instead of its share.")
+@click.option(
+    "--hosts-read-all", is_flag=True, help="Assume that every host reads the whole dataset, not just its share."
+)
 @click.option("--split", help="Split that is read.  [default: train]")
 @click.option(
     "--replicas",
     is_flag=True,
-    help="Judge the copy that a loader would read, if one of the dataset's copies is nearer.",
+    help="Examine the copy that a loader would read instead, if there is a cheaper one.",
 )
 @click.option(
     "--prices",
@@ -65,7 +67,7 @@ def command(
 ) -> None:
     """Show where each bucket is, where it is read from, and what reading it costs.
 
-    Only metadata is read: about the bucket, its list of objects, and a dataset's manifest and a part of its index.
+    Only metadata is read: of the bucket and its objects, and a dataset's manifest and part of its index.
     """
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     where = named_place(zone, tpu)

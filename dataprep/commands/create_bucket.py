@@ -25,8 +25,8 @@ Examples:
   dataprep create-bucket gs://my-data --beside europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
-Exit codes: 0 created, or existing as asked; 1 existing with other settings; 2 usage, existing in another place, or
-not permitted.
+Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with other settings; 2 wrong usage,
+it exists in another place, or a permission is missing.
 """
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
 
@@ -59,7 +59,7 @@ _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
     show_default=True,
     help="Days for which deleted objects can be restored, and are paid for; 0: none.",
 )
-@click.option("--project", help="Project that pays.  [default: that of the credentials]")
+@click.option("--project", help="Project that pays for the bucket.  [default: that of the credentials]")
 @click.option(
     "--service-account", "account", metavar="NAME", help="Create an account that may use this bucket and nothing else."
 )
@@ -89,8 +89,8 @@ def command(
 ) -> None:
     """Create a bucket in the region of a zone or a TPU, where reading it is free.
 
-    Rights are given on the whole bucket (uniform access), the public is kept out whatever rights are given, and uploads
-    that were never finished are removed after a week. An existing bucket is compared, never changed.
+    Rights are given on the whole bucket only (uniform access), no right can make it public, and uploads that were never
+    finished are removed after a week. An existing bucket is compared with these settings, and never changed.
     """
     place = named_place(beside, tpu)
     if place is None:

@@ -36,7 +36,7 @@ Examples:
     type=click.IntRange(20, MOST_COUNT),
     default=400,
     show_default=True,
-    help="Images of the split train, to which val is added; for laion, rows of the table.",
+    help="Number of images in train, besides those in val; for laion, number of rows of the table.",
 )
 @click.option(
     "--odd", is_flag=True, help="Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …"
@@ -71,7 +71,7 @@ def command(
 ) -> None:
     """Write original files of DATASET, made of real photographs, into DIRECTORY.
 
-    The photographs come with scikit-image and scikit-learn; sizes and qualities are distributed as ImageNet's. The
+    The photographs come with scikit-image and scikit-learn; their sizes and qualities vary as in ImageNet. The
     archives have the names and layouts of the real ones, so every command takes them; builds need --allow-partial,
     because the counts are not the published ones.
 

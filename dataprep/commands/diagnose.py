@@ -54,7 +54,7 @@ transfer.
     type=COUNT_OR_NONE,
     default=0,
     show_default=True,
-    help="Processes that decode; 0: the threads of this one.",
+    help="Processes that decode; 0: threads of this process do.",
 )
 @click.option("--prefetch-batches", type=COUNT, default=3, show_default=True, help="Batches that are prepared ahead.")
 @click.option("--prefetch-bytes", type=Bytes(), default="1GiB", show_default=True, help="Memory for data read ahead.")
@@ -82,14 +82,14 @@ transfer.
     type=COUNT_OR_NONE,
     default=2,
     show_default=True,
-    help="Batches sent ahead to the device while it computes; 0: each step waits for its own.",
+    help="Batches sent ahead to the device while it computes; 0: each step waits for its own batch.",
 )
-@click.option("--seconds", type=Finite(0.1), default=2.0, show_default=True, help="Time for which the run is watched.")
+@click.option("--seconds", type=Finite(0.1), default=2.0, show_default=True, help="Length of the measured run.")
 @click.option(
     "--apply",
     "apply_fix",
     is_flag=True,
-    help="Try the best change that needs no rebuild, and compare its rate with the prediction.",
+    help="Run once with the best change of settings, and compare its rate with the prediction.",
 )
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
 @json_option

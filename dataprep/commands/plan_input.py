@@ -85,14 +85,16 @@ _SHARE = Finite(min=0, min_open=True, max=1)
 @click.option(
     "--accelerator", required=True, metavar="TYPE", help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4."
 )
-@click.option("--model", metavar="NAME", help="Model, from whose recipe the image size is taken.")
+@click.option("--model", metavar="NAME", help="Model whose recipe determines the image size.")
 @click.option("--images-per-s", type=_ABOVE_0, help="Images a second that the accelerator takes on all hosts together.")
-@click.option("--step-ms", type=_ABOVE_0, help="Time of a step whose data are ready, instead of --images-per-s.")
+@click.option(
+    "--step-ms", type=_ABOVE_0, help="Milliseconds of a step that does not wait for data, instead of --images-per-s."
+)
 @click.option("--global-batch", type=_AT_LEAST_1, help="Images in a step on all hosts together; with --step-ms.")
 @click.option("--image-size", type=_AT_LEAST_1, help="Sides of the cropped images, in pixels, instead of the model's.")
 @click.option(
     "--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True,
-    help="Dataset whose sizes are taken.",
+    help="Dataset whose size and image sizes are assumed.",
 )  # fmt: skip
 @click.option("--dataset-bytes", type=Bytes(), help="Size of another dataset's stored images.")
 @click.option("--bytes-per-image", type=_AT_LEAST_1, help="Mean size of a stored image.")
@@ -101,7 +103,7 @@ _SHARE = Finite(min=0, min_open=True, max=1)
     "--resize",
     type=_AT_LEAST_1,
     metavar="PIXELS",
-    help="Shorter side for the question what a resize at build time would change.  [default: 8/7 of --image-size]",
+    help="Shorter side for which the gain of a resize at build time is shown.  [default: 8/7 of --image-size]",
 )
 @click.option(
     "--loader", type=click.Choice(_LOADERS), default="dataprep", show_default=True, help="Loader that is used."

@@ -11,7 +11,9 @@ from dataprep.cloud.region import check_place
 from dataprep.cloud.tpu.find import find_zone
 
 beside_option = click.option("--beside", metavar="ZONE", help="Zone or region in which --output will be read.")
-tpu_option = click.option("--tpu", metavar="NAME", help="TPU that will read the data; gcloud tells its zone.")
+tpu_option = click.option(
+    "--tpu", metavar="NAME", help="TPU that will read the data; its zone is looked up with gcloud."
+)
 region_policy_option = click.option(
     "--region-policy",
     type=click.Choice(POLICIES),

@@ -101,7 +101,7 @@ def _making_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="TEXT",
     help="Fetch only rows that failed for this reason; may be repeated.",
 )
-@click.option("--all", "everything", is_flag=True, help="Fetch every failed row, even where another try is hopeless.")
+@click.option("--all", "everything", is_flag=True, help="Fetch every failed row, whatever the reason.")
 @_making_options
 @web_options
 @workers_option
@@ -120,13 +120,13 @@ def command(
 ) -> None:
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
-    By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses 429
-    and 500 to 599. No existing shard is touched. The manifest becomes the next revision, in which every row has its
-    newest status.
+    By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
+    408, 429 and 500 to 599. No existing shard is changed. The manifest becomes the next revision, in which every row
+    has its newest status.
 
     The dataset may be one that img2dataset wrote, after `dataprep adopt`. Such a dataset does not record the options
-    that img2dataset was given, so repeat here those that were not the default. The sizes of existing images are
-    compared with them.
+    that img2dataset was given, so give here those that were not img2dataset's defaults. They are compared with the
+    sizes of existing images.
     """
     choice = Choice(reasons=reasons, everything=everything)
     limits = take_limits(options)

@@ -59,14 +59,18 @@ _grace_option = click.option(
 @click.option("--detach", is_flag=True, help="Return once the command has started.")
 @click.option("--keep-going", is_flag=True, help="Let the other workers go on when one fails.")
 @click.option(
-    "--poll-s", type=Finite(min=0.05), default=30.0, show_default=True, help="Seconds between two looks at the workers."
+    "--poll-s",
+    type=Finite(min=0.05),
+    default=30.0,
+    show_default=True,
+    help="Seconds between requests for the workers' states.",
 )
 @click.option(
     "--patience-s",
     type=Finite(min=1),
     default=900.0,
     show_default=True,
-    help="Seconds after which a silent worker ends the following.",
+    help="Seconds without an answer from a worker after which this command ends.",
 )
 @_grace_option
 @click.option(
@@ -87,8 +91,8 @@ def run_command(
 ) -> Done:
     """Run a command on all workers, in the code and environment of `tpu setup`, and follow it.
 
-    The command runs detached: connections may drop, and you may interrupt the following. A run is started at most once
-    on each worker: the same --run given again is followed, and so is a --run without a COMMAND.
+    The command runs detached: it continues if connections drop, or if you press Ctrl-C here. A run is started at most
+    once on each worker: if --run names an existing one, that is followed, and then no COMMAND is needed.
     """
     if not argv and run is None:
         raise UsageError("neither a command nor --run; give one after --, such as -- dataprep-pretrain-mae …")
@@ -178,7 +182,11 @@ def status_command(where: Where) -> Done:
 )
 @on_tpu
 @click.option(
-    "--run", "runs", multiple=True, metavar="NAME", help="Run to end; may be repeated.  [default: all that still run]"
+    "--run",
+    "runs",
+    multiple=True,
+    metavar="NAME",
+    help="Run to end; may be repeated.  [default: all that have not ended]",
 )
 @click.option("--others", is_flag=True, help="Offer to end other processes that hold the chips as well.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation, not even about other users' processes.")
@@ -186,8 +194,8 @@ def status_command(where: Where) -> Done:
 def kill_command(where: Where, runs: tuple[str, ...], others: bool, yes: bool, grace_s: float) -> Done:
     """End runs and their processes only; then remove libtpu's lock file where no process holds a chip.
 
-    A run's first process gets SIGTERM and time for a checkpoint. A process is recognised by its number, its start time
-    and the boot of its machine, so that no other one is ever ended.
+    A run's first process gets SIGTERM and time for a checkpoint. A process of the run is recognised by its number,
+    start time and boot, or by the run's mark in its environment, so that no other process is ever ended.
     """
     fleet = where.fleet()
     ended: dict[str, int] = {}

@@ -33,8 +33,8 @@ _ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
 
 @click.command("plan", epilog=examples("tpu plan v4-32", "tpu plan tpu7x-2x2x4 --zone us-central1-c --json"))
 @click.argument("accelerator", metavar="TYPE")
-@click.option("--zone", help="Zone in the command that creates it.  [default: the first known one for the generation]")
-@click.option("--dry-run", is_flag=True, help="Accepted as by the other commands; this one never runs anything.")
+@click.option("--zone", help="Zone in the command that is shown.  [default: the first known one for the generation]")
+@click.option("--dry-run", is_flag=True, help="Has no effect, because this command never runs anything.")
 @json_option
 def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: bool) -> None:
     """Show what the name of a TPU means: machines and chips, the service and zones that have it, and the command that
@@ -74,8 +74,8 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
 @click.option("--queued", is_flag=True, help="Wait in the TPU API's queue until there is capacity.")
 @click.option("--valid-until", metavar="DURATION", help="Longest time in the queue, such as 6h.")
 @click.option("--spot", is_flag=True, help="Take a cheaper TPU that Google may take away at any time.")
-@click.option("--reserved", is_flag=True, help="Take it from the project's reservation (TPU API).")
-@click.option("--reservation", metavar="NAME", help="Take it from this reservation (Compute Engine).")
+@click.option("--reserved", is_flag=True, help="Take the TPU from the project's reservation (TPU API).")
+@click.option("--reservation", metavar="NAME", help="Take the TPU from this reservation (Compute Engine).")
 @click.option(
     "--runtime-version",
     metavar="NAME",
@@ -94,7 +94,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     help="Size of the boot disk (Compute Engine).",
 )
 @click.option(
-    "--service-account", metavar="EMAIL", help="Account whose rights the workers get; let it use the bucket alone."
+    "--service-account", metavar="EMAIL", help="Service account of the workers; give it access to the bucket only."
 )
 @click.option("--network", metavar="NAME", help="Network of the workers.  [default: the project's]")
 @click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.  [default: that of the region]")

@@ -53,7 +53,7 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
     "shares",
     multiple=True,
     metavar="SERVER:/SHARE=/FOLDER",
-    help="NFS share to check, and to mount where it is not; may be repeated.",
+    help="NFS share to check, and to mount if it is not mounted; may be repeated.",
 )
 def setup_command(
     where: Where,
@@ -63,11 +63,11 @@ def setup_command(
     python_version: str,
     shares: tuple[str, ...],
 ) -> Done:
-    """Copy code to all workers, create its environment there, check mounts, and open /tmp/tpu_logs to all users.
+    """Copy code to all workers, create an environment for it, check mounts, and open /tmp/tpu_logs to all users.
 
-    Code goes into a folder that is named by its digest, so that a running program keeps its own. Run setup again after
-    every change: steps that are done already take seconds. torch and jax need different versions of libtpu, so an
-    environment has one of them.
+    Code goes into a folder that is named by its digest, so that a running program keeps the code with which it began.
+    Run setup again after every change: steps that are already done take only seconds. torch and jax need different
+    versions of libtpu, so an environment has only one of them.
     """
     parsed, archive = [parse_share(share) for share in shares], pack(code)
     fleet = where.fleet()

@@ -29,7 +29,7 @@ Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could 
 @click.argument("url", metavar="URL")
 @click.option("--deep", is_flag=True, help="Decode every image completely as well: about 700 images/s for each worker.")
 @click.option(
-    "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well; no byte of them is read."
+    "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well, by their listings only."
 )
 @workers_option
 @workers_stall_option
@@ -37,9 +37,8 @@ Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could 
 def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: float, as_json: bool) -> None:
     """Compare every byte of the dataset at URL with its manifest, and its parts with each other.
 
-    Compared are sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
-    counts with the published ones. No file may be missing, and none may be left over. Every difference is printed as
-    one line.
+    It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
+    counts with the published ones. Missing and extra files are found, too. Every difference is printed as one line.
 
     With --replicas, size and CRC32C of every object of every copy are compared too, as Cloud Storage lists them, which
     costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.

@@ -27,14 +27,14 @@ _OPTIONS = (
         "allow_networks",
         multiple=True,
         metavar="CIDR",
-        help="Network that may be fetched from although it is not public; recorded in the manifest; may be repeated.",
+        help="Network that is not public, to fetch from as well; recorded in the manifest; may be repeated.",
     ),
     click.option(
         "--nameserver",
         "nameservers",
         multiple=True,
         metavar="ADDRESS",
-        help="Name server to ask instead of this machine's; may be repeated.",
+        help="Address of a name server to use instead of this machine's; may be repeated.",
     ),
     click.option(
         "--no-verify-tls", "verify_tls", is_flag=True, default=True, flag_value=False, help="Accept any certificate."
