@@ -34,7 +34,8 @@ Examples:
   dataprep-export mae_pretrain_vit_base.pth without_key_bias.pth --key_bias remove
 
 \b
-Exit codes: 0 written, or it exists with the same bytes; 1 damaged, or another file exists; 2 usage or input.
+Exit codes: 0 written, or OUTPUT exists with the same bytes; 1 CHECKPOINT is damaged, or OUTPUT exists with other
+bytes; 2 usage or input.
 """
 
 
@@ -130,7 +131,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
-    """Write the weights of CHECKPOINT, whole or in parts, as OUTPUT, .safetensors or .pth, with timm's names."""
+    """Write the weights of CHECKPOINT, whole or in parts, to OUTPUT (.safetensors or .pth), with timm's names."""
     done = export(checkpoint, output, key_bias=key_bias)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=1))

@@ -101,27 +101,33 @@ class Flags(RecipeFlags):
     """Flags of MAE's fine-tuning and linear probing with their meaning, and ours; the defaults are fine-tuning's."""
 
     model: str | None = flag(
-        None, "Name of the encoder, e.g. vit_base_patch16; default: --finetune's, or vit_large_patch16.", also=("arch",)
+        None,
+        "Name of the encoder, e.g. vit_base_patch16; default: as in --finetune, or vit_large_patch16.",
+        also=("arch",),
     )
     finetune: str = flag(
-        "", "Pretrained weights: a checkpoint of ours, a published MAE file, or timm's, on a disk or gs://."
+        "",
+        "Pretrained weights, on a disk or gs://: a checkpoint of this project, a published MAE file, or timm weights.",
     )
     linear_probe: bool = flag(False, "Train a linear layer on the frozen encoder.")
-    input_size: int = flag(224, "Side of the images, pixels; positions are resized to it.", SIDE)
+    input_size: int = flag(224, "Side of the images, pixels; position embeddings are resized to it.", SIDE)
     nb_classes: int | None = flag(
         None, "Number of logits; default: as many as the data have classes.", COUNT, also=("num_classes",)
     )
     global_pool: bool = flag(True, "Classify the mean of all patches; with --linear_probe: off.", either=True)
     cls_token: bool = flag(False, "Classify the class token; the same as --no_global_pool.")
     drop_path: float = flag(
-        0.1, "Probability to leave out a branch of the last block; smaller for earlier blocks.", SHARE_BELOW_1
+        0.1,
+        "Stochastic depth: probability of dropping a branch of the last block; smaller in earlier ones.",
+        SHARE_BELOW_1,
     )
 
     epochs: int = redefined(RecipeFlags, "epochs", default=50, text=_probed("Epochs to train.", "epochs"))
     batch_size: int | None = redefined(
         RecipeFlags,
         "batch_size",
-        text="Images of one device and one part; -1: from effective_batch_size; default: 64, with --linear_probe 512.",
+        text="Images per device and part of --accum_iter; -1: from --effective_batch_size; default: 64, or 512 with "
+        "--linear_probe.",
     )
     blr: float = redefined(RecipeFlags, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
     min_lr: float = redefined(RecipeFlags, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr"))
@@ -134,45 +140,45 @@ class Flags(RecipeFlags):
     weight_decay: float = redefined(
         RecipeFlags, "weight_decay", text=_probed("Weight decay, of matrices alone.", "weight_decay")
     )
-    layer_decay: float = flag(0.75, "Learning rate of a layer as a share of the next layer's.", SHARE_ABOVE_0)
+    layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", SHARE_ABOVE_0)
     clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", NOT_NEGATIVE)
 
-    smoothing: float = flag(0.1, "Share of a label that all classes get.", SHARE_BELOW_1)
+    smoothing: float = flag(0.1, "Label smoothing: share of a label that is spread over all classes.", SHARE_BELOW_1)
     mixup: float = flag(
-        0.0, "Both parameters of the Beta distribution of shares when images are mixed; 0: they are not.", NOT_NEGATIVE
+        0.0, "Mixup: both parameters of the Beta distribution of the mixing share; 0: no Mixup.", NOT_NEGATIVE
     )
     cutmix: float = flag(
         0.0,
-        "Both parameters of the Beta distribution of areas when boxes are exchanged; 0: they are not.",
+        "CutMix: both parameters of the Beta distribution of the area of the exchanged box; 0: no CutMix.",
         NOT_NEGATIVE,
     )
     cutmix_minmax: tuple[float, float] | None = flag(
-        None, "Least and largest side of the boxes, as shares of the image's; instead of --cutmix.", SHARE
+        None, "Smallest and largest side of CutMix's boxes, as shares of the image's side; instead of --cutmix.", SHARE
     )
     mixup_prob: float = flag(1.0, "Probability that a batch is mixed at all.", SHARE)
-    mixup_switch_prob: float = flag(0.5, "Probability of boxes, where --mixup and --cutmix are both on.", SHARE)
+    mixup_switch_prob: float = flag(0.5, "Probability of CutMix instead of Mixup, if both are on.", SHARE)
     mixup_mode: str = flag("batch", "Draw once for a batch, for two partners, or for each image.", choices=MODES)
     aa: str = flag("rand-m9-mstd0.5-inc1", "Augmentation by timm's name; '': none.")
     color_jitter: float = flag(
         0.0, "Largest factor by which brightness, contrast and saturation change; with --aa ''.", SHARE
     )
-    reprob: float = flag(0.25, "Probability that boxes of an image are erased.", SHARE)
+    reprob: float = flag(0.25, "Random erasing: probability that boxes of an image are erased.", SHARE)
     remode: str = flag(
-        "pixel", "What a box is filled with: the mean colour, one random colour, or one a pixel.", choices=ERASE_MODES
+        "pixel",
+        "Content of erased boxes: the mean colour, one random colour, or one for each pixel.",
+        choices=ERASE_MODES,
     )
-    recount: int = flag(1, "Largest number of boxes in an image.", COUNT)
+    recount: int = flag(1, "Largest number of erased boxes in an image.", COUNT)
 
     num_workers: int | None = redefined(
         RecipeFlags,
         "num_workers",
-        text="Processes that decode and augment; 0: threads of this process do, the default where images are only "
-        "cropped and flipped; else one a core, at most 16.",
+        text="Processes that decode and augment; 0: threads of this process instead. Default: 0 if images are only "
+        "cropped and flipped, else one per core, at most 16.",
         within=THREADS_OR_NONE,
     )
     eval: bool = flag(False, "Evaluate the checkpoint of --resume, print the numbers as JSON, and end.")
-    dist_eval: bool = flag(
-        False, "Changes nothing: all devices always share an evaluation, and each image counts once."
-    )
+    dist_eval: bool = flag(False, "Has no effect: all devices always share an evaluation, and each image counts once.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

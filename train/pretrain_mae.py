@@ -60,15 +60,15 @@ class Flags(RecipeFlags):
     decoder_depth: int = flag(UNSET, "Blocks of the decoder; -1: the model's.", COUNT_OR_UNSET)
     no_k_bias_in_vit: bool = flag(False, "Leave out the bias of keys in attention, as BEiT does.")
     norm_pix_loss: bool = flag(False, "Predict pixels that are standardised in each patch.")
-    mask_ratio: float = flag(0.75, "Share of the patches that is hidden.", SHARE)
-    mask_downsampling: int = flag(1, "Side, in patches, of the squares that are hidden as one.", COUNT)
+    mask_ratio: float = flag(0.75, "Share of the patches that are masked.", SHARE)
+    mask_downsampling: int = flag(1, "Side, in patches, of the squares that are masked together.", COUNT)
     decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", COUNT)
     pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", COUNT)
 
     min_crop: float = redefined(RecipeFlags, "min_crop", default=0.2)
-    max_crop: float = flag(1.0, "Largest share of an image's area that a crop has.", SHARE_ABOVE_0)
+    max_crop: float = flag(1.0, "Largest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
     use_byol_crop: bool = flag(
-        False, "Cut the first crop that is drawn to the image, as BYOL does, instead of drawing another one."
+        False, "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one."
     )
 
     def model_options(self) -> dict[str, object]:

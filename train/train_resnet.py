@@ -109,11 +109,9 @@ class Flags(RunFlags):
         None, "Number of logits; default: as many as the data have classes, 1000 for fake data.", COUNT
     )
     image_size: int = flag(224, "Side of the images, pixels.", SIDE, also=("input_size",))
-    batch_size: int = flag(128, "Images of one device and one part.", COUNT)
-    test_set_batch_size: int = flag(64, "Images of one device in an evaluation.", COUNT)
-    target_accuracy: float = flag(
-        0.0, "Percent of validation images; a run that ends below it has exit code 1.", PERCENT
-    )
+    batch_size: int = flag(128, "Images per device and per part of --accum_iter.", COUNT)
+    test_set_batch_size: int = flag(64, "Images per device in an evaluation.", COUNT)
+    target_accuracy: float = flag(0.0, "Accuracy in percent; a run that ends below it has exit code 1.", PERCENT)
 
     lr: float | None = flag(
         None, f"Highest learning rate; default: 0.5 for {RECIPE_MODEL}, 0.1 for others.", NOT_NEGATIVE
@@ -124,10 +122,10 @@ class Flags(RunFlags):
         choices=(STEPS, CONSTANT),
     )
     lr_scheduler_divide_every_n_epochs: float | None = flag(
-        None, "Epochs after which the learning rate is divided, again and again; default: 20.", POSITIVE
+        None, "Epochs between divisions of the learning rate; default: 20.", POSITIVE
     )
     lr_scheduler_divisor: float | None = flag(
-        None, "Number by which the learning rate is divided then; default: 5.", Range(1)
+        None, "Number by which the learning rate is divided each time; default: 5.", Range(1)
     )
     num_warmup_epochs: float | None = flag(
         None, "Epochs in which the learning rate rises linearly; default: 0.9.", NOT_NEGATIVE

@@ -73,7 +73,7 @@ class DatasetConfig:
 
     root: str = flag("", "Dataset, image folder, tars or TFDS directory, on a disk or gs://; required.")
     name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.")
-    use_tfds: bool = flag(False, "root is a folder of tensorflow-datasets, whose newest version is read.")
+    use_tfds: bool = flag(False, "Read root as a folder of TFDS datasets; the newest version is taken.")
     index_dir: str | None = flag(
         None, "Folder for the index of data that have no manifest; default: in the user's cache."
     )
@@ -82,9 +82,9 @@ class DatasetConfig:
         "What to do if reading the bucket from here costs money; off: prices are not looked up.",
         choices=POLICIES,
     )
-    min_crop: float = flag(0.08, "Smallest share of an image's area that a crop has.", SHARE_ABOVE_0)
+    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
     num_workers: int | None = flag(
-        None, "Threads that decode images; default: one a core, at most 16.", THREADS_OR_NONE
+        None, "Threads that decode images; default: one per core, at most 16.", THREADS_OR_NONE
     )
     prefetch_factor: int = flag(2, "Batches decoded ahead of the requested one.", COUNT)
     cache: bool = flag(False, "Keep what is read from a bucket in the user's cache on this disk, at most 100 GiB.")
@@ -106,7 +106,7 @@ class Config:
     batch_size: int = flag(128, "Images of one update, of all devices together.", COUNT)
     num_epochs: int = flag(100, "Epochs to train.", COUNT)
     learning_rate: float = flag(
-        0.1, "Highest learning rate, for a batch of 256; in proportion for other batches.", NOT_NEGATIVE
+        0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", NOT_NEGATIVE
     )
     warmup_epochs: float = flag(
         5.0, "Epochs in which the learning rate rises linearly; then it falls along half a cosine.", NOT_NEGATIVE
@@ -119,16 +119,16 @@ class Config:
     )
     prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", COUNT_OR_NONE)
 
-    log_per_step: int = flag(100, "Updates between log lines; -1: updates are not counted.", COUNT_OR_UNSET)
-    log_per_epoch: int = flag(NEVER, "Epochs between log lines; -1: epochs are not counted.", COUNT_OR_UNSET)
+    log_per_step: int = flag(100, "Updates between log lines; -1: none.", COUNT_OR_UNSET)
+    log_per_epoch: int = flag(NEVER, "Epochs between log lines; -1: none.", COUNT_OR_UNSET)
     eval_per_epoch: int = flag(
-        1, "Epochs between evaluations; the last one is evaluated, too; -1: nothing is evaluated.", COUNT_OR_UNSET
+        1, "Epochs between evaluations, with one after the last epoch; -1: none.", COUNT_OR_UNSET
     )
     steps_per_eval: int = flag(NEVER, "Batches of an evaluation; -1: every image once.", COUNT_OR_UNSET)
-    checkpoint_per_epoch: int = flag(20, "Epochs between checkpoints; the last one is saved in any case.", COUNT)
-    checkpoint_per_step: int = flag(NEVER, "Updates between checkpoints; -1: updates are not counted.", COUNT_OR_UNSET)
+    checkpoint_per_epoch: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", COUNT)
+    checkpoint_per_step: int = flag(NEVER, "Updates between additional checkpoints; -1: none.", COUNT_OR_UNSET)
     checkpoint_per_minute: float = flag(
-        float(NEVER), "Minutes between checkpoints; -1: time is not counted.", POSITIVE_OR_UNSET
+        float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", POSITIVE_OR_UNSET
     )
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
     profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
@@ -305,7 +305,7 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
 
 @click.command("train_resnet_jax", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @click.option(
-    "--workdir", required=True, help="Folder for checkpoints, log.txt and TensorBoard's events; on a disk or gs://."
+    "--workdir", required=True, help="Folder for checkpoints, on a disk or gs://; if on a disk, for logs, too."
 )
 @click.option(
     "--config",
@@ -320,13 +320,13 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     flag_value=True,
     default=False,
     type=bool,
-    help="Compile nothing: slow, and a debugger sees every value.",
+    help="Compile nothing, so that a debugger sees every value; slow.",
 )
 @click.option(
     "--diagnose",
     "is_diagnosed",
     is_flag=True,
-    help="Measure for half a minute what the run waits for, print it, and end; nothing is saved.",
+    help="Instead of training, measure for half a minute what the run waits for; print it, and keep it in workdir.",
 )
 @flags_of(Config, REFUSED, prefix=PREFIX, switches=False)
 @click.pass_context

@@ -89,9 +89,9 @@ class Flags(RunFlags):
         text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
         also=("ckpt_dir",),
     )
-    resume_epoch: int = flag(0, "Number of the epoch after which to resume, from its checkpoint.", COUNT_OR_NONE)
+    resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", COUNT_OR_NONE)
     ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=10, also=("ckpt_epoch_interval",))
-    test_epoch_interval: int = flag(10, "Epochs between evaluations; the last one is evaluated in any case.", COUNT)
+    test_epoch_interval: int = flag(10, "Epochs between evaluations; there is always one after the last epoch.", COUNT)
     log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_step_interval",))
 
     image_size: int = flag(224, "Side of the images, pixels.", SIDE)
@@ -99,7 +99,7 @@ class Flags(RunFlags):
     embed_dim: int = flag(5120, "Width of the network.", COUNT)
     num_heads: int = flag(32, "Heads of attention.", COUNT)
     num_blocks: int = flag(32, "Number of blocks.", COUNT)
-    mlp_ratio: float = flag(4.0, "Width of a block's hidden layer over that of the block.", POSITIVE)
+    mlp_ratio: float = flag(4.0, "Width of a block's hidden layer, divided by the width of the block.", POSITIVE)
     pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", SHARE_BELOW_1)
     att_dropout: float = flag(0.0, "Dropout of attention's weights.", SHARE_BELOW_1)
     mlp_dropout: float = flag(
@@ -116,7 +116,7 @@ class Flags(RunFlags):
         10000, "Updates in which the learning rate rises linearly; then it falls along half a cosine.", COUNT_OR_NONE
     )
     no_grad_ckpt: bool = flag(False, "Keep what every block computes, instead of computing it again for its gradient.")
-    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are cut.")
+    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are divided.")
 
     plan: bool = flag(False, "Print how the weights of this model would be cut and what a device would hold, and end.")
     plan_devices: int = flag(128, "Number of devices that --plan is for.", COUNT)
@@ -256,7 +256,7 @@ def _resume_of(flags: Flags, training: Training[TorchBackend]) -> str:
 @click.command("train_vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
-    """Train a vision transformer (Dosovitskiy et al., 2021), its weights cut among all devices."""
+    """Train a vision transformer (Dosovitskiy et al., 2021), with its weights divided among all devices."""
     flags = Flags(**values)
     if flags.plan:
         found = plan(flags)

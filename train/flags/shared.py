@@ -36,7 +36,7 @@ _LAUNCHER = (
 )
 REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"), _LAUNCHER)
 """Reasons by the names of launchers' flags, which have no meaning here."""
-FAKE_DATA = "Train on generated black images, as many as ImageNet has; nothing is read."
+FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
 """Help of the flag --fake_data, which some entries have."""
 UNSET = -1
 """Number that stands for a size or a batch that was not given."""
@@ -66,8 +66,8 @@ class RunFlags:
         0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", COUNT_OR_NONE
     )
     accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", COUNT)
-    min_crop: float = flag(0.08, "Smallest share of an image's area that a crop has.", SHARE_ABOVE_0)
-    num_workers: int | None = flag(None, "Threads that decode images; default: one a core, at most 16.", THREADS)
+    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
+    num_workers: int | None = flag(None, "Threads that decode images; default: one per core, at most 16.", THREADS)
     pin_mem: bool | None = flag(
         None, "Copy batches to CUDA from pinned memory, while steps run; on by default.", either=True
     )
@@ -82,13 +82,14 @@ class RunFlags:
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
 
     resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
-    ckpt_interval: int = flag(20, "Epochs between checkpoints; the last one is saved in any case.", COUNT)
-    ckpt_interval_steps: int = flag(0, "Updates between checkpoints; 0: updates are not counted.", COUNT_OR_NONE)
-    ckpt_interval_minutes: float = flag(0.0, "Minutes between checkpoints; 0: time is not counted.", NOT_NEGATIVE)
+    ckpt_interval: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", COUNT)
+    ckpt_interval_steps: int = flag(0, "Updates between additional checkpoints; 0: none.", COUNT_OR_NONE)
+    ckpt_interval_minutes: float = flag(0.0, "Longest time between checkpoints, in minutes; 0: no limit.", NOT_NEGATIVE)
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
     log_interval_steps: int = flag(20, "Updates between log lines.", COUNT)
     diagnose: bool = flag(
-        False, "Measure for half a minute what the run waits for, print it, and end; nothing is saved."
+        False,
+        "Instead of training, measure for half a minute what the run waits for; print it, and keep it in log_dir.",
     )
     profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
 
@@ -174,12 +175,14 @@ class RecipeFlags(RunFlags):
     """Flags of MAE's recipes: the batch of all devices, and a learning rate that follows its size."""
 
     batch_size: int | None = flag(
-        None, "Images of one device and one part; -1: from effective_batch_size; default: 64.", COUNT_OR_UNSET
+        None,
+        "Images per device and part of --accum_iter; -1: from --effective_batch_size; default: 64.",
+        COUNT_OR_UNSET,
     )
     effective_batch_size: int = flag(
-        UNSET, "Images of one update, of all devices and parts; -1: from batch_size.", COUNT_OR_UNSET
+        UNSET, "Images per update, on all devices and in all parts; -1: from --batch_size.", COUNT_OR_UNSET
     )
-    start_epoch: int = flag(0, "Epoch to start with, where nothing is resumed.", COUNT_OR_NONE)
+    start_epoch: int = flag(0, "Epoch to start with, if no checkpoint is resumed.", COUNT_OR_NONE)
 
     lr: float | None = flag(None, "Peak of the learning rate; default: blr x effective batch / 256.", NOT_NEGATIVE)
     blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", NOT_NEGATIVE)
