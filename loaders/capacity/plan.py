@@ -235,7 +235,7 @@ def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
     if plan.verdict == "fed":
         return (
             f"{accelerator} is fed with {least}{_number(plan.headroom)}-fold headroom: "
-            f"{_number(plan.host_images_per_s)} images/s per host are needed; "
+            f"{_number(plan.host_images_per_s)} images/s a host are needed; "
             f"{_named(short)} would be short first ({ratio})."
         )
     if plan.verdict == "input-bound":

@@ -30,7 +30,7 @@ def plan_input(capsys, monkeypatch):
 def test_hosts_that_feed_the_accelerator_exit_with_0(plan_input):
     code, out = plan_input(*MAE, *MAE_STEP)
     assert code == 0
-    assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s per host are needed;")
+    assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s a host are needed;")
     for fact in ("128 chips, 256 cores", "32, each 96 vCPUs, 334 GB RAM, network not published", "at 448 pixels"):
         assert fact in out
     assert "1,281,167 images of imagenet" in out

@@ -48,7 +48,7 @@ def test_long_sequence_mae_on_v3_256_by_hand():
     assert (plan.verdict, plan.limit, plan.utilisation) == ("fed", "network", 1.0)
     assert plan.headroom == pytest.approx(69.137, abs=1e-3)
     assert verdict_sentence(plan, "v3-256") == (
-        "v3-256 is fed with at least 69.1-fold headroom: 128 images/s per host are needed; their network would be "
+        "v3-256 is fed with at least 69.1-fold headroom: 128 images/s a host are needed; their network would be "
         "short first (0.116 Gbit/s needed a host, 8 there)."
     )
 
