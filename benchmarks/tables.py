@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def loaders_table(document: dict[str, Any]) -> list[str]:
     cells: dict[str, dict[int, list[str]]] = {}
     for row in document["rows"]:
         found = row["result"]
-        name = row["name"] + (f", {row['interpolation']}" if row["interpolation"] else "")
+        name = row["name"].removesuffix("-bilinear") + (f", {row['interpolation']}" if row["interpolation"] else "")
         shown = [f"{found['images_per_s']:,.0f}", f"{found['cpu_ms_per_image']:.2f}"]
         cells.setdefault(name, {})[row["image_size"]] = shown
     header = ["`loaders.py`", *(column for size in sizes for column in (str(size), "CPU"))]
@@ -83,6 +84,15 @@ def loaders_table(document: dict[str, Any]) -> list[str]:
 
 
 TABLES = {"build": build_table, "laion": laion_table, "loaders": loaders_table}
+
+
+def spread(document: dict[str, Any]) -> str:
+    """How far apart the rounds of a row are: the ratio of its slowest to its fastest, median and worst of all rows."""
+    rounds = (row["result"].get("wall_s") or row["result"]["rounds_images_per_s"] for row in document["rows"])
+    ratios = [max(figures) / min(figures) for figures in rounds]
+    return (
+        f"{statistics.median(ratios):.2f} times as long as its fastest in the median, {max(ratios):.2f} times at worst"
+    )
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -101,3 +111,5 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
 if __name__ == "__main__":
     for name, table in TABLES.items():
         print(*table(recorded(name)), "", sep="\n")
+        if name != "laion":
+            print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
