@@ -32,7 +32,7 @@ def references(originals, tmp_path_factory):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_stopped_at_commit_boundaries(fmt, originals, references, tmp_path):
+def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(fmt, originals, references, tmp_path):
     """Every fifth boundary; of an image folder, which has one an image and more, every seventh. The soak takes all."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
     every = 7 if fmt == "imagefolder" else 5
@@ -40,7 +40,9 @@ def test_stopped_at_commit_boundaries(fmt, originals, references, tmp_path):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_random_kills_under_the_eyes_of_a_reader(fmt, originals, references, tmp_path):
+def test_a_reader_never_sees_a_partial_dataset_of_a_build_that_is_killed_at_random(
+    fmt, originals, references, tmp_path
+):
     output = tmp_path / "out"
     expected = references[fmt, "many"]
     arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY)
@@ -50,7 +52,7 @@ def test_random_kills_under_the_eyes_of_a_reader(fmt, originals, references, tmp
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_two_builds_at_once_make_one_dataset(fmt, originals, references, tmp_path):
+def test_two_concurrent_builds_make_one_dataset(fmt, originals, references, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2)
     both = [subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
@@ -59,7 +61,7 @@ def test_two_builds_at_once_make_one_dataset(fmt, originals, references, tmp_pat
     assert digests(output) == references[fmt, "many"]
 
 
-def test_another_plan_is_refused_while_one_is_under_way(originals, tmp_path):
+def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)
     with Stopper() as stopper:
@@ -72,7 +74,7 @@ def test_another_plan_is_refused_while_one_is_under_way(originals, tmp_path):
     assert is_finished(output)
 
 
-def test_an_interrupted_overwrite_is_finished(originals, references, tmp_path):
+def test_an_interrupted_overwrite_is_finished_by_a_rerun(originals, references, tmp_path):
     output = tmp_path / "out"
     expected = references["tfrecord", "small"]
     build("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
@@ -116,7 +118,7 @@ def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, references,
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_one_request_in_ten_failing(fmt, gcs, bucket_url, originals, references):
+def test_a_build_succeeds_though_one_request_in_ten_fails(fmt, gcs, bucket_url, originals, references):
     output = f"{bucket_url}/out"
     gcs.set_faults(rate=0.1, seed=1)
     try:
@@ -141,7 +143,7 @@ def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
     return process.returncode, errors
 
 
-def test_ctrl_c_ends_cleanly_and_a_rerun_goes_on(originals, references, tmp_path):
+def test_ctrl_c_ends_a_build_cleanly_and_a_rerun_continues_it(originals, references, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "webdataset", *MANY, "--workers", 2)
     for _ in range(5):  # on a busy machine a build may end before this process sees its first receipt

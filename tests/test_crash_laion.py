@@ -29,14 +29,14 @@ def web():
         yield server
 
 
-def test_killed_at_random_while_answers_change(web, tmp_path):
+def test_a_build_killed_at_random_while_answers_change_is_finished_by_a_rerun(web, tmp_path):
     """Four kills; the soak has fifty of each format."""
     web.changing, web.latency_s = True, 0.05
     table = web.write_table(tmp_path / "laion.parquet", ROWS)
     kill_fetching(random.Random(7), web, table, tmp_path / "out", "webdataset", kills=4)
 
 
-def test_stopped_at_commit_boundaries_with_a_steady_server(web, tmp_path):
+def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(web, tmp_path):
     """Some boundaries of 118; the soak has all."""
     web.faults = {3: 404}
     arguments = laion_arguments(web.write_table(tmp_path / "laion.parquet", 25), tmp_path / "out", "tfrecord")
@@ -46,17 +46,17 @@ def test_stopped_at_commit_boundaries_with_a_steady_server(web, tmp_path):
     assert stop_everywhere(arguments, tmp_path / "out", expected, every=50) >= 4
 
 
-def test_retries_stopped_at_commit_boundaries(tmp_path):
+def test_a_retry_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
     """Some boundaries of 50; a reader finds a whole dataset each time."""
     assert stop_retries_of("tfrecord", tmp_path, every=29) >= 2
 
 
-def test_retries_of_img2datasets_output_stopped_at_commit_boundaries(tmp_path):
+def test_a_retry_of_img2datasets_output_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
     """Some of the boundaries; a reader finds a whole dataset each time."""
     assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2
 
 
-def test_two_builds_at_once_make_one_dataset(web, tmp_path):
+def test_two_concurrent_builds_make_one_dataset(web, tmp_path):
     """Each is answered otherwise; of every shard one of the two is taken, whole."""
     web.changing, web.latency_s = True, 0.02
     table = web.write_table(tmp_path / "laion.parquet", ROWS)
@@ -76,7 +76,7 @@ def test_two_builds_at_once_make_one_dataset(web, tmp_path):
     assert verified.stdout.startswith(str(tmp_path))
 
 
-def test_retries_killed_at_random(web, tmp_path):
+def test_a_retry_killed_at_random_is_finished_by_a_rerun(web, tmp_path):
     output = tmp_path / "out"
     web.faults = dict.fromkeys(range(0, ROWS, 2), 503)
     assert dataprep(*laion_arguments(web.write_table(tmp_path / "t.parquet", ROWS), output, "tfrecord")).returncode == 0

@@ -78,7 +78,7 @@ def test_the_comparison_with_version_0_1_0_is_the_recorded_one():
     assert f"{build:.2f} times the rate of version 0.1.0, a loader {loader:.2f} times" in BENCHMARKS
 
 
-def test_ratios_in_the_text_about_laion():
+def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
     ours, encoding, _, best = recorded("laion")["rows"]
     after_start = "after_start_images_per_s"
     assert f"reaches {ours[after_start] / best[after_start]:.2f} times img2dataset's better setting" in BENCHMARKS
@@ -88,7 +88,7 @@ def test_ratios_in_the_text_about_laion():
     assert f"short of 0.9, which is {0.9 * encoding[after_start]:.0f}\nimages/s" in BENCHMARKS
 
 
-def test_ratios_in_the_text_about_loaders():
+def test_ratios_in_the_text_about_loaders_follow_from_the_recorded_run():
     rates = {
         (row["image_size"], row["name"], row["interpolation"]): row["result"]["images_per_s"]
         for row in recorded("loaders")["rows"]
@@ -119,7 +119,7 @@ def test_the_same_measurement_has_one_figure_in_every_document():
 
 
 @pytest.mark.parametrize("command", PLANS, ids=lambda command: command.text)
-def test_capacity_plans_print_what_is_shown(command):
+def test_capacity_plans_print_what_the_document_shows(command):
     run = CliRunner().invoke(group, shlex.split(command.text)[1:])
     assert run.exit_code in (0, 1), run.output
     assert shows(command.output, run.output)
@@ -132,7 +132,7 @@ def plan_of(accelerator: str, images_per_s: float, *more: object) -> dict:
     return json.loads(run.stdout)["plan"]
 
 
-def test_published_resnets_are_planned_as_the_table_says():
+def test_published_resnets_have_the_plans_of_the_documents_table():
     multiplications = {"50": 4.1, "101": 7.8, "152": 11.5, "200": 15.1}
     asked = {name: 44_800 * 4.1 / billions for name, billions in multiplications.items()}
     flags = ("--loader", "torchvision", "--workers", 4)
@@ -165,7 +165,7 @@ def test_costs_of_clusters_follow_from_the_rates_beside_them():
     assert f"| LAION-400M | 413 million rows | {shown} |" in CLUSTERS
 
 
-def test_what_laion_takes_follows_from_the_figures_beside_it():
+def test_core_hours_and_rates_of_laion_follow_from_the_figures_beside_them():
     rows, comes, row_ms, dead_ms = map(
         float, re.findall(r"(\d+) million x \((0\.\d+) x ([\d.]+) ms \+ 0\.32 x ([\d.]+) ms\)", DATA)[0]
     )

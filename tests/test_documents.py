@@ -46,17 +46,17 @@ def archive_rows(section: str) -> dict[str, list[str]]:
     return rows
 
 
-def test_there_are_documents():
+def test_the_main_documents_are_among_those_tested():
     assert {"README.md", "DATA.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"} <= set(DOCUMENTS)
 
 
-def test_every_dataset_has_a_section():
+def test_every_dataset_has_a_section_in_data_md():
     assert [name for name in DATASETS if name not in SECTIONS] == []
     assert [name for name in DATASETS if f"`{name}`" not in DATA.split("\n## ")[0]] == []
 
 
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-def test_the_original_files_are_those_that_the_code_knows(dataset):
+def test_original_files_in_data_md_are_those_of_the_code(dataset):
     expected = {
         archive.name: [f"{archive.num_bytes:,}" if archive.num_bytes else "–", archive.md5, split]
         for split, facts in dataset.facts.items()
@@ -67,7 +67,7 @@ def test_the_original_files_are_those_that_the_code_knows(dataset):
 
 
 @pytest.mark.parametrize("name", ["coco-dup5", "imagenet"])
-def test_the_counts_are_the_published_ones(name):
+def test_counts_in_data_md_are_the_published_ones(name):
     samples = {split: facts.samples for split, facts in DATASETS[name].facts.items()}
     counted = dict.fromkeys(samples, 0)
     for _, _, images, split in archive_rows(SECTIONS[name]).values():
@@ -77,7 +77,7 @@ def test_the_counts_are_the_published_ones(name):
     assert all(f"{count:,}" in overview for count in samples.values())
 
 
-def test_the_images_of_each_archive_of_coco():
+def test_data_md_gives_the_number_of_images_in_each_archive_of_coco():
     rows = archive_rows(SECTIONS["coco-dup5"])
     assert {name: rows[f"{name}.zip"][2] for parts in PARTS.values() for name in parts} == {
         name: f"{count:,}" for parts in PARTS.values() for name, count in parts.items()
@@ -86,7 +86,7 @@ def test_the_images_of_each_archive_of_coco():
     assert f"{train.samples * train.repeats:,} images" in SECTIONS["coco-dup5"]
 
 
-def test_the_images_of_a_class_of_imagenet():
+def test_data_md_gives_the_number_of_images_in_a_class_of_imagenet():
     facts = DATASETS["imagenet"].facts
     assert f"Each class has {facts['train'].class_samples[0]}\n  to {facts['train'].class_samples[1]:,} images" in DATA
     assert facts["val"].class_samples == (50, 50)
@@ -94,14 +94,14 @@ def test_the_images_of_a_class_of_imagenet():
 
 
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-def test_splits_built_by_default_are_bold(dataset):
+def test_splits_built_by_default_are_bold_in_data_md(dataset):
     overview = next(line for line in DATA.splitlines() if line.startswith(f"| [`{dataset.name}`]"))
     splits = overview.split("|")[3].strip()
     assert splits == ", ".join(f"**{name}**" if name in dataset.default_splits else name for name in dataset.splits)
 
 
 @pytest.mark.parametrize("words", command_lines("dataprep"))
-def test_dataprep_takes_every_command_line(words):
+def test_the_parser_accepts_every_documented_dataprep_command(words):
     name, *arguments = words
     command = group.get_command(click.Context(group), name)
     assert command is not None, f"{name} is none of {', '.join(COMMANDS)}"
@@ -121,13 +121,13 @@ SCRIPTS = re.findall(r"^    (dataprep-\S+) = (\S+):main$", (ROOT / "setup.cfg").
     ("module", "words"),
     [pytest.param(module, *line.values, id=line.id) for name, module in SCRIPTS for line in command_lines(name)],
 )
-def test_training_commands_take_every_command_line(module, words):
+def test_the_parsers_accept_every_documented_training_command(module, words):
     """A variable such as $BATCH_SIZE stands for a number, which is a path and a name as well."""
     arguments = [re.sub(r"\$[A-Z_]+", "7", word) for word in words]
     importlib.import_module(module).command.make_context(module, arguments)
 
 
-def test_every_training_command_is_shown():
+def test_every_training_command_is_documented():
     shown = {text.split()[0] for _, text in COMMAND_LINES} | {
         "dataprep-export"
     }  # which docs/training.md has in a sentence
@@ -135,14 +135,14 @@ def test_every_training_command_is_shown():
 
 
 @pytest.mark.parametrize("words", command_lines("pip"))
-def test_pip_takes_every_extra(words):
+def test_every_documented_extra_exists(words):
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     named = {extra for word in words for extras in re.findall(r"\[(.+)\]", word) for extra in extras.split(",")}
     assert named <= set(setup["options.extras_require"])
 
 
-def test_make_has_every_target():
+def test_every_documented_make_target_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = {
         target
@@ -168,7 +168,7 @@ def test_files_that_documents_name_exist(document):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_imports_that_documents_show_work(document):
+def test_documented_imports_work(document):
     trees = [ast.parse(block.text) for block in blocks(document) if block.info == "python"]
     imports = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     for node in imports:
@@ -216,17 +216,17 @@ def test_docstrings_of_rooms_name_only_files_that_exist(package):
     assert missing == []
 
 
-def test_a_file_that_is_missing_from_a_map_is_found():
+def test_a_missing_file_in_a_map_is_detected():
     text = "`dataprep/sources/coco.py`, `zips.py`, `nothing.py`\n`zips.py`, `nowhere/`"
     assert missing_files(text) == ["nothing.py", "zips.py", "nowhere/"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_no_document_holds_what_is_not_for_its_readers(document):
+def test_no_document_has_notes_or_paths_of_its_authors(document):
     assert NOT_FOR_READERS.findall((ROOT / document).read_text()) == []
 
 
-def test_what_is_not_for_readers_is_found():
+def test_notes_and_paths_of_authors_are_detected():
     text = "TODO /tmp/x and (/work/y), not _build/tmp/ nor <url>/work"
     assert NOT_FOR_READERS.findall(text) == ["TODO", "/tmp", "/work", "/work"]
 
@@ -248,5 +248,5 @@ done in 1.2 s: … files
         ("demo/x.zip  22.1 MB\ndone in 1.2 s: 17 files\nand more\n", False),
     ],
 )
-def test_what_may_differ_between_a_document_and_a_run(output, same):
+def test_output_is_compared_with_a_document_but_for_what_varies(output, same):
     assert shows(SHOWN, output) is same

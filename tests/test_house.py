@@ -18,16 +18,16 @@ def test_every_row_of_the_table_is_met(row):
     assert len(kept) <= house.LEFT.get(row.name, 0), kept
 
 
-def test_rows_that_are_excepted_exist():
+def test_every_excepted_row_exists():
     assert {*house.EXCEPTIONS, *house.LEFT} <= {row.name for row in ROWS}
 
 
-def test_rooms_that_reach_each_other_are_one_cycle():
+def test_rooms_that_import_each_other_form_one_cycle():
     graph = {"a": {"b": ""}, "b": {"c": ""}, "c": {"b": "", "d": ""}, "d": {}, "e": {"f": ""}, "f": {"e": ""}}
     assert cycles(graph) == [["b", "c"], ["e", "f"]]
 
 
-def test_late_and_typing_imports_are_imports():
+def test_imports_in_functions_and_for_types_count_as_imports():
     program = "import a.b\nif TYPE_CHECKING:\n    from c import d\ndef late():\n    from e.f import g\n"
     module = house.Module("a", house.ROOT, ast.parse(program))
     assert house.imported_by(module, ["a.b", "c", "c.d", "e.f", "x"]) == {"a.b", "c", "c.d", "e.f"}
@@ -46,7 +46,7 @@ def test_late_and_typing_imports_are_imports():
     ],
 )
 @pytest.mark.parametrize("program", ["if {}: pass", "x = 1 if {} else 2", "y = [z for z in z if {}]", "w = {} or v"])
-def test_conditions_about_one_dataset_or_format_are_found(words: re.Pattern[str], condition: str, program: str):
+def test_conditions_about_one_dataset_or_format_are_detected(words: re.Pattern[str], condition: str, program: str):
     (found,) = conditions(ast.parse(program.format(condition)))
     assert words.search(ast.unparse(found))
 
@@ -66,6 +66,6 @@ def test_docstrings_of_modules_functions_and_constants_are_read():
         ("def f(a): pass", False),
     ],
 )
-def test_functions_whose_parameters_are_options_are_known(program: str, is_command: bool):
+def test_functions_whose_parameters_are_options_are_recognised(program: str, is_command: bool):
     (function,) = ast.parse(program).body
     assert house._is_command(function) is is_command

@@ -57,38 +57,38 @@ def shards_of(root):
     return [str(path) for path in sorted(root.glob("train/*.tar"))]
 
 
-def test_webdataset_reads_it(dataset):
+def test_webdataset_reads_the_samples_of_a_build(dataset):
     expected, _, roots = dataset
     assert sorted(read_with_webdataset(shards_of(roots["webdataset"]))) == expected
 
 
-def test_webdataset_finds_the_shards_by_braces(dataset):
+def test_webdataset_finds_the_shards_by_a_brace_pattern(dataset):
     expected, _, roots = dataset
     pattern = shards_of(roots["webdataset"])[0].replace("00000-of", "{00000..00003}-of")
     assert sorted(read_with_webdataset(pattern)) == expected
 
 
-def test_hugging_face_datasets_reads_it(dataset):
+def test_hugging_face_datasets_reads_the_samples_of_a_build(dataset):
     expected, _, roots = dataset
     assert sorted(read_with_hf_datasets(shards_of(roots["webdataset"]))) == expected
 
 
-def test_tfds_reads_it(dataset):
+def test_tfds_reads_the_samples_of_a_build(dataset):
     expected, classes, roots = dataset
     assert sorted(read_with_tfds(roots["tfrecord"])) == expected
     assert list(describe_with_tfds(roots["tfrecord"])["class_names"]) == classes
 
 
-def test_torchvision_reads_it(dataset):
+def test_torchvision_reads_the_samples_of_a_build(dataset):
     expected, classes, roots = dataset
     assert sorted(read_with_torchvision(roots["imagefolder"] / "train", has_classes=bool(classes))) == expected
 
 
-def test_tar_and_tfrecord_are_in_the_same_order(dataset):
+def test_tars_and_tfrecords_have_the_same_order(dataset):
     _, _, roots = dataset
     assert read_with_webdataset(shards_of(roots["webdataset"])) == read_with_tfds(roots["tfrecord"])
 
 
-def test_the_samples_are_different_photographs(dataset):
+def test_all_samples_are_different_photographs(dataset):
     expected, _, _ = dataset
     assert len({key for key, _, _ in expected}) == len({sha256 for _, _, sha256 in expected}) == IMAGES

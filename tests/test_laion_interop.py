@@ -82,19 +82,19 @@ def test_every_row_ends_as_the_demo_says(built, fmt):
     assert [end_of(row) for row in rows_of(roots[fmt])] == [(end.status, end.reason) for end in expected]
 
 
-def test_webdataset_reads_it(built):
+def test_webdataset_reads_images_and_captions(built):
     _, expected, roots = built
     samples = samples_of(roots["webdataset"])
     assert read_with_webdataset(shards_of(roots["webdataset"])) == samples
     assert len(samples) == sum(end.status == "success" for end in expected)
 
 
-def test_hugging_face_datasets_reads_it(built):
+def test_hugging_face_datasets_reads_images_and_captions(built):
     _, _, roots = built
     assert sorted(read_with_hf_datasets(shards_of(roots["webdataset"]))) == samples_of(roots["webdataset"])
 
 
-def test_tfds_reads_it_as_clipas_reader_does(built):
+def test_tfds_reads_images_and_captions_as_clipas_reader_does(built):
     """The features `jpg` and `txt`, and the same samples as in the tars, in the same order."""
     folder, expected, roots = built
     command = [sys.executable, "-W", "ignore", "-c", _TFDS, str(roots["tfrecord"])]
@@ -115,7 +115,7 @@ def test_tfds_reads_it_as_clipas_reader_does(built):
         assert min(image.size) <= 256
 
 
-def test_members_are_img2datasets(built):
+def test_members_of_a_tar_have_the_names_and_fields_of_img2dataset(built):
     _, _, roots = built
     members = members_of(roots["webdataset"])
     for key, _, _ in samples_of(roots["webdataset"]):

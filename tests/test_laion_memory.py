@@ -8,5 +8,5 @@ from tests.support.laion_memory import plan_flat
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("parquet", 2_000_000), ("jsonl", 1_000_000)])
-def test_many_times_the_rows_take_no_more_memory(tmp_path, kind, rows):
+def test_planning_many_times_the_rows_takes_no_more_memory(tmp_path, kind, rows):
     plan_flat(tmp_path, kind, rows)

@@ -27,7 +27,7 @@ def found(tmp_path_factory):
     return json.loads(run.stdout.splitlines()[-1])
 
 
-def test_every_address_leads_to_the_trap(found):
+def test_the_trap_answers_at_every_address(found):
     assert found["control"] == dict.fromkeys(CONTROLS, len(PORTS))
 
 

@@ -6,5 +6,5 @@ from __future__ import annotations
 from tests.support.laion_mixture import build_twice
 
 
-def test_every_row_ends_as_it_must_and_the_order_of_answers_changes_no_shard(tmp_path):
+def test_every_row_gets_its_expected_status_and_the_order_of_answers_changes_no_shard(tmp_path):
     build_twice(tmp_path, "webdataset", rows=320, hosts=100, rows_per_shard=160)

@@ -92,7 +92,7 @@ def old_dataset(stopper, sources, storage_url):
     return build_arguments("coco-dup5", sources["coco-dup5"], storage_url, "tfrecord", "--num-shards", 3, "--overwrite")
 
 
-def test_of_two_that_overwrite_at_once_one_is_whole(old_dataset, stopper, sources, storage_url, tmp_path):
+def test_two_concurrent_overwrites_leave_one_whole_dataset(old_dataset, stopper, sources, storage_url, tmp_path):
     """The first is suspended while it removes; the second begins, and where it can goes to its end."""
     storage = open_storage(storage_url)
     runs = [start(stopper, [*old_dataset, "--seed", 1])]
@@ -112,9 +112,7 @@ def test_of_two_that_overwrite_at_once_one_is_whole(old_dataset, stopper, source
     assert all(end.code == 0 or end.stderr.startswith("dataprep: ") for end in ends), ends
 
 
-def test_a_removal_that_was_killed_is_finished_by_the_same_command(
-    old_dataset, stopper, sources, storage_url, tmp_path
-):
+def test_a_killed_removal_is_finished_by_the_same_command(old_dataset, stopper, sources, storage_url, tmp_path):
     storage = open_storage(storage_url)
     kill(go_on(start(stopper, old_dataset), lambda: not storage.stat("dataset.json")))
     assert storage.stat("_build/overwriting")
@@ -128,7 +126,7 @@ def test_a_removal_that_was_killed_is_finished_by_the_same_command(
     assert digests(storage_url) == alone
 
 
-def test_a_build_that_0_1_0_began_goes_on(stopper, sources, tmp_path):
+def test_a_build_begun_by_version_0_1_0_is_continued(stopper, sources, tmp_path):
     """Version 0.1.0's plan.json names no build, and all else lies directly in `_build/`."""
     output, state = tmp_path / "out", tmp_path / "out/_build"
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], output, "webdataset", "--num-shards", 4)
@@ -161,7 +159,7 @@ def test_overwriting_leaves_adopted_originals(stopper, sources, tmp_path):
     assert "your own originals" in run.stderr
 
 
-def test_overwriting_leaves_files_that_are_not_the_datasets(stopper, sources, tmp_path):
+def test_overwriting_leaves_files_that_are_not_part_of_the_dataset(stopper, sources, tmp_path):
     output = tmp_path / "out"
     whole(stopper, "coco-dup5", sources["coco-dup5"], output, "webdataset")
     names = ("notes/run1/my.labels.txt", "notes/run1/x.tfrecord-00000-of-00001", "images/mine.jpg", "val/mine.txt")
@@ -185,7 +183,7 @@ def test_overwriting_leaves_a_source_inside_the_output(stopper, sources, tmp_pat
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
-def test_killed_before_the_plan_stands_other_options_go_on(more, stopper, sources, tmp_path):
+def test_a_build_killed_before_its_plan_exists_may_continue_with_other_options(more, stopper, sources, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], output, "tfrecord")
     run = go_on(stopper.start(arguments, EVERYWHERE), lambda: list((output / "_build").rglob("plan.parquet")))
@@ -196,7 +194,7 @@ def test_killed_before_the_plan_stands_other_options_go_on(more, stopper, source
 
 
 @pytest.mark.parametrize("more", [(), ("--overwrite",)])
-def test_killed_before_the_plan_stands_replaced_originals_are_taken(more, stopper, sources, tmp_path):
+def test_a_build_killed_before_its_plan_exists_accepts_replaced_originals(more, stopper, sources, tmp_path):
     source, output = tmp_path / "coco", tmp_path / "out"
     shutil.copytree(sources["coco-dup5"], source)
     run = stopper.start(build_arguments("coco-dup5", source, output, "webdataset"), EVERYWHERE)
@@ -207,7 +205,7 @@ def test_killed_before_the_plan_stands_replaced_originals_are_taken(more, stoppe
     assert found == whole(stopper, "coco-dup5", source, tmp_path / "alone", "webdataset")
 
 
-def test_killed_before_the_plan_stands_fewer_images_may_be_allowed_later(stopper, sources, tmp_path):
+def test_a_build_killed_before_its_plan_exists_may_later_allow_fewer_images(stopper, sources, tmp_path):
     output, generated = tmp_path / "out", tmp_path / "generated"
     fake = ("imagenet-fake", generated, output, "webdataset", "--images", 40)
     arguments = [word for word in build_arguments(*fake) if word != "--allow-partial"]

@@ -108,7 +108,7 @@ def test_session_of_the_readme_is_the_demo():
     assert [command.text.split() for command in commands(session)] == demo
 
 
-def test_readme_names_every_command():
+def test_readme_lists_every_command():
     shown = "\n".join(block.text for block in blocks(README))
     assert [name for name in COMMANDS if f"dataprep {name} " not in shown] == []
 

@@ -38,7 +38,7 @@ def reference(request, originals, plainly_built):
     return dataset, fmt, originals[DATASETS[dataset]], output, digests(output)
 
 
-def test_any_number_of_workers(reference, tmp_path):
+def test_any_number_of_workers_gives_the_same_bytes(reference, tmp_path):
     """Four, where the reference has one; the tests below have two."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 4)
@@ -46,14 +46,14 @@ def test_any_number_of_workers(reference, tmp_path):
 
 
 @pytest.mark.parametrize("reference", [("imagenet", "webdataset"), ("coco-dup5", "imagefolder")], indirect=True)
-def test_beam(reference, tmp_path):
+def test_beam_gives_the_same_bytes(reference, tmp_path):
     """Two of the six: each takes ten seconds to start its workers. The soak runs all."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
     assert digests(tmp_path / "out") == expected
 
 
-def test_bucket_to_bucket(reference, bucket_url):
+def test_a_build_between_buckets_gives_the_same_bytes(reference, bucket_url):
     dataset, fmt, source, _, expected = reference
     for path in source.iterdir():
         open_storage(f"{bucket_url}/originals").create(path.name, path.read_bytes())
@@ -61,7 +61,7 @@ def test_bucket_to_bucket(reference, bucket_url):
     assert digests(f"{bucket_url}/out") == expected
 
 
-def test_originals_elsewhere_with_other_times(reference, tmp_path):
+def test_originals_in_another_folder_with_other_times_give_the_same_bytes(reference, tmp_path):
     dataset, fmt, source, _, expected = reference
     moved = tmp_path / "somewhere else" / "originals"
     shutil.copytree(source, moved)
@@ -71,7 +71,7 @@ def test_originals_elsewhere_with_other_times(reference, tmp_path):
     assert digests(tmp_path / "out") == expected
 
 
-def test_killed_and_resumed(reference, tmp_path):
+def test_a_build_killed_and_resumed_gives_the_same_bytes(reference, tmp_path):
     dataset, fmt, source, _, expected = reference
     arguments = build_arguments(dataset, source, tmp_path / "out", fmt, *SHARDS)
     rng = random.Random(f"{dataset}/{fmt}")
@@ -79,7 +79,7 @@ def test_killed_and_resumed(reference, tmp_path):
     assert is_finished(tmp_path / "out")
 
 
-def test_a_second_run_does_nothing(reference):
+def test_a_second_run_changes_no_file(reference):
     dataset, fmt, source, output, expected = reference
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     assert build(dataset, source, output, fmt, *SHARDS)["shards_built"] == 0
@@ -107,7 +107,7 @@ def samples(output: Path, fmt: str, classes: tuple[str, ...]):
     return shards
 
 
-def test_physical_repeats_are_the_same_too(originals, tmp_path):
+def test_physical_repeats_have_the_same_bytes_for_any_number_of_workers(originals, tmp_path):
     for fmt in FORMAT_NAMES:
         for run, workers in enumerate((1, 3)):
             output = tmp_path / f"{fmt}-{run}"

@@ -63,7 +63,7 @@ def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str, pyt
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
-def test_what_is_pinned_is_what_the_extras_ask_for():
+def test_pinned_and_installed_versions_are_those_that_the_extras_need():
     """Directly or through another package, as the installed packages say it."""
     pins = pins_of("constraints.txt", f"{sys.version_info.major}.{sys.version_info.minor}")
     found: set[str] = set()
@@ -173,7 +173,7 @@ def test_every_install_hint_names_an_extra():
     assert found <= set(EXTRAS)
 
 
-def test_the_packages_name_the_supported_pythons():
+def test_the_package_metadata_names_the_supported_pythons():
     allowed = Requirement(f"python{SETUP['options']['python_requires']}").specifier
     assert [version for minor in range(30) if (version := f"3.{minor}") in allowed] == list(SUPPORTED)
     assert ", ".join(SUPPORTED[:-1]) + f" or {SUPPORTED[-1]}" in (ROOT / "README.md").read_text()

@@ -30,7 +30,7 @@ MAY_BE_SKIPPED = {
 PYTHON = sorted((ROOT / "tests").rglob("*.py"))
 
 
-def test_long_checks_are_called_by_what_they_show():
+def test_every_soak_check_is_called_by_the_name_of_what_it_shows():
     numbered, unknown = [], []
     for path in [*PYTHON, ROOT / "Makefile", *(ROOT / name for name in DOCUMENTS)]:
         text = path.read_text()
@@ -81,7 +81,7 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, workers
     assert run.stdout.splitlines()[-1] == last
 
 
-def test_files_that_come_first_exist():
+def test_test_files_that_are_listed_to_run_first_exist():
     assert [file for file in LONG if not (ROOT / file).exists()] == []
 
 
@@ -122,7 +122,7 @@ def is_time(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "time"
 
 
-def test_a_timed_assertion_is_found():
+def test_a_timed_assertion_is_detected():
     program = """
 def test_quick():
     started_s = time.monotonic()

@@ -29,7 +29,7 @@ SPREAD = [
 
 
 @pytest.mark.parametrize(("workers", "rival", "expected"), [(1, "tfds", IN_ONE_PROCESS), (2, "webdataset", SPREAD)])
-def test_table_of_a_small_run(
+def test_a_small_run_prints_a_whole_table(
     tmp_path: Path, workers: int, rival: str, expected: list[tuple[str, float | None]]
 ) -> None:
     """40 images of demo data, one round, the peers that need no environment of their own."""

@@ -13,7 +13,7 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/laion.py"
 
 
-def test_table_of_a_small_run(tmp_path: Path) -> None:
+def test_a_small_run_prints_a_whole_table(tmp_path: Path) -> None:
     """40 images of demo data, one round, without img2dataset, which needs an environment of its own."""
     document_path = tmp_path / "laion.json"
     command = [

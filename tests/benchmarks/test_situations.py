@@ -68,7 +68,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("name", ["device", "transfer", "step-overhead", "serial"])
-def test_the_judge_finds_what_follows_from_the_numbers(name: str, machine: Machine) -> None:
+def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
     known = KNOWN[name]
     changes = possible_changes(known.situation, cores=2, has_extension=True)
 
@@ -93,7 +93,7 @@ def cut_off(image_HWC, rng):
     return image_HWC[:1]
 
 
-def test_a_bucket_is_as_slow_as_the_situation_says(machine: Machine) -> None:
+def test_a_bucket_has_the_latency_that_the_situation_sets(machine: Machine) -> None:
     def rate(situation: Situation) -> float:
         return machine.rate(situation, SECONDS).images_per_s
 
@@ -106,7 +106,7 @@ def test_a_bucket_is_as_slow_as_the_situation_says(machine: Machine) -> None:
     assert 20 < rate(narrow) < 60  # images differ in size
 
 
-def test_competitors_are_there_in_their_situation_and_no_longer(machine: Machine) -> None:
+def test_competing_processes_run_only_during_their_situation(machine: Machine) -> None:
     before = len(psutil.Process().children())
     with machine.into(replace(PLAIN, competitors=3)):
         assert len(psutil.Process().children()) == before + 3
@@ -120,7 +120,7 @@ def truth(base: float, **rates: float) -> Truth:
     return Truth(base, tuple((Change(name=name, settings={}), rate) for name, rate in rates.items()))
 
 
-def test_ties_with_the_best_are_right_and_less_than_five_percent_is_nothing() -> None:
+def test_ties_with_the_best_count_as_right_and_gains_below_five_percent_as_none() -> None:
     found = truth(100, cache=200, resize=193, batch=191)
     assert found.best == "cache"
     assert [found.verdict(name) for name in ("cache", "resize", "batch", NONE)] == [RIGHT, TIED, WRONG, WRONG]
@@ -139,7 +139,7 @@ def test_exactly_one_answer_is_right(base: float, rates: dict[str, float]) -> No
     assert TIED not in verdicts or found.best != NONE
 
 
-def test_the_best_are_measured_again() -> None:
+def test_the_best_changes_are_measured_again() -> None:
     changes = possible_changes(IN_BUCKET, cores=2, has_extension=True)
     asked: Counter[Situation] = Counter()
 
@@ -152,7 +152,7 @@ def test_the_best_are_measured_again() -> None:
     assert sum(asked.values()) == len(changes) + 1 + 3
 
 
-def test_all_is_tried_again_where_the_machine_was_not_steady() -> None:
+def test_all_changes_are_tried_again_if_the_machine_was_unsteady() -> None:
     rates = iter([100, 200, 200, 150, *(100, 200, 200, 104)])
     change = Change(name="batch", settings={"batch_size": 128})
 
@@ -197,14 +197,14 @@ def test_diagnosis_is_repeated_when_the_machine_was_not_steady(unsteady: list[in
     assert next(rates, None) is None
 
 
-def test_an_unsteady_machine_is_given_up_and_told() -> None:
+def test_a_machine_that_stays_unsteady_is_reported() -> None:
     rates = itertools.cycle([100, 180, 180, 150])
     said = {"fixes": [FIX], **RATES}
     _, found = do_what_is_named(PLAIN, lambda _: said, lambda *_: Measured(next(rates), 1.0), 1.0, tries=2)
     assert found.drift == pytest.approx(0.5)
 
 
-def test_a_fix_is_the_change_that_it_names() -> None:
+def test_a_fix_is_translated_into_the_change_that_it_names() -> None:
     assert change_of({"name": "cache", "settings": {"cache_dir": "/tmp/x"}}).applied(IN_BUCKET).is_cached
     assert change_of({"name": "location", "settings": {}}).applied(IN_BUCKET).latency_ms == 2
     resized = change_of({"name": "resize", "settings": {"short_side": 37}}).applied(IN_BUCKET)
@@ -214,7 +214,7 @@ def test_a_fix_is_the_change_that_it_names() -> None:
 # Changes
 
 
-def test_only_what_can_be_done_is_tried() -> None:
+def test_only_changes_that_are_possible_are_tried() -> None:
     def names(situation: Situation, **machine: object) -> list[str]:
         changes = possible_changes(situation, **{"cores": 2, "has_extension": True} | machine)
         return [change.name for change in changes]
@@ -228,14 +228,16 @@ def test_only_what_can_be_done_is_tried() -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 256)))
-def test_prefetching_more_is_four_times_as_much(batch: int, batches: int, reads: int | None) -> None:
+def test_the_prefetch_change_requests_at_least_four_times_as_many_images_ahead(
+    batch: int, batches: int, reads: int | None
+) -> None:
     situation = replace(IN_BUCKET, batch_size=batch, prefetch_batches=batches, reads_in_flight=reads)
     changes = possible_changes(situation, cores=2, has_extension=True)
     change = next(change for change in changes if change.name == "prefetch")
     assert change.applied(situation).images_under_way >= 4 * situation.images_under_way
 
 
-def test_the_command_is_what_a_user_would_type() -> None:
+def test_the_diagnose_command_has_the_arguments_that_a_user_would_type() -> None:
     words = diagnose_arguments(replace(IN_BUCKET, transform="a:b", device="cpu", model="resnet18"), "gs://b/d")
     assert " ".join(words) == (
         "diagnose gs://b/d --device cpu --model resnet18 --transform a:b --batch-size 8 --image-size 32 "
@@ -248,7 +250,7 @@ def test_the_command_is_what_a_user_would_type() -> None:
 # The generator
 
 
-def test_a_hundred_situations_most_of_them_real() -> None:
+def test_most_of_the_hundred_situations_have_real_causes() -> None:
     found = [plant(id_, Formula(), seed=0, cores=2) for id_ in IDS]
     assert len({situation.id for situation in found}) == 100
     assert sum(situation.is_real for situation in found) >= 60
@@ -260,13 +262,13 @@ def test_a_hundred_situations_most_of_them_real() -> None:
     assert max(len(situation.cause) for situation in found) < 48  # the table's column
 
 
-def test_a_few_situations_are_of_many_kinds() -> None:
+def test_a_few_drawn_situations_are_of_many_kinds() -> None:
     assert spread(100) == list(IDS)
     assert len({id_.rpartition("-")[0] for id_ in spread(20)}) >= 12
 
 
 @given(st.integers(0, 1000), st.sampled_from(["one-thread-00", "large-03", "competitors-01", "library-00"]))
-def test_the_second_stage_is_as_far_away_as_was_asked_for(seed: int, id_: str) -> None:
+def test_the_second_slowest_stage_is_within_the_drawn_ratio_of_the_slowest(seed: int, id_: str) -> None:
     situation = plant(id_, Formula(), seed=seed, cores=2)
     device = float(situation.device.removeprefix("simulated:"))
     assert 1.14 < device / Formula().loader(situation) < 4.01
@@ -275,7 +277,7 @@ def test_the_second_stage_is_as_far_away_as_was_asked_for(seed: int, id_: str) -
 # The command line
 
 
-def test_a_truth_is_kept_and_not_looked_for_again(machine: Machine, tmp_path: Path) -> None:
+def test_a_measured_truth_is_stored_and_not_measured_again(machine: Machine, tmp_path: Path) -> None:
     results, work = tmp_path / "results.jsonl", tmp_path / "work"
     command = [sys.executable, BENCHMARK, "--corpus", machine.corpus, "--work", work, "--results", results]
     command += ["--judge-only", "--only", "device-00", "--seconds", "0.2"]
@@ -290,7 +292,7 @@ def test_a_truth_is_kept_and_not_looked_for_again(machine: Machine, tmp_path: Pa
     assert len(results.read_text().splitlines()) == 1
 
 
-def test_an_unknown_situation_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_situation_is_refused_with_the_known_ones() -> None:
     done = subprocess.run([sys.executable, BENCHMARK, "--only", "nothing"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no situation nothing; there are requests-00" in done.stderr

@@ -106,7 +106,7 @@ def engine(request) -> Iterator[list[object]]:
         yield ["--runner", runner, "--workers", 2, "--", *options]
 
 
-def test_the_same_bytes(reference, engine, bucket_url):
+def test_an_engine_writes_the_bytes_of_a_local_build(reference, engine, bucket_url):
     dataset, fmt, source, expected = reference
     started_s = time.monotonic()
     run = dataprep(*build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *engine), timeout_s=BUILD_S)
@@ -135,7 +135,7 @@ def laion(request, gcs, tmp_path_factory) -> Iterator[tuple[Callable[..., list[o
         yield line, digests(output)
 
 
-def test_the_same_bytes_of_a_table_of_urls(laion, engine, bucket_url):
+def test_an_engine_writes_the_bytes_of_a_local_build_of_a_table_of_urls(laion, engine, bucket_url):
     line, expected = laion
     run = dataprep(*line(bucket_url, *engine), timeout_s=BUILD_S)
     assert run.returncode == 0, run.stderr[-3000:]
@@ -152,7 +152,7 @@ def slow_bucket(gcs):
 
 @pytest.mark.parametrize("kill", range(KILLS))
 @pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
-def test_a_task_manager_dies(kill, reference, flink, bucket_url, slow_bucket):
+def test_a_build_survives_the_death_of_a_task_manager(kill, reference, flink, bucket_url, slow_bucket):
     dataset, fmt, source, expected = reference
     arguments = [*SHARDS, "--runner", "FlinkRunner", "--", *flink.options]
     line = build_arguments(dataset, source, bucket_url, fmt, *arguments)
@@ -169,7 +169,7 @@ def with_python_workers(request) -> list[object]:
 
 @pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
 @pytest.mark.parametrize("kill", range(KILLS))
-def test_a_python_worker_dies(kill, with_python_workers, reference, bucket_url, slow_bucket):
+def test_a_build_survives_the_death_of_a_python_worker(kill, with_python_workers, reference, bucket_url, slow_bucket):
     dataset, fmt, source, expected = reference
     line = build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *with_python_workers)
     lost(line, bucket_url, expected, kill_python_worker)
@@ -177,7 +177,9 @@ def test_a_python_worker_dies(kill, with_python_workers, reference, bucket_url, 
 
 @pytest.mark.parametrize("laion", ["tfrecord"], indirect=True)
 @pytest.mark.parametrize("kill", range(KILLS))
-def test_a_python_worker_dies_that_fetches(kill, with_python_workers, laion, bucket_url, slow_bucket):
+def test_a_build_survives_the_death_of_a_python_worker_that_fetches(
+    kill, with_python_workers, laion, bucket_url, slow_bucket
+):
     line, expected = laion
     lost(line(bucket_url, *with_python_workers), bucket_url, expected, kill_python_worker)
 
@@ -259,7 +261,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.2)
 
 
-def test_what_is_needed_is_here():
+def test_the_programs_that_the_engines_need_are_installed():
     assert shutil.which("java"), "Flink needs Java 17: apt-get install openjdk-17-jre-headless"
     assert shutil.which("mvn"), "Beam's job server comes through Maven: apt-get install maven"
     assert shutil.which("go"), "Prism is built with Go"

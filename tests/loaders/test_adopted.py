@@ -39,7 +39,7 @@ def adopt(url, *more):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_adopted_on_disk(dataset, tmp_path, fmt):
+def test_adopted_data_on_disk_load_as_the_original_dataset(dataset, tmp_path, fmt):
     data = foreign(dataset(fmt), tmp_path / "data")
     adopt(data)
     assert contents(data) == contents(dataset(fmt))
@@ -49,7 +49,9 @@ def test_adopted_on_disk(dataset, tmp_path, fmt):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_adopted_in_a_bucket_with_an_index_elsewhere(dataset, bucket_url, tmp_path, fmt):
+def test_adopted_data_in_a_bucket_with_an_index_elsewhere_load_as_the_original_dataset(
+    dataset, bucket_url, tmp_path, fmt
+):
     data = foreign(dataset(fmt), tmp_path / "data")
     storage = open_storage(bucket_url)
     for path in data.rglob("*"):
@@ -59,7 +61,7 @@ def test_adopted_in_a_bucket_with_an_index_elsewhere(dataset, bucket_url, tmp_pa
     assert contents(tmp_path / "index", processes=1) == contents(dataset(fmt))
 
 
-def test_an_image_folder_whose_classes_are_links(dataset, tmp_path):
+def test_an_adopted_image_folder_of_linked_classes_loads_as_the_original(dataset, tmp_path):
     real = foreign(dataset("imagefolder"), tmp_path / "elsewhere")
     (tmp_path / "linked/train").mkdir(parents=True)
     for folder in (real / "train").iterdir():

@@ -48,7 +48,7 @@ def test_a_setting_of_the_wrong_type_says_what_was_got_and_expected(settings, me
 
 @pytest.mark.parametrize("name", LoaderConfig.__dataclass_fields__)
 @pytest.mark.parametrize("value", [object, b"x", [None], {}, -1, math.nan, "", 2**70], ids=repr)
-def test_any_value_of_any_setting_is_taken_or_refused_by_name(name, value):
+def test_any_value_of_any_setting_is_accepted_or_refused_by_name(name, value):
     refused = None
     try:
         LoaderConfig(**{"batch_size": 8, name: value})
@@ -68,7 +68,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest_name():
         open_loader("nowhere", batch_size=8, proceses=2)
 
 
-def test_numbers_of_numpy_lists_and_paths_are_taken():
+def test_numpy_numbers_lists_and_paths_are_accepted():
     config = LoaderConfig(
         batch_size=np.int64(8), flip=np.float32(0.5), scale=[0.5, 1], fields=["caption"], cache_dir=Path("cache")
     )

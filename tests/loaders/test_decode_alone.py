@@ -101,7 +101,7 @@ def test_a_build_accepts_exactly_the_images_that_the_loader_decodes(backend, mis
             assert np.array_equal(found, simplejpeg.decode_jpeg(image))
 
 
-def test_other_decoders_of_the_toolkit_keep_nothing_of_the_image_before():
+def test_other_decoders_of_the_toolkit_keep_nothing_of_the_previous_image():
     """Pillow repairs, simplejpeg checks, OpenCV resizes downloads; none of them may need what was mended here."""
     import cv2
 

@@ -127,7 +127,7 @@ def test_importing_open_loader_loads_few_modules():
     assert [name for name in loaded if name.split(".")[1:2] in [[room] for room in (*ABOVE, "cloud", "storage")]] == []
 
 
-def test_loading_from_a_disk_needs_no_room_above(dataset):
+def test_loading_from_a_disk_imports_no_package_of_a_higher_layer(dataset):
     load = f"from loaders import open_loader; next(iter(open_loader({str(dataset('webdataset'))!r}, batch_size=4)))"
     loaded = modules_after(load)
     assert [name for name in loaded if name.split(".")[1:2] in [[room] for room in (*ABOVE, "cloud")]] == []
@@ -146,7 +146,7 @@ def test_settings_of_open_loader_are_those_of_the_config():
     assert settings == config | wider
 
 
-def test_a_type_checker_takes_a_right_script(tmp_path):
+def test_a_type_checker_accepts_a_correct_script(tmp_path):
     assert checked(tmp_path, RIGHT) == ("Success: no issues found in 1 source file\n", 0)
 
 

@@ -27,7 +27,7 @@ def port():
     raise OSError("no free port")
 
 
-def test_every_device_has_its_own_part_of_the_batch(dataset):
+def test_each_device_gets_its_own_part_of_the_batch(dataset):
     report = run_module("tests.support.multi_device", "jax", dataset("webdataset"), 0, 1, 0, **FOUR)
     assert len(report) == BATCHES
     for step in placed(dataset("webdataset"), [report]):

@@ -35,18 +35,18 @@ def reference(dataset):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_the_same_batches_from_every_format_and_place(reference, dataset, bucket_dataset, fmt, place):
+def test_batches_are_the_same_from_every_format_and_place(reference, dataset, bucket_dataset, fmt, place):
     url = dataset(fmt) if place == "disk" else bucket_dataset(fmt)
     assert load(url, 20, **SMALL, threads=2) == reference
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(0, 4), (1, 1), (2, 1), (3, 2)])
-def test_the_same_batches_by_any_number_of_workers(reference, dataset, processes, threads):
+def test_batches_are_the_same_for_any_number_of_workers(reference, dataset, processes, threads):
     assert load(dataset("webdataset"), 20, **SMALL, processes=processes, threads=threads) == reference
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_together_have_the_batches_of_one(reference, dataset, world_size):
+def test_ranks_together_load_the_batches_of_a_single_rank(reference, dataset, world_size):
     ranks = [
         [keys for keys, _ in load(dataset("tfrecord"), 20, **SMALL, rank=rank, world_size=world_size)]
         for rank in range(world_size)
@@ -68,7 +68,7 @@ def test_images_and_labels_belong_to_their_keys(dataset, originals):
         assert batch.images.std(axis=(1, 2, 3)).min() > 1  # pictures, not blanks
 
 
-def test_epochs_run_on_and_can_be_chosen(dataset):
+def test_epochs_follow_each_other_and_can_be_set(dataset):
     with open_loader(str(dataset("webdataset")), **SMALL) as loader:
         epochs = [[batch.keys for batch in loader] for _ in range(3)]
         assert [len(epoch) for epoch in epochs] == [loader.order.steps(epoch) for epoch in range(3)]
@@ -142,7 +142,7 @@ def test_a_state_of_another_sequence_is_refused(dataset, change, message):
             other.load_state_dict(state)
 
 
-def test_killed_and_resumed_on_fewer_ranks(dataset, tmp_path):
+def test_a_run_killed_and_resumed_on_fewer_ranks_loads_every_sample_once(dataset, tmp_path):
     """A sample of the soak: three epochs on four ranks, killed, then two, killed, then one."""
     killed_and_resumed(dataset("webdataset"), tmp_path, random.Random(0))
 
@@ -180,7 +180,7 @@ def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, p
                 list(batches)
 
 
-def test_nothing_is_left_behind(dataset):
+def test_closing_leaves_no_memory_descriptor_thread_or_process(dataset):
     def held():
         gc.collect()
         maps = Path("/proc/self/maps").read_text()
@@ -218,5 +218,5 @@ def test_wrong_settings_are_refused(dataset, settings, message):
         open_loader(str(dataset("webdataset")), **{**SMALL, **settings})
 
 
-def test_defaults():
+def test_the_default_evaluation_resizes_to_256():
     assert LoaderConfig(batch_size=4).short_side == 256

@@ -159,7 +159,7 @@ def test_two_seeds_two_passes_and_two_streams_differ():
     assert len({tuple(first[:600]), tuple(first[600:]), tuple(other)}) == 3
 
 
-def test_golden_vectors():
+def test_the_order_equals_the_golden_vectors():
     """These never change: a run resumed by a later version goes on with the same samples."""
     order = Order(
         shard_samples=(7, 0, 1, 12, 5), seed=3, global_batch=5, samples_per_block=3, passes=5, num_streams=4, window=2
@@ -178,7 +178,7 @@ GOLDEN = """
 GOLDEN_LARGE = "214537a22ef30054e4e2fd4fad8bf345"
 
 
-def test_block_sizes():
+def test_blocks_hold_about_block_bytes_unless_the_dataset_is_small():
     assert samples_per_block(1_281_167, 113_000) == 18
     assert samples_per_block(4_000, 113_000) == 1  # too few to mix in larger ones
     assert samples_per_block(10, 0.0) == 1
@@ -186,7 +186,7 @@ def test_block_sizes():
     assert samples_per_block(400_000_000, 30_000) == 69
 
 
-def test_a_resume_deep_in_hundreds_of_millions_of_samples():
+def test_an_order_of_hundreds_of_millions_of_samples_starts_at_any_batch():
     order = Order(shard_samples=(10_000,) * 40_000, seed=0, global_batch=4096, samples_per_block=70)
     pick = next(order.picks(90_000, rank=5, world_size=32))
     assert pick.position == 90_000 * 4096 + 5

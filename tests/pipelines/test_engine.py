@@ -47,7 +47,7 @@ def lineage(pid: int) -> list[int]:
     return found
 
 
-def test_an_error_of_ours_comes_through_beam_as_itself(originals, tmp_path):
+def test_an_error_of_dataprep_passes_through_beam_unchanged(originals, tmp_path):
     run = dataprep(
         *build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--on-bad", "fail"),
         "--runner",

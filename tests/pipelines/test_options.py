@@ -6,19 +6,19 @@ from pipelines.options import pipeline_options
 from pipelines.runners import RUNNERS
 
 
-def test_arguments_reach_beam():
+def test_options_of_the_command_line_reach_beam():
     options = pipeline_options("DataflowRunner", ["--project=p", "--region=us-central1", "--temp_location=gs://b/t"])
     cloud = options.view_as(GoogleCloudOptions)
     assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "us-central1", "gs://b/t")
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_misspelt_option_is_not_passed_over(runner):
+def test_a_misspelt_option_is_refused(runner):
     with pytest.raises(UsageError, match="not options of Beam: --regoin=x"):
         pipeline_options(runner, ["--regoin=x"])
 
 
-def test_options_that_only_the_job_server_knows():
+def test_options_of_flinks_job_server_are_accepted_for_flink_only():
     retries = ["--number_of_execution_retries=3"]
     assert pipeline_options("FlinkRunner", retries) is not None
     with pytest.raises(UsageError, match="not options of Beam"):

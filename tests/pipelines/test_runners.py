@@ -84,7 +84,7 @@ def test_unknown_names_are_refused():
         check_name("Quick")
 
 
-def test_the_local_runner_gets_its_workers():
+def test_the_local_runner_gets_the_number_of_workers():
     assert prepare_arguments("FnApiRunner", 3, []) == [
         "--direct_running_mode=multi_processing",
         "--direct_num_workers=3",
@@ -120,7 +120,7 @@ def test_a_flink_of_another_version_needs_its_own_job_server(engines):
         prepare_arguments("FlinkRunner", 1, [f"--flink_master={master}"])
 
 
-def test_flink_without_java_or_slots_or_at_all(engines):
+def test_a_missing_java_slot_or_flink_is_refused_with_the_next_step(engines):
     with pytest.raises(UsageError, match="no java in PATH; install a Java 17 runtime"):
         prepare_arguments("FlinkRunner", 1, [])
     with flink(slots=0, managers=0) as master, pytest.raises(UsageError, match="no task slots; start a TaskManager"):
@@ -129,7 +129,7 @@ def test_flink_without_java_or_slots_or_at_all(engines):
         prepare_arguments("FlinkRunner", 1, [f"--flink_master={silent_address()}"])
 
 
-def test_workers_elsewhere_need_code_and_a_bucket():
+def test_workers_on_other_machines_need_code_and_a_bucket():
     spark = ["--spark_master_url=spark://cluster:7077", f"--spark_job_server_jar={__file__}"]
     spark.append("--job_server_java_launcher=/bin/sh")
     with pytest.raises(UsageError, match="workers on other machines have no dataprep; give --environment_type=DOCKER"):
@@ -155,7 +155,7 @@ def test_a_job_service_and_its_pool_must_answer():
         assert prepare_arguments("PortableRunner", 1, given) == given
 
 
-def test_prism_is_looked_for_and_never_downloaded(engines):
+def test_prism_is_searched_in_path_and_never_downloaded(engines):
     command = rf"GOBIN={engines} go install \S+/prism@v{BEAM_VERSION}"
     with pytest.raises(UsageError, match=f"no prism binary .none in PATH.; get it with: {command}"):
         prepare_arguments("PrismRunner", 1, [])
@@ -163,7 +163,7 @@ def test_prism_is_looked_for_and_never_downloaded(engines):
     assert f"--prism_location={binary}" in prepare_arguments("PrismRunner", 1, [])
 
 
-def test_dataflow_needs_a_place_code_and_buckets():
+def test_dataflow_needs_a_region_code_and_buckets():
     for missing in range(3):
         given = [option for index, option in enumerate(DATAFLOW) if index != missing]
         with pytest.raises(UsageError, match=f"--runner DataflowRunner needs {DATAFLOW[missing].partition('=')[0]}="):
@@ -185,10 +185,10 @@ def test_dataflow_needs_a_place_code_and_buckets():
         ("DataflowRunner", ["--max_num_workers=4", "--number_of_worker_harness_threads=2"], 8),
     ],
 )
-def test_how_many_shards_a_job_has_under_way(runner, arguments, expected):
+def test_a_job_has_as_many_shards_in_progress_as_its_runner_is_told(runner, arguments, expected):
     assert shards_at_once(runner, 3, arguments) == expected
 
 
-def test_dataflow_must_say_how_many_shards_it_has_under_way():
+def test_dataflow_must_be_told_how_many_shards_to_build_at_once():
     with pytest.raises(UsageError, match="needs --max_num_workers=N and --number_of_worker_harness_threads=N"):
         shards_at_once("DataflowRunner", 3, ["--max_num_workers=4"])

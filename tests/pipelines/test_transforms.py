@@ -48,7 +48,7 @@ def dataflow_graph(bucket_url, indexes):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_dataflow_is_told(secrets, bucket_url):
+def test_dataflow_gets_the_image_the_options_and_no_secret(secrets, bucket_url):
     proto, template = dataflow_graph(bucket_url, list(range(IMAGENET_SHARDS)))
     assert {env.urn for env in proto.components.environments.values()} == {"beam:env:docker:v1"}
     payloads = [env.payload for env in proto.components.environments.values()]
@@ -67,7 +67,7 @@ def test_what_dataflow_is_told(secrets, bucket_url):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_largest_plan_is_a_small_graph(bucket_url):
+def test_the_graph_of_the_largest_plan_is_small(bucket_url):
     growth = MemoryGrowth()
     proto, template = dataflow_graph(bucket_url, list(range(LAION_SHARDS)))
     num_bytes = len(proto.SerializeToString())

@@ -88,27 +88,27 @@ class AdapterContract:
         assert ended.stdout, ended.stderr[-3000:]
         return json.loads(ended.stdout.splitlines()[-1])
 
-    def test_the_batches_are_the_loaders_though_all_are_held(self, report, epochs):
+    def test_batches_equal_the_loaders_while_all_of_them_are_held(self, report, epochs):
         assert report["epochs"] == epochs
 
-    def test_an_evaluation_is_whole_and_starts_again(self, report, url):
+    def test_an_evaluation_has_every_sample_and_starts_again(self, report, url):
         assert report["evaluations"] == 2 * [[keys, seen] for keys, seen in load(url, split="val", **SMALL)]
 
-    def test_a_state_resumes_after_its_batch_whatever_was_ahead(self, report, epochs):
+    def test_a_state_resumes_after_its_batch_whatever_was_prefetched(self, report, epochs):
         assert report["taken"] == epochs[:TAKEN]
         assert report["resumed"] == epochs[TAKEN : 2 * TAKEN]
 
-    def test_who_leaves_and_comes_again_goes_on(self, report, epochs):
+    def test_a_loader_left_early_continues_after_the_last_batch_taken(self, report, epochs):
         assert report["left"] == epochs[TAKEN : 2 * TAKEN]
 
-    def test_an_error_comes_through_after_batches_that_are_right(self, report, epochs):
+    def test_an_error_is_raised_after_the_correct_batches_before_it(self, report, epochs):
         keys, _ = epochs[WHOLE]
         assert f"{keys[0]}: its bytes are not those of the index" in report["error"]
         whole = report["before_error"]
         assert WHOLE - 2 <= len(whole) <= WHOLE
         assert whole == epochs[: len(whole)]
 
-    def test_nothing_is_left_behind(self, report):
+    def test_no_thread_or_process_is_left_behind(self, report):
         assert report["threads"] == []
         assert report["processes"] == 0
 

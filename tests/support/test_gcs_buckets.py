@@ -44,24 +44,24 @@ def test_a_bucket_is_what_it_was_created_as(emulator, client, name, created, loc
     assert bucket.autoclass_enabled == created.get("autoclass", False)
 
 
-def test_a_client_that_creates_one_is_believed_too(client):
+def test_a_bucket_created_by_a_client_keeps_its_data_locations(client):
     client.create_bucket("by-client", location="US", data_locations=["US-EAST1", "US-WEST1"])
     assert client.get_bucket("by-client").data_locations == ["US-EAST1", "US-WEST1"]
 
 
-def test_a_bucket_without_a_location_is_the_binarys(emulator, client):
+def test_a_bucket_created_without_a_location_is_standard(emulator, client):
     emulator.create_bucket("plain")
     assert client.get_bucket("plain").storage_class == "STANDARD"
 
 
-def test_what_is_denied_stays_denied(emulator, client):
+def test_a_denied_permission_is_refused_and_others_are_granted(emulator, client):
     emulator.create_bucket("denied", location="us-east1", deny=["storage.buckets.get"])
     with pytest.raises(Forbidden, match=r"storage\.buckets\.get"):
         client.get_bucket("denied")
     assert list(client.list_blobs("denied")) == []
 
 
-def test_objects_have_their_buckets_class_or_their_own(emulator, client):
+def test_objects_have_their_own_storage_class_or_that_of_the_bucket(emulator, client):
     emulator.create_bucket("cold", location="us-east1", storage_class="COLDLINE")
     for name in ("a", "b"):
         client.bucket("cold").blob(name).upload_from_string(b"x")

@@ -104,7 +104,7 @@ def test_a_simple_upload_is_read_back_whole_and_in_ranges(client: Client) -> Non
     assert client.send("GET", "/bucket/simple", Range="bytes=299999-300001").body == data[-1:]
 
 
-def test_a_generation_of_0_means_that_nothing_stands_there(client: Client) -> None:
+def test_a_generation_of_0_requires_that_no_object_exists(client: Client) -> None:
     assert client.insert("once", b"1", "&ifGenerationMatch=0").status == 200
     assert client.insert("once", b"2", "&ifGenerationMatch=0").status == 412
     generation = json.loads(client.send("GET", f"{OBJECTS}/once").body)["generation"]
@@ -120,7 +120,7 @@ def test_of_two_resumable_uploads_of_one_name_the_second_to_end_is_refused(clien
     assert client.read("race") == b"first"
 
 
-def test_a_resumable_upload_keeps_what_it_has_and_says_so(client: Client) -> None:
+def test_a_resumable_upload_keeps_and_reports_the_bytes_received(client: Client) -> None:
     session = client.start_upload("parts", crc32c=crc32c(b"0123456789"))
     assert client.put_chunk(session, b"", "*/10").headers.get("Range") is None
     assert client.put_chunk(session, b"0123", "0-3/10").headers["Range"] == "bytes=0-3"
@@ -134,14 +134,14 @@ def test_a_resumable_upload_keeps_what_it_has_and_says_so(client: Client) -> Non
     assert client.read("parts") == b"0123456789"
 
 
-def test_a_wrong_checksum_leaves_nothing(client: Client) -> None:
+def test_an_upload_with_a_wrong_checksum_creates_no_object(client: Client) -> None:
     assert client.insert("wrong", b"1", crc32c=crc32c(b"2")).status == 400
     session = client.start_upload("wrong", crc32c=crc32c(b"2"))
     assert client.put_chunk(session, b"1", "0-0/1").status == 400
     assert client.send("GET", f"{OBJECTS}/wrong").status == 404
 
 
-def test_a_deletion_honours_its_precondition(client: Client) -> None:
+def test_a_deletion_obeys_its_precondition(client: Client) -> None:
     client.insert("gone", b"1")
     assert client.send("DELETE", f"{OBJECTS}/gone?ifGenerationMatch=1").status == 412
     generation = json.loads(client.send("GET", f"{OBJECTS}/gone").body)["generation"]
@@ -149,7 +149,7 @@ def test_a_deletion_honours_its_precondition(client: Client) -> None:
     assert client.send("DELETE", f"{OBJECTS}/gone").status == 404
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object(client: Client) -> None:
+def test_a_missing_bucket_and_a_missing_object_have_different_answers(client: Client) -> None:
     client.insert("there", b"1")
     for path in (OBJECTS + "/x", "/bucket/x", f"/download{OBJECTS}/x?alt=media"):
         assert json.loads(client.send("GET", path).body)["error"]["message"] == "No such object: bucket/x"
@@ -161,7 +161,7 @@ def test_a_missing_bucket_is_told_from_a_missing_object(client: Client) -> None:
         assert client.send("POST", path, body, Content_Type="multipart/related; boundary=X").status == 404
 
 
-def test_a_long_list_comes_whole_and_in_order(client: Client) -> None:
+def test_a_long_listing_is_complete_and_in_order(client: Client) -> None:
     names = [f"list/{number:03d}" for number in range(120)]
     for name in reversed(names):
         client.insert(name, b"")
@@ -182,7 +182,7 @@ def test_objects_may_be_kept_in_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 429, 503])
-def test_a_status_is_answered_and_nothing_done(emulator: GCSEmulator, client: Client, status: int) -> None:
+def test_a_fault_that_answers_with_a_status_changes_nothing(emulator: GCSEmulator, client: Client, status: int) -> None:
     emulator.set_faults(1, kinds=[str(status)])
     assert client.insert(f"status-{status}", b"1").status == status
     emulator.set_faults(0)
@@ -190,7 +190,9 @@ def test_a_status_is_answered_and_nothing_done(emulator: GCSEmulator, client: Cl
 
 
 @pytest.mark.parametrize(("kind", "served"), [(RESET_BEFORE, False), (RESET_AFTER, True), (RESET_BODY, True)])
-def test_a_reset_comes_before_or_after_the_work(emulator: GCSEmulator, client: Client, kind: str, served: bool) -> None:
+def test_a_connection_is_reset_before_or_after_the_request_is_served(
+    emulator: GCSEmulator, client: Client, kind: str, served: bool
+) -> None:
     emulator.set_faults(1, kinds=[kind])
     with pytest.raises((ConnectionResetError, http.client.HTTPException)):
         client.insert(f"reset-{kind}", b"1")
@@ -199,7 +201,7 @@ def test_a_reset_comes_before_or_after_the_work(emulator: GCSEmulator, client: C
     assert (client.send("GET", f"{OBJECTS}/reset-{kind}").status == 200) == served
 
 
-def test_a_reset_in_the_body_comes_after_half_of_it(emulator: GCSEmulator, client: Client) -> None:
+def test_a_reset_in_the_body_is_sent_after_half_of_it(emulator: GCSEmulator, client: Client) -> None:
     data = os.urandom(110_000)
     client.insert("half", data)
     emulator.set_faults(1, kinds=[RESET_BODY])
@@ -211,7 +213,7 @@ def test_a_reset_in_the_body_comes_after_half_of_it(emulator: GCSEmulator, clien
     client.connection.close()
 
 
-def test_half_a_chunk_is_kept_and_the_rest_asked_for(emulator: GCSEmulator, client: Client) -> None:
+def test_half_a_chunk_is_kept_and_the_rest_requested_again(emulator: GCSEmulator, client: Client) -> None:
     session = client.start_upload("chunk")
     emulator.set_faults(1, kinds=[HALF_CHUNK])
     kept = client.put_chunk(session, b"0123456789", "0-9/10")
@@ -244,7 +246,7 @@ def test_unknown_faults_are_refused(emulator: GCSEmulator) -> None:
         emulator.set_faults(1, kinds=[*FAULTS, "reset"])
 
 
-def test_requests_are_delayed_side_by_side(emulator: GCSEmulator, client: Client) -> None:
+def test_requests_are_delayed_concurrently(emulator: GCSEmulator, client: Client) -> None:
     client.insert("slow", b"1")
     emulator.set_latency(200)
 
@@ -260,7 +262,7 @@ def test_requests_are_delayed_side_by_side(emulator: GCSEmulator, client: Client
     assert emulator.stats()["most_in_flight"] >= 32
 
 
-def test_a_request_that_is_delayed_holds_no_other(emulator: GCSEmulator, client: Client) -> None:
+def test_a_delayed_request_does_not_delay_others(emulator: GCSEmulator, client: Client) -> None:
     client.insert("there", b"1")
     begun = emulator.stats()["requests"]
     emulator.set_latency(36_000_000)
@@ -315,7 +317,7 @@ def test_emulator_listens_on_loopback_alone() -> None:
         assert addresses == ["127.0.0.1", "127.0.0.1"]
 
 
-def test_nothing_is_left_after_the_block() -> None:
+def test_no_process_is_left_after_the_block() -> None:
     with GCSEmulator() as emulator:
         processes = family(emulator)
         assert len(processes) == 2

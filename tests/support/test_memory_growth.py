@@ -12,7 +12,7 @@ print(growth.bytes())
 """
 
 
-def test_what_was_taken_and_given_back_counts():
+def test_memory_that_was_freed_again_counts():
     ballast = bytearray(b"x") * (300 << 20)
     del ballast
     growth = MemoryGrowth()

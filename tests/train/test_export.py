@@ -77,7 +77,7 @@ def test_repeating_an_export_changes_nothing_and_another_one_is_refused(mae, tmp
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"encoder.safetensors", "encoder.pth"}
 
 
-def test_a_key_bias_comes_and_goes_without_changing_what_is_computed(mae, tmp_path):
+def test_adding_or_removing_key_biases_does_not_change_the_result(mae, tmp_path):
     _, checkpoint = mae
     export(checkpoint, str(tmp_path / "without.safetensors"), key_bias="remove")
     without = load_file(tmp_path / "without.safetensors")
@@ -119,7 +119,7 @@ def test_a_probe_becomes_one_linear_head_of_timms_model(mae, tmp_path):
         assert (theirs(images) - model(images)).abs().max() < 1e-4
 
 
-def test_a_fine_tuned_model_is_timms(mae, tmp_path):
+def test_timm_takes_a_fine_tuned_model_and_computes_the_same(mae, tmp_path):
     model = noisy(
         open_classifier(None, read_weights(mae[1]), ClassifierConfig(image_size=32, num_classes=5, pool="average"))
     )
@@ -132,7 +132,7 @@ def test_a_fine_tuned_model_is_timms(mae, tmp_path):
         assert (theirs(images) - model(images)).abs().max() < 1e-4
 
 
-def test_an_export_goes_to_and_from_a_bucket(mae, bucket_url, tmp_path):
+def test_an_export_reads_from_and_writes_to_a_bucket(mae, bucket_url, tmp_path):
     _, checkpoint = mae
     export(checkpoint, f"{bucket_url}/encoder.safetensors")
     export(f"{bucket_url}/encoder.safetensors", str(tmp_path / "again.safetensors"))

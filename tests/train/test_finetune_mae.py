@@ -68,7 +68,7 @@ def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, exp
     killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)
 
 
-def test_workers_and_parts_change_nothing(dataset, tmp_path):
+def test_workers_and_parts_do_not_change_the_losses(dataset, tmp_path):
     flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "elem"}
     finetune(dataset, output_dir=str(tmp_path / "whole"), **flags)
     expected = losses(tmp_path / "whole")
@@ -109,7 +109,7 @@ def test_a_probe_trains_its_head_alone_and_is_exact(dataset, pretrained, tmp_pat
     assert evaluations(tmp_path / "b") == evaluations(tmp_path / "a")
 
 
-def test_evaluation_alone_says_what_the_log_says(dataset, pretrained, tmp_path, capsys):
+def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp_path, capsys):
     flags = {**PROBE, "finetune": pretrained, "output_dir": str(tmp_path)}
     finetune(dataset, **flags)
     capsys.readouterr()
@@ -163,7 +163,7 @@ def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
+def test_flags_without_a_meaning_in_fine_tuning_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: (there is no launcher|images are augmented once)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 

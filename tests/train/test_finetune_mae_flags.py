@@ -121,7 +121,7 @@ def test_every_flag_has_a_test():
     assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | ELSEWHERE
 
 
-def test_workers_are_processes_and_reach_the_loader(dataset):
+def test_num_workers_sets_the_loaders_processes(dataset):
     flags = {**SMALL, "data_path": dataset, "device": "cpu"}
     assert open_training(recipe_flags(**{**flags, "num_workers": 3})).loader.config.processes == 3
     assert recipe_flags(data_path="x").processes >= 1
@@ -136,7 +136,7 @@ def test_checkpoints_are_saved_after_every_so_many_epochs(dataset, tmp_path):
     assert steps == [7, 22, 30]
 
 
-def test_a_probe_has_the_papers_defaults_unless_told():
+def test_a_probe_has_the_papers_defaults_unless_flags_override_them():
     flags = recipe_flags(data_path="x", finetune="y", linear_probe=True, epochs=3)
     assert (flags.epochs, flags.batch_size, flags.blr, flags.weight_decay, flags.aa) == (3, 512, 0.1, 0.0, "")
     assert (flags.pool, flags.warmup_epochs, flags.min_lr) == ("token", 10.0, 0.0)
@@ -146,7 +146,7 @@ def test_a_probe_has_the_papers_defaults_unless_told():
     assert (flags.pool, flags.warmup_epochs, flags.min_lr, flags.layer_decay) == ("average", 5.0, 1e-6, 0.75)
 
 
-def test_the_command_line_of_maes_fine_tuning_is_taken(monkeypatch):
+def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):
     seen = []
     monkeypatch.setattr("train.finetune_mae.open_training", lambda flags: seen.append(flags) or 0)
     monkeypatch.setattr("train.finetune_mae.run", lambda *_, **__: 0)

@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(pretrain, expected, tmp_path,
     assert losses(tmp_path) == expected
 
 
-def test_a_new_run_does_not_mix_with_an_older_one(pretrain, tmp_path):
+def test_a_new_run_in_the_folder_of_an_older_one_is_refused(pretrain, tmp_path):
     pretrain(output_dir=str(tmp_path), max_steps=1)
     with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
         pretrain(output_dir=str(tmp_path))
@@ -117,7 +117,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
     assert not list(tmp_path.glob("checkpoint-000000004-*"))
 
 
-def test_losses_fall(pretrain, expected, tmp_path):
+def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
     pretrain(output_dir=str(tmp_path), epochs=20, blr=0.1)
     found = list(losses(tmp_path).values())
     assert np.mean(found[-10:]) < 0.7 * np.mean(found[:3])

@@ -91,7 +91,7 @@ def test_num_workers_sets_the_decoding_threads(dataset):
     assert open_training(flags).loader.config.num_threads == 3
 
 
-def test_the_policy_for_paid_reading_reaches_the_loader(dataset):
+def test_the_region_policy_reaches_the_loader(dataset):
     flags = {"model": "mae_vit_micro_patch8", "input_size": 32}
     flags = Flags(data_path=dataset, device="cpu", region_policy="warn", **flags)
     assert open_training(flags).loader.config.region_policy == "warn"

@@ -15,14 +15,14 @@ ROOMS = ["train", *(f"train.{each.name}" for each in pkgutil.iter_modules(train.
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_a_rooms_public_names_are_its_modules_and_its_docstring_is_their_map(name):
+def test_a_packages_all_and_docstring_list_its_modules(name):
     room = importlib.import_module(name)
     modules = sorted(each.name for each in pkgutil.iter_modules(room.__path__) if not each.ispkg)
     assert sorted(room.__all__) == modules
     assert [module for module in modules if f"{module}.py" not in room.__doc__] == []
 
 
-def test_every_entry_has_a_program_that_is_named_after_it():
+def test_every_entry_has_a_console_script_named_after_it():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     programs = dict(line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].split("\n") if line)
@@ -33,7 +33,7 @@ def test_every_entry_has_a_program_that_is_named_after_it():
         assert callable(importlib.import_module(f"train.{name}").main)
 
 
-def test_an_entry_runs_as_a_module_too():
+def test_an_entry_can_be_run_as_a_module():
     found = subprocess.run(
         [sys.executable, "-m", "train.export", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )

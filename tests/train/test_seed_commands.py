@@ -71,7 +71,7 @@ def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path,
             assert {"val_accuracy"} <= lines[-1].keys(), kind
 
 
-def test_the_demo_trains_as_the_readme_shows():
+def test_the_demo_trains_with_the_command_line_of_the_readme():
     (array,) = re.findall(r"^mae=\((.*?)\)$", (ROOT / "scripts/demo.sh").read_text(), re.MULTILINE | re.DOTALL)
     words = shlex.split(array.replace('"$demo/', '"demo/'))
     shown = [command.text for block in blocks("README.md") if block.info == "sh" for command in commands(block)]

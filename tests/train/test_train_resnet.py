@@ -178,7 +178,7 @@ def test_flags_of_gcspytorchimagenet_have_its_names_and_defaults():
     assert (flags.momentum, flags.weight_decay, flags.log_interval_steps) == (0.9, 1e-4, 20)
 
 
-def test_the_schedule_is_the_published_one():
+def test_the_learning_rate_follows_the_published_schedule():
     """Up to 0.5 within 0.9 epochs, then a fifth of it after every 20."""
     schedule = Flags().schedule()
     for epoch in np.linspace(0, 89, 90) + 0.25:
@@ -188,7 +188,7 @@ def test_the_schedule_is_the_published_one():
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
+def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"--{name}: .{{20,}}"):
         command.main([f"--{name}=1"], standalone_mode=False)
 
@@ -240,7 +240,7 @@ def test_an_accuracy_below_the_target_is_exit_code_1(dataset, tmp_path):
     assert caught.value.exit_code == 1
 
 
-def test_on_two_devices_of_xla_statistics_are_of_the_whole_batch_and_resumed(dataset, tmp_path, monkeypatch):
+def test_on_two_xla_devices_batchnorm_statistics_cover_the_whole_batch_and_are_resumed(dataset, tmp_path, monkeypatch):
     on_small_net(monkeypatch.setattr)
     common = {"data_path": dataset, **TINY, "epochs": 1, "log_interval_steps": 1}
     command.main(flags_of(output_dir=tmp_path / "cpu", device="cpu", **common), standalone_mode=False)

@@ -73,7 +73,7 @@ def test_values_out_of_range_are_refused(keys, message):
         config_of("default", keys)
 
 
-def test_the_data_are_found_from_root_name_and_tfds_data_dir(tmp_path):
+def test_the_data_path_follows_from_root_name_and_tfds_data_dir(tmp_path):
     assert config_of("default", DATA).data_path({}) == "/data"
     with pytest.raises(UsageError, match=r"--config.dataset.root is missing"):
         Config().data_path({"TFDS_DATA_DIR": "/tfds"})
@@ -126,7 +126,7 @@ def test_each_key_of_the_loader_changes_its_own_setting(key, monkeypatch):
     assert expected.items() <= after.items()
 
 
-def test_the_rate_is_in_proportion_to_the_batch_and_rises_for_five_epochs():
+def test_the_learning_rate_is_proportional_to_the_batch_and_rises_for_five_epochs():
     schedule = config_of("tpu", {}).schedule()
     assert schedule.at(2.5) == pytest.approx(0.1 * 1024 / 256 / 2)
     assert schedule.at(5) == pytest.approx(0.4)

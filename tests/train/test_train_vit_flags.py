@@ -98,7 +98,7 @@ def test_every_flag_has_a_test():
     assert {each.name for each in dataclasses.fields(Flags)} == CHANGES.keys() | HERE | ELSEWHERE
 
 
-def test_blocks_are_computed_twice_unless_no_grad_ckpt_keeps_them(dataset, tmp_path):
+def test_blocks_are_recomputed_for_the_gradient_unless_no_grad_ckpt_is_given(dataset, tmp_path):
     calls = {}
     for kept in (False, True):
         training = open_training(
@@ -135,7 +135,7 @@ def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, c
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_here_are_refused_with_the_reason(name):
+def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
     with pytest.raises(UsageError, match=f"^--{name}: .{{20,}}"):
         command.main([f"--{name}"], standalone_mode=False)
 

@@ -32,7 +32,7 @@ def run(**changes):
 # Who takes part
 
 
-def test_every_loader_that_is_installed_in_turn(dataset, tmp_path, monkeypatch):
+def test_every_installed_loader_is_measured_on_its_layout(dataset, tmp_path, monkeypatch):
     """Each on the layout that it wants; those that are not installed are listed with what to do.
 
     Others read 64 of the images, so our loader has one row with all and one with the same 64.
@@ -66,7 +66,7 @@ def test_every_loader_that_is_installed_in_turn(dataset, tmp_path, monkeypatch):
     assert json.loads(json.dumps(to_document(table)))["sections"][0]["rows"][0]["loader"] == section.rows[0].loader
 
 
-def test_others_are_left_out_of_a_bucket_without_a_copy(bucket_dataset, tmp_path):
+def test_other_loaders_are_left_out_for_a_bucket_without_a_copy(bucket_dataset, tmp_path):
     table = bench_of(bucket_dataset("webdataset"), folder=tmp_path, loaders=(OURS, "webdataset", "torchvision"))
     (section,) = table.sections
     assert [row.loader for row in section.rows] == [OURS]
@@ -96,14 +96,14 @@ def test_our_own_failure_is_an_error(dataset, tmp_path):
         bench_of(data, folder=tmp_path / "work")
 
 
-def test_a_loader_whose_packages_are_missing(dataset, tmp_path, monkeypatch):
+def test_a_loader_with_missing_packages_is_left_out_with_the_way_to_install_them(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "PEERS_PYTHON", tmp_path / "none")
     monkeypatch.setattr(PEERS["mosaic"], "packages", {"no_such_package": "mosaicml-streaming"})
     with pytest.raises(UndecidedError, match=r"mosaic: needs mosaicml-streaming: .*--peer-python"):
         bench_of(dataset("webdataset"), folder=tmp_path, loaders=("mosaic",))
 
 
-def test_the_other_environment_is_used_for_what_only_it_has(tmp_path):
+def test_the_peer_environment_is_used_for_packages_that_only_it_has(tmp_path):
     request = BenchRequest(urls=("x",), loaders=("torchvision", "mosaic"))
     found = find_pythons(request)
     assert found["mosaic"] == PEERS_PYTHON

@@ -19,7 +19,7 @@ def open_here(url, folder):
 
 
 @pytest.mark.parametrize("layout", FORMATS)
-def test_a_copy_holds_the_dataset_s_own_images(bucket_dataset, dataset, tmp_path, layout):
+def test_a_copy_holds_the_images_of_the_dataset(bucket_dataset, dataset, tmp_path, layout):
     """From a bucket, evenly over the split; our loader reads every layout of it; a second one finds it there."""
     data = open_bench_data((bucket_dataset("webdataset"),), "train", tmp_path / "index", QUIET, 0)
     copied = Copy(data, tmp_path / "copies", 30, 2, QUIET)

@@ -42,12 +42,12 @@ def test_tars_are_one_dataset_and_every_other_url_is_one_by_itself():
         ("{098..101}", ["098", "099", "100", "101"]),
     ],
 )
-def test_braces(pattern, found):
+def test_braces_are_expanded_as_in_a_shell(pattern, found):
     assert list(expand_braces(pattern)) == found
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_our_datasets_as_others_read_them(dataset, tmp_path, fmt):
+def test_a_built_dataset_names_its_files_for_other_loaders(dataset, tmp_path, fmt):
     data = open_bench_data((str(dataset(fmt)),), "train", tmp_path, QUIET, 0)
     assert (data.layout, data.is_local, data.closed) == (fmt, True, "")
     assert 5e3 < data.bytes_per_image < 5e5
@@ -59,7 +59,7 @@ def test_our_datasets_as_others_read_them(dataset, tmp_path, fmt):
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_of_classes_and_tars_and_tfds_directories(dataset, tmp_path):
+def test_data_without_a_manifest_are_indexed_elsewhere_and_read_in_place(dataset, tmp_path):
     """Data without anything of ours are indexed elsewhere, and read where they are."""
     folder = foreign(dataset("imagefolder"), tmp_path / "images")
     tars = foreign(dataset("webdataset"), tmp_path / "tars") / "train"
@@ -86,7 +86,7 @@ def test_folders_of_classes_and_tars_and_tfds_directories(dataset, tmp_path):
         assert data.root.rstrip("/") == str(folder / "train")
 
 
-def test_data_without_labels_are_closed_to_others(tmp_path):
+def test_data_without_labels_cannot_be_read_by_other_loaders(tmp_path):
     for number in range(16):
         (tmp_path / "photos").mkdir(exist_ok=True)
         Image.new("RGB", (40, 40), (number, 0, 0)).save(tmp_path / f"photos/{number}.jpg")

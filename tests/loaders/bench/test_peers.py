@@ -86,7 +86,7 @@ def test_images_are_cropped_flipped_and_labelled(layouts: Path, tmp_path: Path, 
     assert np.any(epochs[0] != epochs[1])
 
 
-def test_benchmark_of_loaders(tmp_path: Path) -> None:
+def test_a_small_run_of_the_loader_benchmark_prints_a_whole_table(tmp_path: Path) -> None:
     """40 images of demo data, one round: every row is whole, and the target that can be judged is."""
     contenders = ["decode", "ours-imagefolder", "torchvision"]
     document_path = tmp_path / "loaders.json"

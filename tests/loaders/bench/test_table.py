@@ -6,7 +6,7 @@ from loaders.bench.table import SCHEMA_VERSION, to_document
 from tests.support.findings import bench_table
 
 
-def test_the_document_is_json_with_every_row(tmp_path):
+def test_a_comparison_becomes_json_with_every_row(tmp_path):
     table = bench_table()
     document = json.loads(json.dumps(to_document(table)))
     assert document["schema_version"] == SCHEMA_VERSION

@@ -74,41 +74,41 @@ def diagnosis() -> dict:
     )
 
 
-def test_the_measured_figures_themselves():
+def test_measured_sizes_have_the_figures_of_the_table():
     assert cost_from_table("dataprep", 224, 113_000).cpu_ms == 1.27
     assert cost_from_table("dataprep", 448, 113_000).cpu_ms == 1.53
     assert cost_from_table("torchvision", 224, 113_000).cpu_ms == 3.99
     assert cost_from_table("webdataset", 224, 113_000).decodes == "whole"
 
 
-def test_every_peer_is_in_the_table():
+def test_every_peer_has_a_measured_cost():
     assert set(measured_here()) == {"dataprep", *PEERS}
 
 
-def test_between_two_sizes_by_hand():
+def test_a_cost_between_two_measured_sizes_is_linear_in_the_pixels():
     """336 pixels: (336^2 - 224^2) / (448^2 - 224^2) = 62,720 / 150,528 = 0.41667; 1.27 + 0.41667 x 0.26 = 1.37833."""
     assert cost_from_table("dataprep", 336, 113_000).cpu_ms == pytest.approx(1.37833, abs=1e-5)
 
 
-def test_stored_bytes_scale_what_decodes_them():
+def test_the_decoding_cost_grows_with_the_stored_bytes():
     """1.08 of 1.27 ms grow with the stored pixels: at twice the bytes 1.27 + 1.08 = 2.35 ms."""
     cost = cost_from_table("dataprep", 224, 226_000)
     assert (cost.cpu_ms, cost.stored_ms, cost.num_bytes) == (pytest.approx(2.35), pytest.approx(2.16), 226_000)
 
 
-def test_one_measured_size_says_nothing_about_another():
+def test_a_loader_measured_at_one_size_is_undecided_at_another():
     with pytest.raises(UndecidedError, match="webdataset at 448 pixels was not measured, only at 224; measure it with"):
         cost_from_table("webdataset", 448, 113_000)
 
 
 @given(st.sampled_from(["dataprep", "torchvision", "tf.data"]), st.integers(16, 1024), st.floats(1e3, 1e7))
-def test_costs_are_above_0_and_the_stored_part_is_a_part(loader, image_size, num_bytes):
+def test_costs_are_above_0_and_the_part_for_stored_pixels_is_no_larger_than_the_whole(loader, image_size, num_bytes):
     cost = cost_from_table(loader, image_size, num_bytes)
     assert 0 <= cost.stored_ms <= cost.cpu_ms
     assert cost.cpu_ms > 0
 
 
-def test_the_document_of_bench():
+def test_costs_are_read_from_the_json_of_bench():
     found = costs_from_document(bench({"dataprep": 2.54, "torchvision": 5.0}), "bench.json")
     assert found.image_size == 224
     assert {name: (cost.cpu_ms, cost.num_bytes) for name, cost in found.costs.items()} == {
@@ -124,7 +124,7 @@ def test_the_costliest_row_of_a_loader_counts():
     assert costs_from_document(document, "bench.json").costs["dataprep"].cpu_ms == 3.0
 
 
-def test_the_document_of_diagnose_counts_fetch_and_prepare():
+def test_costs_read_from_the_json_of_diagnose_are_those_of_fetch_and_prepare():
     found = costs_from_document(diagnosis(), "diagnosis.json")
     assert (list(found.costs), found.image_size) == (["dataprep"], 448)
     cost = found.costs["dataprep"]

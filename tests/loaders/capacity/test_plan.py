@@ -31,7 +31,7 @@ def change_of(plan, name):
     return next(change for change in plan.what_ifs if change.name == name)
 
 
-def test_long_sequence_mae_on_v3_256_by_hand():
+def test_the_plan_of_long_sequence_mae_on_v3_256_equals_arithmetic_by_hand():
     """Batches of 4,096 images of 448 pixels, a step a second.
 
     v3-256 has 256 / 8 = 32 hosts, so each delivers 4,096 / 32 = 128 images/s.
@@ -53,7 +53,7 @@ def test_long_sequence_mae_on_v3_256_by_hand():
     )
 
 
-def test_resnet_50_on_v4_32_by_hand():
+def test_the_plan_of_resnet_50_on_v4_32_equals_arithmetic_by_hand():
     """32,000 images/s, 2,000 a chip.
 
     v4-32 has 32 / 8 = 4 hosts, so each delivers 8,000 images/s.
@@ -81,7 +81,7 @@ def test_resnet_50_on_v4_32_by_hand():
     assert (measured.verdict, measured.headroom) == ("fed", pytest.approx(3.31858, abs=1e-5))
 
 
-def test_published_resnets_up_to_152_take_the_same_time():
+def test_the_plan_explains_why_published_resnets_up_to_152_take_the_same_time():
     """resnet_jax, v3-128, PyTorch loader with its configuration's 4 workers: ResNet-50, -101, -152 take the same time;
     training does not cover loading before ResNet-200.
 
@@ -105,7 +105,7 @@ def test_published_resnets_up_to_152_take_the_same_time():
     )
 
 
-def test_published_tfds_is_two_to_three_times_faster_on_resnet_50():
+def test_the_plan_explains_the_published_speed_of_tfds_on_resnet_50():
     """resnet_jax: ResNet-50 with the PyTorch loader is 2-3 times slower than with TFDS, which takes all cores."""
     loaded = plan_capacity(44_800, pod_of("v3-128", workers=4), cost_from_table("torchvision", 224, 113_000))
     with_tfds = plan_capacity(44_800, pod_of("v3-128"), cost_from_table("tf.data", 224, 113_000))
@@ -113,7 +113,7 @@ def test_published_tfds_is_two_to_three_times_faster_on_resnet_50():
     assert 2 <= with_tfds.utilisation / loaded.utilisation <= 3
 
 
-def test_published_webdataset_on_96_vcpus():
+def test_the_plan_explains_the_published_rate_of_webdataset_on_96_vcpus():
     """webdataset#24: 750 MiB/s would be 15,000 images/s of 52,429 bytes, 96 workers on 96 vCPUs deliver 2,500 at under
     30 % of the CPU, and the profile shows the one process that joins the batches: 1 / 2,500 s = 0.4 ms an image.
     """
@@ -130,7 +130,7 @@ def test_published_webdataset_on_96_vcpus():
     assert change_of(plan, "loader dataprep").utilisation == pytest.approx(1)
 
 
-def test_published_gcs_against_a_disk():
+def test_the_plan_explains_the_published_rates_from_a_bucket_and_from_a_disk():
     """pytorch/xla#2690, v3-32: 3,900 images/s one object at a time from the bucket, 14,200 from a disk."""
     cost = cost_from_table("torchvision", 224, 115_440)
     gbps = 3_900 / 4 * 115_440 * 8e-9
@@ -141,7 +141,7 @@ def test_published_gcs_against_a_disk():
     assert plan.what_ifs[0].utilisation == 1.0
 
 
-def test_changes_by_hand():
+def test_rates_after_changes_equal_arithmetic_by_hand():
     """One host of 100 vCPUs and 100 Gbit/s; 1 ms an image, 0.8 of it for stored pixels, 100 kB; 60,000 images/s.
 
     There are 100 x 0.8 x 0.6 = 48 cores for the 60 that are needed, and 80 Gbit/s for 48.
@@ -163,7 +163,7 @@ def test_changes_by_hand():
     assert change_of(plan, "loader slow").change == "load with slow, which decodes whole images"
 
 
-def test_a_cache_helps_a_slow_network_by_what_it_holds():
+def test_a_cache_that_holds_half_of_the_dataset_doubles_the_rate_of_a_slow_network():
     pod = Pod(hosts=2, vcpus=100, ram_bytes=100e9, nic_gbps=None, measured_gbps=1, bucket_gbps=8)
     cost = ImageCost(loader="ours", cpu_ms=1.0, stored_ms=0.8, num_bytes=125_000)
     plan = plan_capacity(4_000, pod, cost, stored=StoredImages(num_bytes=100e9, short_side=400))
@@ -183,13 +183,13 @@ def test_images_that_are_small_already_are_not_shrunk():
 @pytest.mark.parametrize(
     "change", [{"hosts": 0}, {"vcpus": 0}, {"usable_share": 0}, {"measured_gbps": -1.0}, {"vcpus": float("nan")}]
 )
-def test_sizes_are_above_0(change):
+def test_sizes_of_0_or_less_are_refused(change):
     with pytest.raises(UsageError, match="above 0"):
         pod_of("v3-8", **change)
 
 
 @pytest.mark.parametrize("images_per_s", [0, -1, float("inf"), float("nan")])
-def test_rates_are_above_0(images_per_s):
+def test_rates_of_0_or_less_are_refused(images_per_s):
     with pytest.raises(UsageError, match="above 0"):
         plan_capacity(images_per_s, pod_of("v3-8"), cost_from_table("dataprep", 224, 113_000))
 
@@ -239,7 +239,7 @@ def test_more_network_is_never_worse(images_per_s, pod, cost, factor):
 
 
 @given(rates, pods, costs, more)
-def test_an_accelerator_that_asks_more_is_never_fed_better(images_per_s, pod, cost, factor):
+def test_a_faster_accelerator_never_has_more_headroom(images_per_s, pod, cost, factor):
     modest, greedy = (plan_capacity(rate, pod, cost) for rate in (images_per_s, images_per_s * factor))
     assert GOODNESS[greedy.verdict] <= GOODNESS[modest.verdict]
     assert greedy.utilisation <= modest.utilisation * (1 + 1e-9)
@@ -265,14 +265,14 @@ def test_an_accelerator_that_takes_the_deliverable_rate_is_just_fed(images_per_s
 
 
 @given(rates, pods, costs, st.floats(0, 1))
-def test_a_cache_spares_network_and_nothing_else(images_per_s, pod, cost, share):
+def test_a_cache_reduces_the_need_for_network_alone(images_per_s, pod, cost, share):
     for before, after in zip(needs(images_per_s, pod, cost), needs(images_per_s, pod, cost, share), strict=True):
         spared = share if before.name in ("network", "bucket") else 0
         assert after.needed == pytest.approx(before.needed * (1 - spared))
 
 
 @given(rates, pods, costs)
-def test_changes_are_ranked(images_per_s, pod, cost):
+def test_changes_are_ranked_best_first(images_per_s, pod, cost):
     plan = plan_capacity(images_per_s, pod, cost, stored=IMAGENET, short_side=256, other_loaders={"other": cost})
     reached = [change.images_per_s for change in plan.what_ifs]
     assert reached == sorted(reached, reverse=True)

@@ -13,7 +13,7 @@ from loaders.order import Order
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20), st.integers(1, 30))
-def test_pieces_are_as_many_as_the_order_makes(shard_samples, at_once):
+def test_the_predicted_number_of_pieces_is_that_of_the_order(shard_samples, at_once):
     order = Order(shard_samples=tuple(shard_samples), seed=1, global_batch=1, samples_per_block=at_once, num_streams=12)
     picks = order.picks(0)
     found = {next(picks).piece for _ in range(order.num_samples)}
@@ -25,7 +25,7 @@ def test_ranks_that_divide_the_streams_read_every_byte_once(world_size, readers)
     assert ranks_a_piece(world_size, 1000) == pytest.approx(readers)
 
 
-def test_ranks_that_do_not_share_every_piece():
+def test_ranks_that_do_not_divide_the_streams_read_some_pieces_several_times():
     assert ranks_a_piece(5, 18) == pytest.approx(5 * (1 - 0.8**18))
     assert ranks_a_piece(5, 1) == pytest.approx(1)
 

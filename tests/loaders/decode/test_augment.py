@@ -87,7 +87,7 @@ def test_golden_views():
     ]
 
 
-def test_positions_in_any_order():
+def test_views_do_not_depend_on_the_order_of_positions():
     positions = [7, 3, 3, 10**9, 4]
     sides = [200] * 5
     views = train_views(1, positions, sides, sides, size=64)
@@ -95,7 +95,7 @@ def test_positions_in_any_order():
     assert train_views(1, [], [], [], size=64) == []
 
 
-def test_the_draws_are_spread_as_asked():
+def test_areas_ratios_and_flips_have_the_requested_distributions():
     count = 20_000
     views = train_views(0, range(count), [1000] * count, [1000] * count, size=224)
     areas = np.array([view.height * view.width for view in views]) / 1e6
@@ -136,12 +136,12 @@ def test_crop_out_of_range_is_refused(options, message):
         (10, 10, 1, 8, View(0, 0, 10, 10, 8, 8, 4, 4, False)),  # and 3.5 to 4
     ],
 )
-def test_evaluation_views(height, width, size, resize, expected):
+def test_evaluation_views_equal_those_computed_by_hand(height, width, size, resize, expected):
     assert evaluation_view(height, width, size=size, resize=resize) == expected
 
 
 @given(SIDES, SIDES, st.integers(1, 300), st.integers(0, 100))
-def test_evaluation_views_lie_inside(height, width, size, more):
+def test_evaluation_views_lie_inside_the_image(height, width, size, more):
     view = evaluation_view(height, width, size=size, resize=size + more)
     assert min(view.resized_height, view.resized_width) == size + more
     assert 0 <= view.out_top <= view.resized_height - size

@@ -34,7 +34,7 @@ def predicted_is_measured(found):
     return applied.measured_images_per_s == pytest.approx(applied.predicted_images_per_s, rel=CLOSE)
 
 
-def test_a_device_that_is_always_busy_leaves_nothing_to_change(dataset):
+def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
     found = run(dataset("webdataset"), "simulated:60")
 
     assert (found.limit, found.fixes, found.applied) == ("compute", (), None)
@@ -43,7 +43,7 @@ def test_a_device_that_is_always_busy_leaves_nothing_to_change(dataset):
     assert [stage.name for stage in found.stages] == list(STAGES)
 
 
-def test_small_batches_on_a_device_with_a_price_for_every_step(dataset):
+def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
     found = run(dataset("tfrecord"), "simulated:2000,step-ms=60")
 
     assert found.fixes[0].name == "batch"
@@ -52,7 +52,7 @@ def test_small_batches_on_a_device_with_a_price_for_every_step(dataset):
     assert predicted_is_measured(found)
 
 
-def test_a_transfer_that_the_step_waits_for(dataset):
+def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset):
     found = run(dataset("webdataset"), "simulated:100,transfer=120", transfer_ahead=0)
 
     assert found.limit in ("transfer", "compute")
@@ -61,7 +61,7 @@ def test_a_transfer_that_the_step_waits_for(dataset):
     assert predicted_is_measured(found)
 
 
-def test_a_transform_that_runs_in_one_thread_at_a_time(dataset):
+def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
     found = run(dataset("webdataset"), "simulated:1000", transform=one_at_a_time)
 
     assert found.limit == "prepare"
@@ -70,7 +70,7 @@ def test_a_transform_that_runs_in_one_thread_at_a_time(dataset):
     assert found.fixes[0].settings["processes"] >= 2
 
 
-def test_round_trips_to_a_bucket(bucket_dataset, gcs):
+def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer_bucket(bucket_dataset, gcs):
     url = bucket_dataset("webdataset")
     gcs.set_latency(150)
     try:
@@ -84,7 +84,7 @@ def test_round_trips_to_a_bucket(bucket_dataset, gcs):
     assert found.applied.measured_images_per_s > 1.8 * found.observed_images_per_s
 
 
-def test_a_narrow_link_to_a_bucket_and_a_disk_that_takes_its_time_to_fill_a_cache(bucket_dataset, gcs, monkeypatch):
+def test_a_cache_is_judged_by_its_rate_once_filled_and_not_while_it_fills_slowly(bucket_dataset, gcs, monkeypatch):
     """Three batches of 8 are fetched at once: 48 images/s while the cache fills, which is not what it gives later."""
     write = DiskCache.put
 
@@ -129,6 +129,6 @@ def test_the_command_prints_the_verdict_and_writes_a_page(dataset, tmp_path):
         (["--device", "simulated:5", "--batch-size", "8"], "not found; give a dataset that `dataprep build` finished"),
     ],
 )
-def test_a_wrong_option_is_one_clear_line(tmp_path, words, message):
+def test_a_wrong_option_is_refused_in_one_line(tmp_path, words, message):
     with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         CliRunner().invoke(command, [str(tmp_path / "none"), *words], catch_exceptions=False)

@@ -32,7 +32,7 @@ def shares(device, batch_s, ahead, count=20):
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_slow_loader_shows_as_waiting(ahead):
+def test_a_slow_loader_is_measured_as_wait(ahead):
     (wait, transfer, compute), _ = shares("simulated:5000", 0.02, ahead)
 
     assert wait > 0.7
@@ -41,14 +41,14 @@ def test_a_slow_loader_shows_as_waiting(ahead):
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_slow_way_to_the_device_shows_as_transfer(ahead):
+def test_a_slow_transfer_is_measured_as_transfer(ahead):
     (wait, transfer, _), _ = shares("simulated:5000,transfer=500", 0, ahead)
 
     assert transfer > 0.6
     assert wait < 0.2
 
 
-def test_a_batch_sent_ahead_costs_no_step_any_time():
+def test_a_batch_transferred_ahead_costs_its_step_no_time():
     (wait, transfer, compute), ahead_s = shares("simulated:500,transfer-ms=10", 0, 2)
     _, in_turn_s = shares("simulated:500,transfer-ms=10", 0, 0)
 

@@ -10,7 +10,7 @@ CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2
 BYTES_PER_S = 4e6
 
 
-def test_a_share_of_every_read_takes_a_share_of_the_time(bucket_dataset, gcs):
+def test_reading_a_share_of_the_bytes_takes_that_share_of_the_time(bucket_dataset, gcs):
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=CONFIG)
     with setup.open() as loader:
         gcs.set_bandwidth(BYTES_PER_S)

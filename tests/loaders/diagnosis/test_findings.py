@@ -21,7 +21,7 @@ def run(url, device, *, transfer_ahead=2, **settings):
     return apply_best(setup, device, diagnose(setup, device, seconds=SECONDS), seconds=SECONDS)
 
 
-def test_the_document_is_json_with_everything_in_it(dataset):
+def test_a_diagnosis_becomes_json_with_every_field(dataset):
     document = json.loads(json.dumps(to_document(run(dataset("imagefolder"), "simulated:200"))))
 
     assert document["schema_version"] == 1

@@ -25,6 +25,6 @@ def test_among_the_best_the_least_effort_comes_first():
     assert names(fix("resize", 1000, "rebuild"), fix("workers", 1000 * TIE - 1)) == ["resize", "workers"]
 
 
-def test_a_tried_change_comes_before_a_prediction_that_is_little_higher():
+def test_a_tried_change_is_ranked_before_a_slightly_higher_prediction():
     tried = fix("workers", 1000 * TRUSTED + 1, is_tried=True)
     assert names(fix("resize", 1000, "rebuild"), tried) == ["workers", "resize"]

@@ -31,7 +31,7 @@ def test_the_monitor_counts_waits_and_steps():
     assert monitor.take()["images_per_s"] == 0
 
 
-def test_the_monitor_ends_with_the_batches():
+def test_the_monitor_stops_when_the_batches_end():
     monitor = StepMonitor(batch_images=1)
 
     assert list(monitor.waiting([1, 2])) == [1, 2]

@@ -15,7 +15,7 @@ FAST = parse_simulated("simulated:1e9")
 
 
 @pytest.mark.parametrize("reads_in_flight", [16, 32])
-def test_a_rate_is_that_of_the_link_however_batches_come(bucket_dataset, gcs, reads_in_flight):
+def test_the_measured_rate_is_that_of_the_link_even_if_batches_arrive_in_bursts(bucket_dataset, gcs, reads_in_flight):
     config = replace(CONFIG, batch_size=8, reads_in_flight=reads_in_flight, prefetch_batches=4)
     setup = RunSetup(url=bucket_dataset("webdataset"), split="train", config=config)
     with setup.open() as loader:

@@ -47,7 +47,7 @@ def test_the_slowest_stage_or_the_cores_hold_the_run_back(rates, images_per_s, l
     assert found.limit == limit
 
 
-def test_with_one_batch_ahead_fetching_and_preparing_take_turns():
+def test_with_one_batch_ahead_the_times_of_fetching_and_preparing_add_up():
     """16 images: 40 ms until their bytes are there, 16 ms to decode them, a step of 16 ms meanwhile."""
     one = {"images": 16, "ahead": 1, "fetch_latency_s": 0.04}
     rates = (400, 1000, 9e9, 1000)
@@ -69,7 +69,7 @@ def test_uneven_batches_cost_most_between_two_equally_fast_stages_without_a_queu
 
 
 @given(st.tuples(speeds, speeds, speeds, speeds), st.tuples(costs, costs, costs, costs), st.floats(0.1, 256))
-def test_no_stage_is_outrun_and_more_of_anything_never_slows(speed, cpu_s, cores):
+def test_a_run_is_never_faster_than_a_stage_and_more_of_anything_never_slows_it(speed, cpu_s, cores):
     rates = rates_of(*speed, cpu_s=cpu_s, cores=cores)
     found = predict(rates).images_per_s
 
@@ -82,7 +82,7 @@ def test_no_stage_is_outrun_and_more_of_anything_never_slows(speed, cpu_s, cores
 
 
 @given(st.tuples(speeds, speeds, speeds, speeds), st.tuples(costs, costs, costs, costs), st.floats(0.1, 256))
-def test_the_division_of_cores_uses_every_core_that_helps_and_no_more(speed, cpu_s, cores):
+def test_cores_are_divided_so_that_every_useful_core_is_used(speed, cpu_s, cores):
     most = {"fetch": cores, "prepare": cores / 2}
     best, allocation = allocate(rates_of(*speed, cpu_s=cpu_s, cores=cores), most)
 

@@ -42,7 +42,7 @@ changes = st.lists(
 )
 
 
-def test_a_cache_behind_a_narrow_link_is_tried_beside_a_prediction_of_twice_its_rate():
+def test_a_cache_behind_a_narrow_link_is_tried_though_another_change_is_predicted_twice_as_fast():
     fixes = [fix_of("resize", 1100.0, is_tried=True), fix_of("cache", 454.0)]
 
     assert next_to_try(fixes, "fetch") is fixes[1]
@@ -61,9 +61,7 @@ def test_every_range_holds_the_prediction_itself():
 
 
 @given(changes, limits, st.sets(st.sampled_from(NAMES)))
-def test_a_change_is_left_out_only_if_the_most_it_may_bring_is_less_than_another_brings_at_least(
-    fixes, limit, untriable
-):
+def test_a_change_is_left_out_only_if_its_upper_bound_is_below_the_lower_bound_of_another(fixes, limit, untriable):
     leading = next_to_try(fixes, limit, untriable)
 
     certain = max((lowest_rate(fix, limit) for fix in fixes), default=0.0)
@@ -76,7 +74,7 @@ def test_a_change_is_left_out_only_if_the_most_it_may_bring_is_less_than_another
 
 
 @given(changes, limits, st.data())
-def test_the_best_change_is_found_if_all_errors_are_as_large_as_known(fixes, limit, data):
+def test_the_best_change_is_found_if_all_errors_are_within_the_known_ranges(fixes, limit, data):
     """Rates are drawn within the known ranges; then whatever is not tried cannot be the best."""
     untried = [replace(fix, is_tried=False) for fix in fixes]
     rates = {}

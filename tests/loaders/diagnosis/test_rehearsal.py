@@ -46,7 +46,7 @@ def operations(gcs) -> int:
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
-def test_every_image_of_the_sample_is_a_read_of_the_bucket(sample, far, gcs, fmt):
+def test_each_image_of_the_sample_costs_one_read_of_the_bucket(sample, far, gcs, fmt):
     bucket = far(fmt)
     before = operations(gcs)
     with rehearsed(sample, bucket, shuffle=False, augment=False).open() as loader:
@@ -56,7 +56,7 @@ def test_every_image_of_the_sample_is_a_read_of_the_bucket(sample, far, gcs, fmt
     assert operations(gcs) - before == IMAGES
 
 
-def test_images_that_come_by_one_read_are_one_read(sample, far, gcs):
+def test_images_of_one_block_cost_one_read(sample, far, gcs):
     bucket = far("webdataset", images_a_read=4)
     before = operations(gcs)
     with rehearsed(sample, bucket, shuffle=False, augment=False).open() as loader:
@@ -66,7 +66,7 @@ def test_images_that_come_by_one_read_are_one_read(sample, far, gcs):
     assert operations(gcs) - before == IMAGES / 4
 
 
-def test_worker_processes_read_as_much(sample, far, gcs):
+def test_worker_processes_read_as_many_bytes_as_threads(sample, far, gcs):
     bucket = far("webdataset")
     before = operations(gcs)
     with rehearsed(sample, bucket, shuffle=False, augment=False, processes=2).open() as loader:
@@ -77,7 +77,7 @@ def test_worker_processes_read_as_much(sample, far, gcs):
     assert operations(gcs) - before == IMAGES + hedges
 
 
-def test_a_run_is_as_slow_as_the_buckets_requests(sample, far, gcs):
+def test_a_rehearsed_run_is_as_slow_as_the_buckets_requests(sample, far, gcs):
     bucket, latency_s = far("webdataset"), 0.05
     gcs.set_latency(latency_s * 1e3)
     try:
@@ -101,7 +101,7 @@ def test_a_cache_is_filled_by_the_first_epoch_and_read_by_the_next(sample, tmp_p
     assert epochs[1]["cache_hits"] == IMAGES
 
 
-def test_nothing_is_read_beyond_an_object(far):
+def test_no_read_passes_the_end_of_an_object(far):
     for fmt in ("webdataset", "imagefolder"):
         bucket = far(fmt)
         storage = bucket.dataset.storage

@@ -19,7 +19,7 @@ def encoded(kind, width, height):
 IMAGES = [encoded("JPEG", 90, 60), encoded("PNG", 60, 90), encoded("WEBP", 70, 70)]
 
 
-def test_a_sample_is_a_dataset_of_the_images_as_they_are(tmp_path):
+def test_a_sample_is_a_dataset_of_the_unchanged_images(tmp_path):
     url = write_sample(IMAGES, tmp_path / "sample")
     with open_loader(url, SPLIT, batch_size=3, image_size=32, shuffle=False) as loader:
         (batch,) = loader

@@ -14,7 +14,7 @@ def loader(dataset):
         yield opened
 
 
-def test_a_device_alone_is_no_faster_than_its_name_says(loader):
+def test_a_simulated_device_alone_is_no_faster_than_its_name_says(loader):
     device = parse_simulated("simulated:800,transfer=1600")
     batch = next(iter(loader))
     compute, transfer = compute_rate(device, batch, 0.3, 0.0), transfer_rate(device, batch, 0.3, 0.0)
@@ -23,7 +23,7 @@ def test_a_device_alone_is_no_faster_than_its_name_says(loader):
     assert compute.images_per_s < transfer.images_per_s <= 1600
 
 
-def test_the_latency_of_a_bucket_that_answers_slowly(loader):
+def test_the_latency_is_that_of_a_slow_bucket(loader):
     slow = SlowStorage(loader.dataset.storage.root, latency_s=0.02)
     loader.dataset.__dict__["storage"] = slow
     assert request_latency_s(loader, tries=2) >= 0.02

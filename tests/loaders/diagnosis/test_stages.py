@@ -13,7 +13,7 @@ CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2
 FAST = parse_simulated("simulated:1e9")
 
 
-def test_a_cache_and_a_nearer_bucket_do_not_wait_for_the_far_buckets_requests(bucket_dataset, gcs, tmp_path):
+def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_latency(bucket_dataset, gcs, tmp_path):
     """Four reads at a time of 200 ms each: 20 images/s as it is, and no limit to what comes out of a cache."""
     config = replace(CONFIG, reads_in_flight=4)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)

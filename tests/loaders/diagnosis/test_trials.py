@@ -82,7 +82,7 @@ def test_the_number_of_trials_is_bounded(count):
     assert len(left) == count - MOST_TRIED
 
 
-def test_settings_of_one_name_are_tried_one_after_the_other():
+def test_settings_of_one_change_are_tried_one_after_the_other():
     two = [replace(fix_of("workers", 200.0), settings={"threads": 2}), replace(fix_of("workers", 180.0), advice="b")]
     left, tried = tried_with({"workers": 110.0}, two)
     assert tried == ["workers", "workers"]
@@ -96,7 +96,7 @@ def test_a_change_predicted_near_an_untriable_one_is_tried():
     assert [fix[0] for fix in left] == ["cache", "resize", "workers"], "a rate that was seen, and less effort"
 
 
-def test_a_tried_change_comes_after_a_much_higher_prediction():
+def test_a_tried_change_is_ranked_after_a_much_higher_prediction():
     fixes = [fix_of("resize", 300.0, "rebuild"), fix_of("cache", 280.0)]
     left, _ = tried_with({"cache": 250.0}, fixes)
     assert [fix[0] for fix in left] == ["resize", "cache"]
@@ -109,7 +109,7 @@ def test_a_cache_behind_a_narrow_link_that_is_predicted_too_low_is_tried_and_fou
     assert left[0] == ("cache", 1232.0, True)
 
 
-def test_a_change_that_gains_nothing_is_not_named_only_because_it_could():
+def test_a_change_without_a_predicted_or_measured_gain_is_not_named():
     fixes = [fix_of("cache", 90.0)]
     assert tried_with({"cache": 101.0}, fixes, "fetch") == ([], ["cache"])
     assert tried_with({}, fixes, "fetch") == ([], ["cache"])

@@ -9,7 +9,7 @@ import torch
 from loaders.engine.buffers import Buffers
 
 
-def test_memory_is_used_again_when_nothing_refers_to_it():
+def test_memory_is_reused_once_nothing_refers_to_it():
     buffers = Buffers(1000)
     first = buffers.take()
     first.data[:] = 7
@@ -21,7 +21,7 @@ def test_memory_is_used_again_when_nothing_refers_to_it():
     assert (again.data == 7).all()  # whoever takes it writes it
 
 
-def test_slices_views_and_tensors_keep_the_memory():
+def test_slices_views_and_tensors_keep_the_memory_in_use():
     buffers = Buffers(12_000)
     for keep in (
         lambda array: array[10:20],
@@ -40,7 +40,7 @@ def test_slices_views_and_tensors_keep_the_memory():
     assert len(buffers) == 2
 
 
-def test_a_kept_batch_does_not_keep_the_others():
+def test_a_batch_that_is_kept_does_not_keep_the_memory_of_others():
     buffers = Buffers(4096, shared=True)
     before = len(os.listdir("/proc/self/fd"))
     kept, *others = [buffers.take().data for _ in range(4)]

@@ -12,7 +12,7 @@ MESH = {"data": 4, "fsdp": 2, "model": 3}
 @pytest.mark.parametrize(
     ("axes", "rows"), [(("data",), 6), (("data", "fsdp"), 3), (("fsdp", "model"), 4), (("model",), 8)]
 )
-def test_rows_of_a_part(axes, rows):
+def test_a_part_of_the_mesh_gets_its_share_of_the_rows(axes, rows):
     assert rows_per_part(LoaderConfig(batch_size=24), MESH, axes, (0, 1)) == rows
 
 

@@ -3,7 +3,7 @@
 from loaders.engine.stats import Stats
 
 
-def test_work_and_waiting_add_up_until_they_are_taken():
+def test_work_and_waiting_are_summed_until_they_are_taken():
     stats = Stats()
     stats.add("decode", items=3, busy_s=0.5)
     stats.add("decode", items=1, get_wait_s=0.25)

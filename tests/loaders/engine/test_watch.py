@@ -14,7 +14,7 @@ SETTINGS = {"batch_size": 8, "image_size": 32, "threads": 1}
 
 
 @pytest.mark.parametrize(("processes", "stall_s"), [(0, 2), (2, 10)])
-def test_a_transform_without_end_is_an_error_that_names_batch_shard_and_key(dataset, processes, stall_s, capfd):
+def test_a_hanging_transform_is_an_error_that_names_batch_shard_and_key(dataset, processes, stall_s, capfd):
     """A worker process takes its time to start."""
     hanging = {**SETTINGS, "processes": processes, "transform": without_end, "stall_s": stall_s}
     with open_loader(dataset("webdataset"), **hanging) as loader, pytest.raises(StorageError) as caught:
@@ -25,7 +25,7 @@ def test_a_transform_without_end_is_an_error_that_names_batch_shard_and_key(data
     assert f"s; an error after {stall_s} s; under way: " in capfd.readouterr().err
 
 
-def test_a_program_ends_though_a_thread_of_its_loader_hangs(dataset):
+def test_a_program_can_end_while_a_thread_of_its_loader_hangs(dataset):
     program = (
         "from loaders import open_loader\n"
         "from tests.support.slow_transforms import without_end\n"

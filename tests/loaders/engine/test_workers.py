@@ -18,7 +18,7 @@ HOURS_S = 36_000.0
 """A limit that the suite's own, of a test that hangs, comes long before."""
 
 
-def test_a_killed_worker_is_an_error_long_before_the_limit_of_a_hanging_one(dataset):
+def test_a_killed_worker_is_an_error_without_waiting_for_stall_s(dataset):
     with open_loader(str(dataset("webdataset")), **SMALL, processes=2, stall_s=HOURS_S) as loader:
         batches = iter(loader)
         next(batches)
@@ -31,7 +31,7 @@ def test_a_killed_worker_is_an_error_long_before_the_limit_of_a_hanging_one(data
 SETTINGS = {"batch_size": 8, "image_size": 32, "threads": 1}
 
 
-def test_a_suspended_worker_process_is_an_error_that_names_what_it_was_to_read(dataset):
+def test_a_suspended_worker_is_an_error_that_names_the_images_it_was_reading(dataset):
     with open_loader(dataset("webdataset"), **SETTINGS, processes=2, stall_s=8) as loader:
         batches = iter(loader)
         next(batches)

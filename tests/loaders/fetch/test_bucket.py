@@ -32,7 +32,7 @@ BOUND_S = 60.0
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_from_a_bucket(bucket_dataset, fetching, fmt):
+def test_images_from_a_bucket_are_the_right_ones(bucket_dataset, fetching, fmt):
     opened = fetching(bucket_dataset(fmt))
     assert fetch(opened, itertools.islice(opened.order().picks(0), 150)) == 150
 
@@ -66,7 +66,7 @@ def test_a_piece_is_one_request_in_the_order_of_need(dataset, fetching, fmt):
     assert stats["bytes_read"] == sum(num_bytes for _, _, num_bytes in storage.requests)
 
 
-def test_all_bytes_are_given_back(dataset, fetching):
+def test_no_bytes_are_held_after_the_last_ticket(dataset, fetching):
     for fmt in FORMATS:
         opened = fetching(SlowStorage(dataset(fmt)))
         count = fetch(opened, stored_picks(opened.counts, samples_per_block=7))
@@ -113,7 +113,7 @@ def test_the_budget_is_never_exceeded(dataset, fetching):
 
 
 @pytest.mark.parametrize("chunk", [1, 8])
-def test_a_tiny_budget_is_slow_and_no_deadlock(dataset, fetching, chunk):
+def test_a_tiny_budget_is_slow_but_does_not_deadlock(dataset, fetching, chunk):
     """Also where a few tickets are asked for before any of them is waited for, as a loader does."""
     opened = fetching(SlowStorage(dataset("webdataset"), latency_s=0.001), prefetch_bytes=1)
     picks = list(itertools.islice(opened.order().picks(0), 16))
@@ -157,7 +157,7 @@ def test_a_slow_read_is_hedged(dataset, fetching, hedge_after_s):
     assert 1 <= stats["hedges_won"] <= stats["hedges"] <= FREE_HEDGES + 0.05 * stats["requests"] + 1
 
 
-def test_hedges_are_few_where_all_reads_are_slow(dataset, fetching):
+def test_few_reads_are_hedged_if_all_reads_are_slow(dataset, fetching):
     opened = fetching(SlowStorage(dataset("imagefolder"), latency_s=0.1), hedge_after_s=0.03, threads=16)
     count = fetch(opened, itertools.islice(opened.order().picks(0), 200))
     assert 0 < opened.fetcher.stats()["hedges"] <= FREE_HEDGES + 0.05 * (count + 20) + 1

@@ -31,7 +31,7 @@ def test_every_image_is_the_right_one(dataset, fetching, fmt, world_size):
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
 @pytest.mark.parametrize("storage_kind", [SlowStorage, lambda path: open_storage(str(path))])
-def test_whole_records(dataset, fetching, fmt, storage_kind):
+def test_whole_records_hold_image_and_fields(dataset, fetching, fmt, storage_kind):
     opened = fetching(storage_kind(dataset(fmt)), whole_records=True)
     table = pq.ParquetFile(dataset(fmt) / "index/train.parquet")
     for pick in itertools.islice(opened.order().picks(0), 60):
@@ -50,7 +50,7 @@ def _numbers(table, group):
     return table.read_row_group(group, columns=["record_offset", "record_bytes"]).to_pydict()
 
 
-def test_shards_needed_are_those_of_new_pieces(dataset, fetching):
+def test_only_pieces_not_yet_known_need_their_shards_index(dataset, fetching):
     opened = fetching(SlowStorage(dataset("webdataset")))
     picks = list(itertools.islice(opened.order().picks(0), 40))
     assert opened.fetcher.shards_needed(picks) == {pick.piece.shard for pick in picks}
@@ -60,7 +60,7 @@ def test_shards_needed_are_those_of_new_pieces(dataset, fetching):
 
 
 @pytest.mark.parametrize("name", ["prefetch_bytes", "threads", "hedge_after_s", "deadline_s"])
-def test_settings_out_of_range(name):
+def test_settings_out_of_range_are_refused(name):
     with pytest.raises(UsageError, match=f"{name} must be above 0, got 0"):
         FetchSettings(**{name: 0})
 
@@ -81,7 +81,7 @@ def test_a_missing_object_is_an_error_at_once(dataset, fetching, tmp_path, fmt, 
     assert opened.fetcher.stats()["held_bytes"] == 0
 
 
-def test_an_index_that_is_wrong_ends_the_request(dataset, fetching, tmp_path):
+def test_a_request_fails_if_the_index_is_damaged(dataset, fetching, tmp_path):
     linked_copy(dataset("webdataset"), tmp_path / "d")
     opened = fetching(SlowStorage(tmp_path / "d"))
     (tmp_path / "d/index/train.parquet").unlink()

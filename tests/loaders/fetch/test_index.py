@@ -31,7 +31,7 @@ def split_rows(storage, **options):
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_entries_are_those_of_the_index_and_lead_to_the_images(dataset, fmt):
+def test_index_entries_give_the_offsets_of_the_images(dataset, fmt):
     storage = open_storage(str(dataset(fmt)))
     rows, table = split_rows(storage), pq.ParquetFile(dataset(fmt) / "index/train.parquet")
     for shard in range(3):
@@ -45,19 +45,19 @@ def test_entries_are_those_of_the_index_and_lead_to_the_images(dataset, fmt):
             assert crc32c_of(image) == found.image_crc32c[i]
 
 
-def test_types_are_fixed(dataset):
+def test_columns_have_fixed_types(dataset):
     found = split_rows(open_storage(str(dataset("tfrecord")))).shard(0)
     kinds = [getattr(found, name).dtype for name in COLUMNS]
     assert kinds == [np.int64] * 4 + [np.uint32, np.int64, np.int32, np.int32]
 
 
-def test_the_mean_is_the_same_in_every_format(dataset):
+def test_the_mean_image_size_is_the_same_in_every_format(dataset):
     means = {split_rows(open_storage(str(dataset(fmt)))).mean_image_bytes() for fmt in FORMATS}
     assert len(means) == 1
     assert means.pop() > 100
 
 
-def test_unknown_sides_are_zero(originals, tmp_path):
+def test_unknown_heights_and_widths_are_zero(originals, tmp_path):
     build_here("imagenet", originals["imagenet"], tmp_path / "d", "webdataset", check="none")
     found = split_rows(open_storage(str(tmp_path / "d"))).shard(1)
     expected = pq.ParquetFile(tmp_path / "d/index/train.parquet").read_row_group(1).to_pydict()
@@ -67,7 +67,7 @@ def test_unknown_sides_are_zero(originals, tmp_path):
 
 
 @given(st.lists(st.text("ab_/é", max_size=6), min_size=1, max_size=12), st.data())
-def test_a_part_has_the_same_entries(keys, data):
+def test_a_part_of_the_entries_equals_a_slice_of_the_whole(keys, data):
     first = data.draw(st.integers(0, len(keys)))
     stop = data.draw(st.integers(first, len(keys)))
     numbers = np.arange(len(keys), dtype=np.int64)
@@ -157,7 +157,7 @@ def test_adopted_folders_name_their_files(dataset, tmp_path):
 @pytest.mark.parametrize(
     ("column", "value"), [("image_offset", -1), ("image_bytes", 0), ("image_bytes", 1 << 40), ("record_offset", -5)]
 )
-def test_an_index_of_impossible_places_is_refused(dataset, tmp_path, column, value):
+def test_an_index_with_impossible_offsets_is_refused(dataset, tmp_path, column, value):
     copy = damaged_copy(dataset("webdataset"), tmp_path / "d")
 
     def change(table):

@@ -6,7 +6,7 @@ from loaders.fetch.disk import DiskFetcher
 from tests.support.slow_storage import SlowStorage
 
 
-def test_a_disk_is_read_by_the_waiting_thread_and_anything_else_ahead(dataset, fetching):
+def test_local_disks_get_a_disk_fetcher_and_other_storages_a_bucket_fetcher(dataset, fetching):
     path = dataset("webdataset")
     assert isinstance(fetching(open_storage(str(path))).fetcher, DiskFetcher)
     assert isinstance(fetching(SlowStorage(path)).fetcher, BucketFetcher)

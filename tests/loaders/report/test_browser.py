@@ -121,7 +121,7 @@ def measured(request, pages, tmp_path_factory):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["diagnosis", "bench", "long"])
-def test_readable(measured, name, width):
+def test_pages_are_readable_at_every_width_in_light_and_dark(measured, name, width):
     found = measured[f"{name}-{width}"]
     assert found["inner_width"] == width
     assert found["scroll_width"] <= width
@@ -132,7 +132,7 @@ def test_readable(measured, name, width):
     assert len(found["plots"]) == {"diagnosis": 4, "bench": 1, "long": 3}[name]
 
 
-def test_unreadable_pages_are_found(measured):
+def test_unreadable_pages_are_detected(measured):
     found = measured["ragged-390"]
     assert found["scroll_width"] > 2000
     assert found["outside"] == ["x"]
@@ -165,18 +165,18 @@ def asked_by_a_page(log):
     return [each["url"] for each in asked if each["initiator"] != "not an origin"]
 
 
-def test_nothing_is_fetched(pages, tmp_path):
+def test_a_page_fetches_nothing(pages, tmp_path):
     picture, asked = pictured(tmp_path, pages["diagnosis"])
     colours = {colour for _, colour in picture.getcolors(maxcolors=2**24)}
     assert {(47, 111, 222), (173, 87, 0), (221, 90, 43)} <= colours, "bars, the limit and the waits are not drawn"
     assert asked == []
 
 
-def test_a_fetch_by_a_page_is_noticed(tmp_path):
+def test_a_fetch_by_a_page_is_detected(tmp_path):
     _, asked = pictured(tmp_path, f"<!DOCTYPE html>{OUTSIDE}")
     assert sorted(asked) == ["http://pictures.invalid/1.png", "https://fonts.invalid/1.css"]
 
 
-def test_the_page_itself_forbids_to_fetch(pages, tmp_path):
+def test_the_page_forbids_every_fetch_by_its_policy(pages, tmp_path):
     _, asked = pictured(tmp_path, pages["bench"].replace("</main>", f"{OUTSIDE}</main>"))
     assert asked == []

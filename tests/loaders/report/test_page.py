@@ -66,7 +66,7 @@ def test_the_best_change_comes_first(full):
     assert names == [fix.name for fix in diagnosis().fixes]
 
 
-def test_page_of_a_table_without_a_diagnosis():
+def test_a_table_without_a_diagnosis_has_a_page():
     page = Page(bench_page(bench_table()))
     assert page.tags.count("h1") == 1
     assert page.texts[0].startswith(("\n", "dataprep loads"))
@@ -96,7 +96,7 @@ def test_nothing_is_fetched_and_no_script_runs(make):
     assert html == make()
 
 
-def test_hostile_texts_are_texts():
+def test_hostile_texts_are_escaped():
     found, table = diagnosis(), bench_table()
     fix = replace(found.fixes[0], name=HOSTILE, settings={HOSTILE: HOSTILE}, advice=HOSTILE)
     hostile = replace(
@@ -129,7 +129,7 @@ def test_hostile_texts_are_texts():
     assert "<script>" in printed(hostile, width=400)
 
 
-def test_page_of_a_compute_bound_run_without_changes():
+def test_a_compute_bound_run_without_changes_has_a_page():
     found = replace(
         diagnosis(),
         limit="compute",
@@ -149,7 +149,7 @@ def test_page_of_a_compute_bound_run_without_changes():
     assert "No single change helps." in printed(found)
 
 
-def test_page_with_infinite_rates_and_shared_cores():
+def test_infinite_rates_and_shared_cores_have_a_page():
     stages = tuple(
         replace(stage, images_per_s=math.inf) if stage.name in ("transfer", "compute") else stage
         for stage in diagnosis().stages

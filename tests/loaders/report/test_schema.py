@@ -100,7 +100,7 @@ def mistakes(value, schema, defs, where="document"):
         ("bench", lambda: bench_module.to_document(bench_table())),
     ],
 )
-def test_documents_keep_to_the_schema(name, document):
+def test_documents_conform_to_the_schema(name, document):
     schema = json.loads(SCHEMAS[name][0].read_text())
     value = json.loads(json.dumps(document(), allow_nan=False))
     assert mistakes(value, schema, schema["$defs"]) == []

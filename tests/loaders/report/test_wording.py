@@ -21,14 +21,14 @@ from tests.support.pages import Page
         (set(), "No loader could be measured."),
     ],
 )
-def test_sentence_about_loaders(keep, sentence):
+def test_the_sentence_compares_our_loader_with_the_fastest_other(keep, sentence):
     (section,) = bench_table().sections
     section = replace(section, rows=tuple(row for row in section.rows if row.loader in keep))
     assert bench_sentence(section) == sentence
     assert sentence in Page(bench_page(replace(bench_table(), sections=(section,)))).text
 
 
-def test_sentence_about_a_prediction():
+def test_the_sentence_says_how_far_a_prediction_was_off():
     applied = replace(diagnosis().applied, predicted_images_per_s=90.0, measured_images_per_s=100.0)
     assert applied_sentence(applied).endswith("predicted 90 images/s, measured 100; the prediction is 10.0 % too low.")
 

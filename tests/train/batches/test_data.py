@@ -9,7 +9,7 @@ from train.batches.data import Data, open_data
 CONFIG = LoaderConfig(batch_size=4, image_size=32)
 
 
-def test_a_dataset_has_a_shuffled_split_to_train_on_and_a_plain_one_to_judge_by(dataset):
+def test_training_reads_a_shuffled_split_and_evaluation_an_unshuffled_one(dataset):
     data = open_data(dataset)
     assert (data.url, data.splits) == (dataset, ("train", "val"))
     training, validation = data.training_loader(CONFIG), data.validation_loader(CONFIG)

@@ -87,7 +87,7 @@ def test_noise_has_the_mean_and_the_deviation_of_the_data():
     assert np.allclose(inside.std(axis=0), expected.std(axis=0), atol=1)
 
 
-def test_the_asked_shares_of_images_and_numbers_of_boxes_are_erased():
+def test_boxes_are_erased_with_the_given_probability_and_count():
     erased = sum((erase(seed, side=24, prob=0.25) != 255).any() for seed in range(1000))
     assert abs(erased - 250) < 4 * math.sqrt(1000 * 0.25 * 0.75)
     several = [erase(seed, mode="rand", count=4) for seed in range(80)]
@@ -96,7 +96,7 @@ def test_the_asked_shares_of_images_and_numbers_of_boxes_are_erased():
     assert max(areas) < 1 / 3 + 0.02
 
 
-def test_colours_are_jittered_as_pillow_does_it_with_factors_within_the_range():
+def test_colours_are_jittered_as_pillow_does_within_the_given_range():
     """Every result is one of the six orders of three enhancements."""
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     augment = FinetuneAugment(policy="", color_jitter=0.4, erasing=Erasing(), image_size=16)

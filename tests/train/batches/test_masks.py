@@ -34,7 +34,7 @@ def test_masks_are_permutations_and_the_same_for_every_world(config, seed, first
 
 @examples
 @given(configs, st.integers(0, 1_000))
-def test_all_blocks_but_one_are_wholly_visible_or_wholly_hidden(config, position):
+def test_at_most_one_block_is_partly_visible(config, position):
     masks = draw_masks(config, seed=0, positions=range(position, position + 1))
     hidden = (masks.place_NL[0] >= config.num_visible).reshape(config.grid, config.grid)
     split = 0
@@ -51,7 +51,7 @@ def test_as_many_patches_are_visible_as_in_long_seq_mae():
     assert MaskConfig(grid=14, unit=2).num_visible == 49
 
 
-def test_every_patch_is_shown_as_often():
+def test_every_patch_is_visible_equally_often():
     shown = np.bincount(draw_masks(MaskConfig(grid=4), seed=9, positions=range(8000)).visible_NK.ravel(), minlength=16)
     assert np.abs(shown - 2000).max() < 6 * np.sqrt(8000 * 0.25 * 0.75)
 
@@ -66,7 +66,7 @@ def test_other_seeds_and_positions_give_other_masks():
     assert len(found) == 200
 
 
-def test_masks_are_those_of_earlier_versions():
+def test_masks_equal_those_of_earlier_versions():
     masks = draw_masks(MaskConfig(grid=14, unit=2), seed=1, positions=range(5, 50, 3))
     assert hashlib.sha256(masks.place_NL.astype("<i4").tobytes()).hexdigest()[:16] == "125697566a6c29e9"
 

@@ -61,12 +61,12 @@ def test_pixels_and_labels_are_mixed_as_the_papers_say(name, batch):
         assert torch.allclose(shares[index], wanted, atol=1e-6)
 
 
-def test_shares_of_mixup_are_of_the_beta_distribution():
+def test_shares_of_mixup_follow_the_beta_distribution():
     found = [float(each.share_N[0]) for each in mixes(MixConfig(mixup=0.8), 1500)]
     assert kstest(found, beta(0.8, 0.8).cdf).pvalue > 1e-3
 
 
-def test_areas_of_cutmix_are_those_of_its_authors():
+def test_areas_of_cutmix_follow_its_authors_formula():
     """The authors' `rand_bbox`, in numbers of another generator."""
     rng, theirs, side = np.random.RandomState(0), [], 64
     for kept in rng.beta(1.0, 1.0, 4000):
@@ -76,7 +76,7 @@ def test_areas_of_cutmix_are_those_of_its_authors():
     assert ks_2samp(areas(mixes(MixConfig(cutmix=1.0), 1500)), theirs).pvalue > 1e-3
 
 
-def test_sides_of_boxes_are_within_what_was_asked():
+def test_sides_of_boxes_are_within_the_given_range():
     boxes = np.array([each.box_N4[0] for each in mixes(MixConfig(cutmix_minmax=(0.25, 0.75)), 1000)])
     for start, stop in ((0, 1), (2, 3)):
         sides = boxes[:, stop] - boxes[:, start]
@@ -84,7 +84,7 @@ def test_sides_of_boxes_are_within_what_was_asked():
         assert (boxes[:, start].min(), boxes[:, stop].max()) == (0, 64)
 
 
-def test_the_asked_shares_of_batches_are_mixed_and_cut():
+def test_batches_are_mixed_and_cut_with_the_given_probabilities():
     config = MixConfig(mixup=1.0, cutmix=1.0, prob=0.6, switch_prob=0.25, mode="elem")
     found = mixes(config, 500)
     weight, box = (np.concatenate([getattr(each, name) for each in found]) for name in ("weight_N", "box_N4"))
@@ -98,14 +98,14 @@ def test_the_asked_shares_of_batches_are_mixed_and_cut():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_one_draw_for_a_batch_for_partners_or_for_each(mode):
+def test_each_mode_draws_once_for_a_batch_a_pair_or_an_image(mode):
     for each in mixes(MixConfig(mixup=0.8, mode=mode), 20):
         shares = each.share_N.tolist()
         assert len(set(shares)) == {"batch": 1, "pair": BATCH // 2, "elem": BATCH}[mode]
         assert (shares == shares[::-1]) == (mode != "elem")
 
 
-def test_mixing_on_two_hosts_is_that_of_one():
+def test_mixing_on_two_hosts_equals_mixing_on_one():
     """Rows of two hosts, one after the other as a mesh has them, against one host's rows."""
     torch.manual_seed(0)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
@@ -123,7 +123,7 @@ def test_mixing_on_two_hosts_is_that_of_one():
         assert torch.equal(part_shares, shares[mine])
 
 
-def test_another_batch_has_other_draws():
+def test_each_batch_has_draws_of_its_own():
     first, second = mixes(CONFIGS["both"], 2)
     assert first.share_N.tolist() != second.share_N.tolist()
 

@@ -21,7 +21,7 @@ def test_the_newest_version_is_found_from_every_folder_above_it(prepared, below)
     assert find_tfds(str(prepared / below), "imagenet_fake") == str(prepared / "imagenet_fake/10.0.0")
 
 
-def test_a_version_that_is_named_itself_is_taken(prepared):
+def test_a_folder_of_a_version_is_used_itself(prepared):
     older = str(prepared / "imagenet_fake/9.0.0")
     assert find_tfds(older, "") == older
 

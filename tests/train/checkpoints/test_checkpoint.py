@@ -25,7 +25,7 @@ def test_a_saved_state_is_loaded_as_it_was(storage_url):
     assert load_any(f"{storage_url}/{saved.name}")["step"] == 7
 
 
-def test_the_newest_checkpoints_are_kept_and_newer_ones_are_left_alone(storage_url):
+def test_saving_keeps_the_newest_checkpoints_and_does_not_remove_later_ones(storage_url):
     folder = CheckpointFolder(storage_url, keep=2)
     for step in (1, 2, 9, 3, 4):
         folder.save(step, state(step))

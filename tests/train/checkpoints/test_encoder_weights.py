@@ -30,7 +30,7 @@ def test_a_checkpoint_of_maes_own_code_is_read(tensors, tmp_path):
     assert read_weights(str(tmp_path / "theirs.pth")).encoder.name == "vit_micro_patch8"
 
 
-def test_weights_say_what_encoder_they_are_of_and_leave_the_decoder_out(tensors):
+def test_weights_name_their_encoder_and_leave_the_decoder_out(tensors):
     weights = weights_of("x", {"model": tensors, "step": 7})
     assert (weights.name, weights.image_size, weights.step) == ("vit_micro_patch8", 32, 7)
     assert weights.encoder == named_encoder("vit_micro_patch8")
@@ -63,13 +63,13 @@ def test_tensors_of_another_shape_are_refused(tensors, changes, message):
         _ = (weights.image_size, weights.encoder)
 
 
-def test_a_name_without_such_a_size_is_refused_with_those_that_there_are():
+def test_an_unknown_size_is_refused_with_the_known_ones():
     for name in ("vit_giant_patch16", "resnet50", "vit_base_patch"):
         with pytest.raises(UsageError, match=r"expected vit_SIZE_patchN of micro \(2 x 64\), tiny"):
             named_encoder(name)
 
 
-def test_the_digest_of_a_source_is_that_in_its_name_or_of_its_bytes(tmp_path):
+def test_the_digest_of_a_source_comes_from_its_name_or_its_bytes(tmp_path):
     path = tmp_path / "a.pth"
     path.write_bytes(b"hello")
     assert source_digest(str(path)) == "2cf24dba5fb0a30e"

@@ -46,5 +46,5 @@ def test_pickled_objects_are_not_read(tmp_path):
         load_file(tmp_path / "a.npz", None, NUMPY)
 
 
-def test_a_list_of_parts_among_checkpoints_of_numpy_is_none_of_theirs(tmp_path):
+def test_a_list_of_parts_is_no_checkpoint_of_numpy(tmp_path):
     assert CheckpointFolder(str(tmp_path), codec=NUMPY).list() == []

@@ -9,7 +9,7 @@ from train.checkpoints.part_folder import PartFolder
 from train.checkpoints.parts import FOLDER
 
 
-def test_hosts_save_together_and_anyone_reads_it(storage_url):
+def test_a_checkpoint_saved_by_several_hosts_is_read_by_any_number(storage_url):
     save(storage_url, 3, 2)
     folder = CheckpointFolder(storage_url)
     (found,) = folder.list()
@@ -17,7 +17,7 @@ def test_hosts_save_together_and_anyone_reads_it(storage_url):
     assert same(load_any(f"{storage_url}/{found.name}"), state(3))
 
 
-def test_without_another_hosts_part_there_is_no_checkpoint(tmp_path):
+def test_no_checkpoint_is_made_while_a_hosts_part_is_missing(tmp_path):
     save(str(tmp_path), 1, 2)
     folder = PartFolder(str(tmp_path), rank=0, world_size=2, wait_s=0)
     with pytest.raises(DataprepError, match=r"no part of step 2 of host 1 after 0 s; --output_dir must be"):

@@ -36,7 +36,7 @@ def test_a_missing_part_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("document", [[], "parts", {"version": 1}, {"version": 1, "parts": [{}]}, {"version": 2}])
-def test_a_list_that_names_no_parts_is_skipped_and_other_checkpoints_stay(tmp_path, document):
+def test_a_list_without_names_of_parts_is_skipped_and_other_checkpoints_are_kept(tmp_path, document):
     save(str(tmp_path), 1, 2)
     data = json.dumps(document).encode()
     name = f"checkpoint-000000009-{hashlib.sha256(data).hexdigest()[:16]}.json"

@@ -20,7 +20,7 @@ def config(**changes) -> ClassifierConfig:
     return ClassifierConfig(**{"image_size": 32, "num_classes": 5, "pool": "token", **changes})
 
 
-def test_positions_follow_the_size_of_the_image(weights):
+def test_positions_are_resized_to_the_image(weights):
     model = open_classifier(None, weights, config(image_size=64, pool="average"))
     assert model.pos_embed.shape == (1, 65, 64)
     assert torch.equal(model.pos_embed[:, 0], weights.positions[:, 0])

@@ -99,7 +99,7 @@ def test_a_state_after_a_loss_that_is_not_finite_is_not_saved(dataset, tmp_path,
     assert [each.step for each in CheckpointFolder(str(tmp_path)).list() if each.step >= 3] == []
 
 
-def test_published_weights_given_to_resume_are_pointed_to_finetune(refusal, tmp_path):
+def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refusal, tmp_path):
     path = tmp_path / "mae_pretrain.pth"
     weights = create_model("mae_vit_micro_patch8", image_size=16).state_dict()
     for state in (
@@ -149,7 +149,7 @@ def test_missing_or_wrong_entries_of_a_checkpoint_are_named(refusal, checkpoint,
     assert "an int where tensors by their names are expected" in refusal(altered(checkpoint, tmp_path, model=3))
 
 
-def test_resuming_from_what_is_no_checkpoint_says_what_it_is(refusal, checkpoint, tmp_path):
+def test_resuming_from_another_file_names_what_the_file_holds(refusal, checkpoint, tmp_path):
     path = tmp_path / "x.pth"
     assert refusal(tmp_path).startswith(f"{tmp_path}: a folder, expected a file, e.g. {tmp_path}/checkpoint-")
     assert refusal(path) == f"{path}: no checkpoint there; give the path or URL of one"

@@ -28,7 +28,7 @@ def test_another_version_is_refused():
         check_state("x", {**WHOLE, "version": 7}, [])
 
 
-def test_weights_of_others_are_told_from_a_run_without_the_framework_that_made_them():
+def test_weights_without_the_state_of_a_run_are_recognised_without_their_framework():
     encoder = {"patch_embed.proj.weight": Array(), "norm.weight": Array()}
     with pytest.raises(UsageError, match=r"weights \(2 tensors\), .* `dataprep-finetune-mae --finetune` starts from"):
         check_state("x", {"model": encoder}, [])
@@ -37,7 +37,7 @@ def test_weights_of_others_are_told_from_a_run_without_the_framework_that_made_t
 
 
 @pytest.mark.parametrize("kind", [AttributeError, KeyError, RuntimeError, TypeError, ValueError])
-def test_what_goes_wrong_with_a_position_names_the_checkpoint(kind):
+def test_an_error_in_a_position_names_the_checkpoint(kind):
     with pytest.raises(FormatError, match=r"x: position or generators are none \('?a'?\); choose another"):
         with taking_position("x"):
             raise kind("a")

@@ -42,11 +42,11 @@ def ending(capsys, monkeypatch, what) -> tuple[int, str]:
         ),
     ],
 )
-def test_an_end_is_an_exit_code_and_at_most_one_line(capsys, monkeypatch, what, code, said):
+def test_an_entry_ends_with_an_exit_code_and_at_most_one_line(capsys, monkeypatch, what, code, said):
     assert ending(capsys, monkeypatch, what) == (code, said)
 
 
-def test_a_defect_is_not_hidden(monkeypatch):
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     @click.command("entry", cls=EntryCommand)
     def command() -> int:
         raise RuntimeError("a defect")

@@ -83,7 +83,7 @@ def test_no_flag_takes_nan_infinity_or_huge_numbers(kind, value):
 
 
 @given(st.floats(-10, 10), st.floats(0, 10), st.booleans(), st.booleans(), st.one_of(st.floats(), st.integers(-20, 20)))
-def test_a_range_holds_what_lies_between_its_ends(low, width, above, below, value):
+def test_a_range_contains_the_numbers_between_its_ends(low, width, above, below, value):
     within = Range(low, low + width, above=above, below=below)
     is_low_enough = value < low + width if below else value <= low + width
     assert (value in within) == (
@@ -102,12 +102,12 @@ def test_a_range_holds_what_lies_between_its_ends(low, width, above, below, valu
         (Range(1, 10_000, unset=-1), "1 to 10,000, or -1"),
     ],
 )
-def test_a_range_says_what_it_holds(within, text):
+def test_a_range_is_described_in_words(within, text):
     assert str(within) == text
     assert math.nan not in within
     assert math.inf not in within
     assert (-1 in within) == (within.unset == -1)
 
 
-def test_a_rate_that_is_divided_too_often_to_count_is_0():
+def test_a_learning_rate_divided_beyond_floats_range_is_0():
     assert Steps(lr=0.5, divisor=1e300, every_epochs=0.001).at(1.0) == 0

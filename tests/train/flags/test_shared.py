@@ -9,7 +9,7 @@ from train.loops.runtime import open_runtime
 from train.pretrain_mae import Flags
 
 
-def test_a_start_after_the_last_epoch_is_refused():
+def test_a_start_epoch_after_the_last_epoch_is_refused():
     with pytest.raises(UsageError, match="--start_epoch 3 of 3 epochs; choose one before the last"):
         Flags(data_path="x", epochs=3, start_epoch=3)
 
@@ -22,7 +22,7 @@ def test_both_batch_sizes_make_one_effective_batch():
     assert Flags(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
 
 
-def test_logs_go_where_checkpoints_go_unless_that_is_a_bucket():
+def test_logs_are_written_beside_checkpoints_unless_those_are_in_a_bucket():
     folders = [({}, "./output_dir"), ({"output_dir": "gs://b/x"}, None), ({"output_dir": ""}, None)]
     folders += [({"output_dir": "gs://b/x", "log_dir": "logs"}, "logs"), ({"log_dir": ""}, None)]
     for given, expected in folders:
@@ -60,6 +60,6 @@ def test_fake_data_are_not_diagnosed():
         check_diagnosable(fake_data=True, diagnose=True)
 
 
-def test_nothing_is_trained_without_data():
+def test_a_run_without_a_data_path_is_refused():
     with pytest.raises(UsageError, match="--data_path is missing"):
         Flags()

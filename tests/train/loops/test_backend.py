@@ -13,7 +13,7 @@ ASKED = sorted(name for name in vars(Backend) if not name.startswith("_"))
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "TorchBackend"), ("jax", "JaxBackend")])
-def test_a_backend_answers_all_that_the_loop_asks(module, name):
+def test_a_backend_has_every_member_of_the_protocol(module, name):
     tree = ast.parse((ROOT / "train/loops" / f"{module}.py").read_text())
     (kind,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     methods = {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
@@ -25,6 +25,6 @@ def test_a_backend_answers_all_that_the_loop_asks(module, name):
     ("imported", "absent"),
     [("train.loops.jax, train.train_resnet_jax", "torch"), ("train.loops.torch", "jax")],
 )
-def test_no_backend_brings_the_framework_of_another(imported, absent):
+def test_no_backend_imports_the_framework_of_another(imported, absent):
     program = f"import sys, {imported}; sys.exit({absent!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=120).returncode == 0

@@ -52,7 +52,7 @@ def test_every_validation_image_counts_once(data):
     assert task.model.training
 
 
-def test_an_evaluation_draws_nothing(data):
+def test_an_evaluation_uses_no_random_numbers(data):
     """What training drops, an evaluation keeps; the model trains on afterwards."""
     task = open_task(data)
     plain = task.evaluate()

@@ -27,7 +27,9 @@ def test_an_epoch_ends_with_the_last_batch_that_lies_in_it(images, batch, passes
     st.integers(0, 3),
     st.integers(0, 3),
 )
-def test_what_is_due_after_each_step_of_a_run(images, batch, epochs, steps_between, log_epochs, eval_epochs):
+def test_logs_evaluations_and_checkpoints_are_due_after_the_right_steps(
+    images, batch, epochs, steps_between, log_epochs, eval_epochs
+):
     order = order_of(images, batch)
     config = LoopConfig(
         epochs=epochs,
@@ -54,7 +56,7 @@ def test_a_run_ends_after_its_epochs_or_a_number_of_steps(max_steps, last):
     assert LoopConfig(epochs=2, max_steps=max_steps).last_step(order_of(60, 8)) == last
 
 
-def test_a_checkpoint_is_due_after_so_many_minutes():
+def test_a_checkpoint_is_due_after_the_given_minutes():
     assert not LoopConfig(epochs=1).is_save_due_after(1e9)
     assert not LoopConfig(epochs=1, ckpt_interval_minutes=2).is_save_due_after(119)
     assert LoopConfig(epochs=1, ckpt_interval_minutes=2).is_save_due_after(120)

@@ -20,7 +20,7 @@ def test_the_longest_dimension_that_all_devices_share_equally_is_cut(shape, num_
         assert shape[cut] == max(equal)
 
 
-def test_the_plan_of_ten_billion_parameters(capsys):
+def test_the_plan_of_ten_billion_parameters_has_the_expected_bytes_per_device(capsys):
     growth = MemoryGrowth()
     found = plan(Flags())
     assert growth.bytes() < 2**30, "no weight is made"
@@ -38,7 +38,7 @@ def test_the_plan_of_ten_billion_parameters(capsys):
     assert "10,077,917,160 parameters, 40,311,668,640 bytes; on each of 128 devices 314,938,880" in text
 
 
-def test_a_plan_follows_shapes_and_the_number_of_devices():
+def test_a_plan_depends_on_shapes_and_the_number_of_devices_alone():
     config = ViTConfig(
         image_size=16, patch_size=8, depth=1, block=BlockConfig(dim=16, num_heads=2), num_classes=10,
         pool="average", class_token=False,

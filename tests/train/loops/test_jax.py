@@ -22,7 +22,7 @@ def test_a_restored_state_trains_on_with_the_same_losses(found):
     assert backend["after"][-1] < backend["before"][0]
 
 
-def test_a_step_that_is_only_measured_changes_no_weight(found):
+def test_a_measured_step_changes_no_weight(found):
     assert found["rate_0"]
 
 
@@ -30,6 +30,6 @@ def test_without_a_validation_loader_nothing_is_evaluated(found):
     assert found["evaluated"] == {}
 
 
-def test_one_process_is_the_first_and_takes_its_signals_itself(found):
+def test_a_single_process_is_the_first_and_handles_signals_itself(found):
     assert found["facts"] == ["cpu", True, 2, True]
     assert found["stops"] == [False, True]

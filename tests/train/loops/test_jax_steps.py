@@ -18,7 +18,7 @@ def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay():
         assert difference < 1e-5, name
 
 
-def test_the_rate_of_every_update_is_the_closed_formula():
+def test_the_learning_rate_of_every_update_follows_the_closed_formula():
     keys = {"batch_size": 8, "learning_rate": 0.4, "warmup_epochs": 1.0, "num_epochs": 3}
     schedule = config_of("default", keys).schedule()
     for step in range(22):

@@ -123,7 +123,7 @@ def saved(folder: Any) -> list[int]:
     return sorted(each.step for each in CheckpointFolder(str(folder)).list())
 
 
-def test_lines_evaluations_and_checkpoints_come_after_their_steps(tmp_path):
+def test_log_lines_evaluations_and_checkpoints_come_after_their_steps(tmp_path):
     backend = Counter()
     assert opened(tmp_path, backend).run() == 0
     assert backend.updates == list(range(15))
@@ -147,7 +147,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_an_evaluation_that_a_signal_breaks_off_is_made_up_for_by_the_run_that_goes_on(tmp_path, saves):
+def test_an_evaluation_interrupted_by_a_signal_is_done_by_the_resumed_run(tmp_path, saves):
     backend = Counter(saves_evaluated_step=saves, stop_in_evaluation=2)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     last = saved(tmp_path)[-1]
@@ -159,7 +159,7 @@ def test_an_evaluation_that_a_signal_breaks_off_is_made_up_for_by_the_run_that_g
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
 
-def test_a_signal_in_the_last_step_of_an_epoch_puts_its_evaluation_off_where_that_is_saved(tmp_path):
+def test_a_signal_in_the_last_step_of_an_epoch_defers_its_evaluation_to_the_resumed_run(tmp_path):
     backend = Counter(saves_evaluated_step=True, stop_in_update=5)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert backend.evaluations == []
@@ -169,7 +169,7 @@ def test_a_signal_in_the_last_step_of_an_epoch_puts_its_evaluation_off_where_tha
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
 
-def test_a_process_that_is_not_the_first_saves_nothing_and_counts_the_time_all_the_same(tmp_path):
+def test_processes_other_than_the_first_save_nothing_but_measure_the_time_between_checkpoints(tmp_path):
     training = opened(tmp_path, Counter(is_first=False), ckpt_interval_minutes=1e9)
     asked = []
     training.backend.agree_on_time = lambda elapsed, step: asked.append(step) or step == 3
@@ -180,14 +180,14 @@ def test_a_process_that_is_not_the_first_saves_nothing_and_counts_the_time_all_t
     assert training._saved_s > before_s
 
 
-def test_a_run_does_not_mix_with_an_older_one_unless_told(tmp_path):
+def test_a_new_run_in_the_folder_of_an_older_one_is_refused_unless_it_resumes(tmp_path):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
     with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
         opened(tmp_path, Counter()).resume("")
     opened(tmp_path / "new", Counter()).resume("")
 
 
-def test_flags_that_changed_are_told_as_the_entry_spells_them(tmp_path, capsys):
+def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
     training = opened(tmp_path, Counter(), flag_prefix="--config.")
     training.description = {"flag": 2, "other": 3}

@@ -10,7 +10,7 @@ from train.loops.runtime import open_autocast, open_runtime
 from train.loops.xla_runtime import XLARuntime
 
 
-def test_the_state_of_generators_comes_back():
+def test_the_state_of_random_generators_is_restored():
     xla = XLARuntime.__new__(XLARuntime)  # its state is of the host: no device is asked
     for runtime in (open_runtime("cpu"), xla):
         runtime.seed(5)
@@ -41,7 +41,7 @@ def test_a_launcher_of_several_processes_is_refused_where_one_drives_one_device(
         open_runtime("cpu")
 
 
-def test_bfloat16_is_for_cuda_unless_it_is_asked_for():
+def test_bfloat16_on_a_cpu_is_used_only_if_given():
     cpu = torch.device("cpu")
     for precision in ("auto", "float32"):
         assert isinstance(open_autocast(cpu, precision), contextlib.nullcontext)

@@ -9,7 +9,7 @@ from train.loops.stopping import STOPPED_EXIT_CODE, stop_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_asks_for_a_stop_and_the_second_one_is_what_it_was(number):
+def test_the_first_signal_requests_a_stop_and_the_second_acts_as_before(number):
     seen = []
     before = signal.signal(number, lambda *_: seen.append("outside"))
     try:
@@ -26,12 +26,12 @@ def test_the_first_signal_asks_for_a_stop_and_the_second_one_is_what_it_was(numb
         signal.signal(number, before)
 
 
-def test_no_signals_are_taken_where_there_are_none_to_take():
+def test_no_signal_handler_is_installed_if_no_signals_are_given():
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals(()) as stop:
         assert signal.getsignal(signal.SIGTERM) is before
     assert not stop.asked
 
 
-def test_the_exit_code_is_that_of_a_shell_after_sigterm():
+def test_the_exit_code_of_a_stopped_run_is_that_of_sigterm():
     assert STOPPED_EXIT_CODE == 143

@@ -219,7 +219,7 @@ def test_a_large_vit_is_trained_by_adamw_and_all_parameters_decay(dataset):
     assert_updated(watched, lambda _: rates, lambda _, *given: adamw(*given, 0.5, 0.999))
 
 
-def test_gradients_are_cut_to_their_length_over_all_parameters_together(dataset):
+def test_gradients_are_clipped_by_their_norm_over_all_parameters(dataset):
     """Pascanu et al., ICML 2013. The first update has the rate 0, so that the second one has the same weights."""
     found = {}
     for longest in (0.0, 0.1, 1e6):

@@ -14,7 +14,7 @@ def runtime() -> TorchRuntime:
     return TorchRuntime("cpu", pin_memory=False)
 
 
-def test_batches_are_the_loaders_own(runtime, dataset):
+def test_batches_on_the_device_equal_the_loaders(runtime, dataset):
     config = LoaderConfig(batch_size=8, image_size=32, threads=1)
     with open_data(dataset).training_loader(config) as loader:
         found = [(batch.keys, batch.state["position"]) for batch in runtime.batches(loader)]
@@ -23,7 +23,7 @@ def test_batches_are_the_loaders_own(runtime, dataset):
     assert [position for _, position in found] == [8 * (number + 1) for number in range(7)]
 
 
-def test_copies_on_the_host_stay_as_they_were(runtime):
+def test_copies_on_the_host_do_not_change_with_the_device(runtime):
     weight = torch.ones(2, requires_grad=True)
     copied = runtime.on_host({"a": [weight, 3]})
     with torch.no_grad():
@@ -33,7 +33,7 @@ def test_copies_on_the_host_stay_as_they_were(runtime):
     assert copied["a"][1] == 3
 
 
-def test_a_block_that_is_computed_again_has_the_same_gradient(runtime):
+def test_a_recomputed_block_has_the_same_gradient(runtime):
     torch.manual_seed(0)
     block, inputs = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(3, 4, requires_grad=True)
     block(inputs).sum().backward()
@@ -47,14 +47,14 @@ def test_a_block_that_is_computed_again_has_the_same_gradient(runtime):
     assert len(calls) == 2
 
 
-def test_one_device_holds_everything_and_agrees_with_itself(runtime):
+def test_a_single_device_holds_whole_weights_and_its_vote_decides(runtime):
     model = nn.Linear(2, 2)
     assert runtime.cut_weights(model, nn.Linear) is model
     assert (runtime.agree(True), runtime.agree(False)) == (True, False)
     assert (runtime.memory_bytes(), runtime.metrics(), runtime.is_cut) == (None, "", False)
 
 
-def test_a_trace_lies_where_tensorboard_looks(runtime, tmp_path):
+def test_a_trace_is_written_where_tensorboard_finds_it(runtime, tmp_path):
     with runtime.profile(tmp_path):
         torch.ones(3).sum()
     assert len(list(tmp_path.glob("plugins/profile/*/*.pt.trace.json.gz"))) == 1

@@ -16,7 +16,7 @@ def batch(size: int):
 
 
 @pytest.mark.parametrize("model", ["tiny_cnn", "mae_vit_micro_patch8", "resnet18"])
-def test_a_step_changes_all_that_is_trained(model):
+def test_a_step_changes_every_trained_parameter(model):
     workload = training_workload(model, device="cpu", batch_size=4, image_size=64)
     before = {name: each.detach().clone() for name, each in workload.model.named_parameters()}
     workload.step(workload.put(*batch(64)))

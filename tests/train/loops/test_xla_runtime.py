@@ -3,7 +3,7 @@
 from tests.support.training import flags_of, start
 
 
-def test_an_xla_device_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     arguments = flags_of(device="xla", model="tiny_cnn", output_dir=tmp_path, data_path="none")
     with start("train.train_resnet", *arguments, PJRT_DEVICE="TPU") as process:
         _, errors = process.communicate(timeout=240)

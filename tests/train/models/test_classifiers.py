@@ -5,7 +5,7 @@ import torch
 from train.models.classifiers import TinyCNN, classifier_names, torchvision_classifier
 
 
-def test_torchvisions_models_of_one_loss_are_there():
+def test_torchvisions_models_with_one_loss_are_listed():
     names = classifier_names()
     assert {"resnet50", "vit_b_16", "shufflenet_v2_x0_5"} <= set(names)
     assert not {"googlenet", "inception_v3"} & set(names)
@@ -17,6 +17,6 @@ def test_a_vision_transformer_is_made_for_the_size_of_the_images():
     assert (model.image_size, model.heads.head.out_features) == (64, 7)
 
 
-def test_the_tiny_one_takes_every_fourth_pixel():
+def test_the_tiny_network_takes_every_fourth_pixel():
     images = torch.rand(2, 3, 64, 64)[:, :, :: TinyCNN.pixel_stride, :: TinyCNN.pixel_stride]
     assert TinyCNN(5)(images).shape == (2, 5)

@@ -71,7 +71,7 @@ def test_the_encoder_sees_the_visible_patches_alone():
     assert not torch.equal(model.encode(images, visible), model.encode(-images, visible))
 
 
-def test_every_decoded_token_stands_at_its_own_place():
+def test_every_decoded_token_depends_on_its_own_token_and_position():
     """With no block between, a visible patch's output depends on its own token and position only."""
     model, images, visible, place = model_and_batch(decoder_depth=0)
     encoded = model.encode(images, visible)

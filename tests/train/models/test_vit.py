@@ -57,7 +57,7 @@ def test_logits_and_gradients_are_timms(pool):
 
 
 @pytest.mark.parametrize("dropout", [{}, {"dropout": 0.3}, {"att_dropout": 0.3}, {"dropout": 0.2, "att_dropout": 0.1}])
-def test_dropout_stands_where_timm_has_it(dropout):
+def test_dropout_is_applied_where_timm_applies_it(dropout):
     """Both draw the same masks from the same generator, in training alone."""
     ours, theirs = small("average", **dropout)
     images, outputs = torch.randn(5, 3, 32, 32), []
@@ -79,7 +79,7 @@ def test_numbers_of_parameters_are_timms_and_the_published_ones(name):
     assert round(count / 1e6, 1) == millions
 
 
-def test_a_bias_of_keys_changes_nothing():
+def test_a_bias_of_keys_does_not_change_the_logits():
     torch.manual_seed(0)
     with_bias = VisionTransformer(
         ViTConfig(image_size=16, patch_size=8, depth=2, block=BlockConfig(dim=16, num_heads=2))
@@ -129,7 +129,7 @@ def test_stochastic_depth_drops_branches_of_some_samples_and_scales_the_others()
         assert kept.float().mean().item() == pytest.approx(1 - block.drop_path, abs=0.04)
 
 
-def test_the_mean_of_the_patches_leaves_the_class_token_out():
+def test_mean_pooling_leaves_the_class_token_out():
     config = ViTConfig(
         image_size=16, patch_size=8, depth=0, block=BlockConfig(dim=16, num_heads=2), num_classes=2, pool="average"
     )

@@ -71,7 +71,7 @@ def test_the_scale_of_a_gradient_changes_a_matrix_by_rounding_at_most():
         assert torch.allclose(whole, scaled, rtol=1e-5)
 
 
-def test_lars_goes_on_from_its_state():
+def test_lars_continues_from_its_saved_state():
     whole, resumed = parameters(), parameters()
     update(LARS(whole, lr=1.0), whole, range(4))
     first = LARS(resumed, lr=1.0)
@@ -82,7 +82,7 @@ def test_lars_goes_on_from_its_state():
     assert all(torch.equal(*each) for each in zip(whole, resumed, strict=True))
 
 
-def test_a_closure_is_called_with_gradients_on_and_what_has_none_stays():
+def test_a_closure_runs_with_gradients_enabled_and_frozen_weights_do_not_change():
     trained, frozen = parameters()[0], parameters()[3]
     before = frozen.detach().clone()
     optimizer = LARS([trained, frozen], lr=1.0)

@@ -41,6 +41,6 @@ def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():
 
 
 @pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
-def test_a_share_that_is_none_is_refused(share):
+def test_a_layer_decay_outside_0_to_1_is_refused(share):
     with pytest.raises(UsageError, match="--layer_decay must be above 0 and at most 1"):
         open_layered_adamw(model(), lr=1.0, weight_decay=0.0, layer_decay=share)

@@ -14,7 +14,7 @@ def model() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("decays_vectors", [False, True])
-def test_tokens_and_vectors_decay_only_where_that_is_asked_for(model, decays_vectors):
+def test_tokens_and_vectors_decay_only_with_decay_vectors(model, decays_vectors):
     decayed, kept = open_adamw(model, lr=1.0, weight_decay=0.3, decay_vectors=decays_vectors).param_groups
     names = {parameter: name for name, parameter in model.named_parameters()}
     assert (decayed["weight_decay"], kept["weight_decay"]) == (0.3, 0.0)

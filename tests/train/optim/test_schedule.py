@@ -11,7 +11,7 @@ from train.optim.schedule import HalfCosine, Steps, scaled_lr
 @pytest.mark.parametrize(
     "epoch", [0, 0.5, 1, 10, 20, 39, 39.99, 40, 40.01, 41, 60, 100, 200, 400, 419.5, 600, 700, 780, 799, 800]
 )
-def test_warm_up_then_half_a_cosine(epoch):
+def test_the_rate_rises_linearly_then_follows_half_a_cosine(epoch):
     """MAE's recipe: 2.4e-3 at the peak, 40 of 800 epochs to get there, to 0 at the end."""
     expected = (
         2.4e-3 * epoch / 40 if epoch < 40 else 2.4e-3 * (1 + cmath.exp(1j * cmath.pi * (epoch - 40) / 760).real) / 2
@@ -33,7 +33,7 @@ def test_a_warm_up_longer_than_the_run_is_refused():
         HalfCosine(lr=1.0, min_lr=0, warmup_epochs=40, epochs=10)
 
 
-def test_a_rate_that_is_divided_every_twenty_epochs():
+def test_the_rate_is_divided_every_given_number_of_epochs():
     schedule = Steps(lr=0.5, divisor=5, every_epochs=20)
     epochs = (0, 19.999, 20, 39.9, 40)
     assert [schedule.at(epoch) for epoch in epochs] == pytest.approx([0.5, 0.5, 0.1, 0.1, 0.02])

@@ -8,7 +8,7 @@ from dataprep.errors import UsageError
 from train.telemetry.logs import EpochLogs, Logs
 
 
-def test_evaluation_lines_stand_beside_the_others(tmp_path, capsys):
+def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
     logs = Logs(str(tmp_path))
     logs.open(step=0, total_steps=3)
     logs.evaluation(2, 1.0, {"accuracy": 0.25})
@@ -21,7 +21,7 @@ def line(step: int) -> dict:
     return {"step": step, "epoch": step / 10, "loss": 0.5}
 
 
-def test_lines_after_the_step_that_a_run_goes_on_from_are_taken_back(tmp_path):
+def test_a_resumed_run_removes_log_lines_of_later_steps(tmp_path):
     logs = Logs(str(tmp_path))
     logs.open(step=0, total_steps=9)
     for step in (1, 2, 3):
@@ -36,7 +36,7 @@ def test_lines_after_the_step_that_a_run_goes_on_from_are_taken_back(tmp_path):
     assert [json.loads(each)["step"] for each in (tmp_path / "log.txt").read_text().splitlines()] == [1, 2, 3]
 
 
-def test_ranks_but_the_first_say_nothing(tmp_path, capsys):
+def test_ranks_other_than_the_first_log_nothing(tmp_path, capsys):
     logs = Logs(str(tmp_path / "logs"), enabled=False)
     logs.open(step=0, total_steps=9)
     logs.scalars(line(1))
@@ -46,7 +46,7 @@ def test_ranks_but_the_first_say_nothing(tmp_path, capsys):
     assert not (tmp_path / "logs").exists()
 
 
-def test_the_newest_picture_is_a_file(tmp_path):
+def test_the_newest_picture_is_kept_as_a_file(tmp_path):
     logs = Logs(str(tmp_path))
     logs.open(step=0, total_steps=9)
     for content in (b"first", b"second"):
@@ -55,7 +55,7 @@ def test_the_newest_picture_is_a_file(tmp_path):
     assert (tmp_path / "painted.png").read_bytes() == b"second"
 
 
-def test_numbers_are_shown_a_second_time_over_epochs(tmp_path):
+def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
     logs = EpochLogs(str(tmp_path))
     logs.open(step=0, total_steps=9)
     logs.scalars(line(1))

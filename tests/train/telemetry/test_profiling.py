@@ -8,14 +8,14 @@ from dataprep.errors import UsageError
 from train.telemetry.profiling import StepProfile, parse_steps
 
 
-def test_steps_of_a_profile_that_are_no_numbers_are_refused():
+def test_malformed_profile_steps_are_refused():
     for text in ("1", "2:1", "a:b", "-1:2", "1:2:3", "1:" + "9" * 5000, "٣:٤"):
         with pytest.raises(UsageError, match="expected A:B"):
             parse_steps(text)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [((2, 4), [2, 3]), ((0, 1), [0]), ((3, 9), [3, 4]), (None, [])])
-def test_a_trace_covers_the_steps_that_were_asked_for(tmp_path, steps, expected):
+def test_a_trace_covers_the_given_steps(tmp_path, steps, expected):
     traced, running = [], []
 
     @contextlib.contextmanager
@@ -38,6 +38,6 @@ def test_without_a_folder_nothing_is_traced():
     StepProfile((0, 1), None, lambda folder: pytest.fail("traced")).before(0)
 
 
-def test_steps_are_a_first_one_and_one_after_the_last():
+def test_profile_steps_are_the_first_and_the_one_after_the_last():
     assert parse_steps("20:25") == (20, 25)
     assert parse_steps("") is None
