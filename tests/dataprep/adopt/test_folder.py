@@ -34,7 +34,7 @@ def test_classes_in_the_root_need_an_index_elsewhere(folder, tmp_path):
     assert [(label, sha) for _, label, sha, _ in samples] == [(label, sha) for _, label, sha in theirs]
 
 
-def test_a_bucket_of_class_folders(folder, tmp_path, bucket_url):
+def test_class_folders_in_a_bucket_are_adopted_as_on_a_disk(folder, tmp_path, bucket_url):
     upload(folder, bucket_url)
     adopt_here(bucket_url)
     adopt_here(folder, tmp_path / "index")
@@ -43,7 +43,7 @@ def test_a_bucket_of_class_folders(folder, tmp_path, bucket_url):
     assert all(row["image_crc32c"] is not None for row in rows)  # a bucket keeps them
 
 
-def test_loops_of_links_are_cut_and_hidden_files_passed_over(folder):
+def test_loops_of_links_are_not_followed_and_hidden_files_are_skipped(folder):
     (folder / "train" / "ant" / "again").symlink_to(folder / "train" / "ant")
     (folder / "train" / "ant" / "._plain.jpg").write_bytes(b"of a Mac")
     (folder / "train" / ".cache" / "x").mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_labels_of_two_splits_must_mean_the_same(folder, tmp_path):
     assert {label for _, label, *_ in read_all(tmp_path / "no labels", "all")[0]} == {-1}
 
 
-def test_digests_are_noted(folder):
+def test_digests_are_recorded_on_request(folder):
     adopt_here(folder, digest=True)
     _, rows = read_all(folder)  # compares them
     assert all(row["image_crc32c"] is not None for row in rows)

@@ -125,7 +125,7 @@ def test_tfds_reads_every_feature(web, tmp_path):
     assert keys == [example["key"].decode() for example in read]
 
 
-def test_numbers_with_gaps_and_more_digits_an_index_elsewhere_and_no_captions(web, tmp_path):
+def test_gaps_in_the_numbers_longer_numbers_and_missing_captions_are_adopted(web, tmp_path):
     """A folder with braces in its name besides, which mean something in TFDS's templates."""
     folder = write_img2dataset(web, tmp_path / "a {b}", "tfrecord", ROWS, numbers=(0, 2, 3, 7), captions=False)
     for path in sorted(folder.iterdir()):
@@ -139,7 +139,7 @@ def test_numbers_with_gaps_and_more_digits_an_index_elsewhere_and_no_captions(we
     assert "txt" not in read[0]
 
 
-def test_what_is_not_of_one_kind_is_left_out_and_told(web, tmp_path):
+def test_a_feature_of_several_kinds_is_left_out_and_reported(web, tmp_path):
     size = [None if n == 4 else n for n in range(ROWS)]
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS, columns={"size": size})
     _, lines = adopt_here(folder)
@@ -148,7 +148,7 @@ def test_what_is_not_of_one_kind_is_left_out_and_told(web, tmp_path):
     check_tfds(folder, rows)
 
 
-def test_webp_is_given_undecoded(web, tmp_path):
+def test_webp_images_are_described_as_undecoded_bytes(web, tmp_path):
     encode = replace(MADE, encode_format="webp")
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", 10, encode=encode)
     _, lines = adopt_here(folder)
@@ -156,7 +156,7 @@ def test_webp_is_given_undecoded(web, tmp_path):
     assert {example["webp"][8:12] for example in read_features_with_tfds(folder)} == {b"WEBP"}
 
 
-def test_names_that_tfds_cannot_make_are_told(web, tmp_path):
+def test_names_that_tfds_cannot_read_are_reported(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     for path in sorted(folder.iterdir()):
         path.rename(folder / path.name[1:])
@@ -174,7 +174,7 @@ def test_a_bucket_is_described_beside_its_files_only(web, tmp_path, bucket_url):
 
 
 @pytest.mark.parametrize("name", [FEATURES, DATASET_INFO])
-def test_somebody_elses_description_is_left_alone(web, tmp_path, name):
+def test_an_existing_description_of_another_tool_is_left_alone(web, tmp_path, name):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / name).write_text("{}")
@@ -184,7 +184,7 @@ def test_somebody_elses_description_is_left_alone(web, tmp_path, name):
     assert (tmp_path / "index" / name).read_text() == "{}"
 
 
-def test_again_overwritten_and_after_an_interruption(web, tmp_path, monkeypatch):
+def test_adopting_again_and_after_an_interruption_gives_the_same_dataset(web, tmp_path, monkeypatch):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     first, _ = adopt_here(folder)
     before = digests(str(folder))
@@ -202,7 +202,7 @@ def test_again_overwritten_and_after_an_interruption(web, tmp_path, monkeypatch)
     assert digests(str(folder)) == before
 
 
-def test_without_the_files_beside_it_is_adopted_and_not_counted(web, tmp_path):
+def test_without_sidecars_data_are_adopted_and_rows_are_not_counted(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "webdataset", ROWS)
     (folder / "00002.parquet").unlink()
     manifest, (line,) = adopt_here(folder)
@@ -211,7 +211,7 @@ def test_without_the_files_beside_it_is_adopted_and_not_counted(web, tmp_path):
     assert (manifest.splits[0].samples, manifest.splits[0].statuses) == (27, {})
 
 
-def test_on_the_command_line(web, tmp_path):
+def test_adopt_on_the_command_line_counts_rows_by_their_status(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     (folder / "00001_stats.json").write_text("[]")
     run = dataprep("adopt", folder, "--workers", 2)
@@ -224,7 +224,7 @@ def test_on_the_command_line(web, tmp_path):
     assert "34: failed to download 7, success 27" in run.stdout
 
 
-def test_a_description_grows_the_same_however_often(web, tmp_path):
+def test_adding_the_same_shard_again_leaves_the_description_unchanged(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
     manifest, _ = adopt_here(folder)
     before = (folder / DATASET_INFO).read_bytes()
@@ -242,7 +242,7 @@ def test_a_description_grows_the_same_however_often(web, tmp_path):
 # The tool itself
 
 
-def test_the_tools_own_output(web, tmp_path):
+def test_output_of_img2dataset_itself_is_adopted_read_by_tfds_and_retried(web, tmp_path):
     """The tool writes what `write_img2dataset` makes, but for the order of records and rows. TFDS reads it, and what
     retry-failed adds to it."""
     real = run_img2dataset(web, tmp_path / "real", "tfrecord", ROWS)

@@ -11,7 +11,7 @@ from tests.support.adoption import adopt_here, image_of, read_all, tar_of
 from tests.support.samples import examples
 
 
-def test_keys_that_are_there_twice_get_their_shard_in_front(tmp_path):
+def test_duplicate_keys_are_prefixed_with_their_shard(tmp_path):
     for number in range(2):
         tar_of(tmp_path / f"{number:05d}.tar", [("A.jpg", image_of(number)), (f"b{number}.jpg", image_of(2 + number))])
     tar_of(tmp_path / "00002.tar", [("a.jpg", image_of(5)), ("c.jpg", image_of(6)), ("a.jpg", image_of(7))])
@@ -22,7 +22,7 @@ def test_keys_that_are_there_twice_get_their_shard_in_front(tmp_path):
 
 @examples
 @given(st.text(max_size=300))
-def test_every_name_becomes_a_key(name):
+def test_every_name_becomes_a_valid_key_or_none(name):
     key = key_from(name.encode("utf-8", "ignore").decode())
     assert not key or is_key(key)
     assert not key or key_from(key) == key

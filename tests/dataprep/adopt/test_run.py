@@ -21,7 +21,7 @@ from tests.support.adoption import adopt_here, image_of, read_all, tar_of
 from tests.support.builds import dataprep
 
 
-def test_what_a_build_wrote_can_be_adopted_without_its_manifest(finished, tmp_path):
+def test_data_of_a_build_can_be_adopted_without_their_manifest(finished, tmp_path):
     for name in ("imagenet-webdataset", "imagenet-tfrecord"):
         copy = shutil.copytree(finished(name), tmp_path / name)
         before = pq.read_table(copy / "index" / "train.parquet").to_pylist()
@@ -31,7 +31,7 @@ def test_what_a_build_wrote_can_be_adopted_without_its_manifest(finished, tmp_pa
         assert read_all(copy)[1] == before
 
 
-def test_splits_by_name_and_by_pattern(tmp_path):
+def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
     for name in ("a-train-0", "a-train-1", "a-val-0", "extra"):
         tar_of(tmp_path / f"{name}.tar", [(f"{name}.jpg", image_of(1))])
     storage = open_linked(str(tmp_path))
@@ -61,7 +61,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("case", NOTHING)
-def test_what_is_not_clear_is_refused(case, tmp_path):
+def test_ambiguous_or_empty_folders_are_refused(case, tmp_path):
     names, message = NOTHING[case]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def test_what_is_not_clear_is_refused(case, tmp_path):
         adopt_here(tmp_path)
 
 
-def test_a_second_run_and_overwriting(folder, tmp_path):
+def test_a_second_run_does_nothing_and_overwriting_indexes_anew(folder, tmp_path):
     index = tmp_path / "index"
     first = adopt_here(folder, index)
     again = adopt_here(folder, index)
@@ -87,7 +87,7 @@ def test_a_second_run_and_overwriting(folder, tmp_path):
         adopt_here(tmp_path / "elsewhere", index)
 
 
-def test_an_interrupted_run_leaves_no_manifest_and_is_taken_up(folder, monkeypatch):
+def test_an_interrupted_run_leaves_no_manifest_and_a_rerun_finishes(folder, monkeypatch):
     def interrupt(manifest):
         raise KeyboardInterrupt
 
@@ -102,7 +102,7 @@ def test_an_interrupted_run_leaves_no_manifest_and_is_taken_up(folder, monkeypat
     assert not (folder / "_build").exists()
 
 
-def test_two_at_once(tars, tmp_path):
+def test_concurrent_runs_adopt_the_same_data_once(tars, tmp_path):
     """As the processes of a training do when they adopt into one cache."""
     with ThreadPoolExecutor(4) as threads:
         adoptions = list(threads.map(lambda _: adopt_here(tars, tmp_path), range(8)))
@@ -110,7 +110,7 @@ def test_two_at_once(tars, tmp_path):
     assert len(read_all(tmp_path)[0]) == 10
 
 
-def test_somebody_elses_index_is_not_replaced(folder):
+def test_a_foreign_index_is_not_replaced(folder):
     (folder / "index").mkdir()
     (folder / "index" / "train.parquet").write_bytes(b"mine")
     with pytest.raises(DataprepError, match=r"train\.parquet"):
@@ -118,14 +118,14 @@ def test_somebody_elses_index_is_not_replaced(folder):
     assert (folder / "index" / "train.parquet").read_bytes() == b"mine"
 
 
-def test_what_a_build_made_is_left_alone(finished, tmp_path):
+def test_a_dataset_of_a_build_is_not_adopted(finished, tmp_path):
     copy = shutil.copytree(finished("imagenet-webdataset"), tmp_path / "built")
     assert adopt_here(copy).already
     with pytest.raises(UsageError, match="a dataset of `dataprep build` stands there"):
         adopt_here(copy, overwrite=True)
 
 
-def test_inspect_and_contact_sheet(folder, tars, tmp_path):
+def test_adopted_data_can_be_inspected_and_shown(folder, tars, tmp_path):
     require_report_packages()
     adopt_here(folder)
     adopt_here(tars, tmp_path / "index")
@@ -141,7 +141,7 @@ def test_inspect_and_contact_sheet(folder, tars, tmp_path):
         assert {picture.problem.partition(":")[0] for picture in pictures if not picture.jpeg} <= {"png", "webp"}
 
 
-def test_on_the_command_line(folder, tmp_path):
+def test_adopt_inspect_and_verify_take_adopted_data_on_the_command_line(folder, tmp_path):
     dry = json.loads(dataprep("adopt", folder, "--dry-run", "--json").stdout)
     assert [split["shards"] for split in dry["splits"]] == [1, 1]
     assert not (folder / "dataset.json").exists()

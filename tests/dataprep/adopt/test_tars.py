@@ -39,7 +39,7 @@ def test_a_record_of_a_tar_is_a_tar(tars, tmp_path):
     assert members == 10 * 4 - 1
 
 
-def test_tars_in_a_bucket(tars, tmp_path, bucket_url):
+def test_tars_in_a_bucket_are_adopted_as_on_a_disk(tars, tmp_path, bucket_url):
     adopt_here(upload(tars, bucket_url), workers=2)
     adopt_here(tars, tmp_path)
     assert read_all(bucket_url) == read_all(tmp_path)
@@ -68,7 +68,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("case", FAULTS)
-def test_damaged_tars_say_where(case, tmp_path):
+def test_a_damaged_tar_is_refused_with_its_offset(case, tmp_path):
     members, message = FAULTS[case]
     tar_of(tmp_path / "a.tar", members)
     with pytest.raises(SourceError, match=message):
@@ -76,7 +76,7 @@ def test_damaged_tars_say_where(case, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
-def test_a_cut_tar(tmp_path):
+def test_a_truncated_tar_is_refused(tmp_path):
     tar_of(tmp_path / "a.tar", [("x.jpg", image_of(1)), ("y.jpg", image_of(2))])
     data = (tmp_path / "a.tar").read_bytes()
     (tmp_path / "a.tar").write_bytes(data[: len(image_of(1)) // 512 * 512 + 1024])
@@ -84,7 +84,7 @@ def test_a_cut_tar(tmp_path):
         adopt_here(tmp_path)
 
 
-def test_labels_from_another_field_or_none(tmp_path):
+def test_labels_come_from_the_given_field_or_are_left_out(tmp_path):
     members = [("x.jpg", image_of(1)), ("x.json", b'{"label": "cat", "class_id": 2}')]
     tar_of(tmp_path / "a.tar", members)
     adopt_here(tmp_path, tmp_path / "by field", labels="class_id")

@@ -26,7 +26,7 @@ from tests.support.samples import examples
 
 @pytest.mark.parametrize("tars", [True, False], ids=["webdataset", "tfrecord"])
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_img2dataset(tars, place, tmp_path, request):
+def test_output_of_img2dataset_has_the_samples_that_its_readers_see(tars, place, tmp_path, request):
     folder = write_img2dataset(tmp_path / "cc3m", tars=tars)
     url = str(folder) if place == "disk" else upload(folder, request.getfixturevalue("bucket_url"))
     adopted = adopt_here(url)
@@ -42,7 +42,7 @@ def test_img2dataset(tars, place, tmp_path, request):
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_tfds_directory(tfds_folder, place, tmp_path, request):
+def test_a_tfds_directory_has_the_samples_that_tfds_reads(tfds_folder, place, tmp_path, request):
     url = str(tfds_folder) if place == "disk" else upload(tfds_folder, request.getfixturevalue("bucket_url"))
     adopted = adopt_here(url, tmp_path / "index")
     assert adopted.manifest.options["adopted"]["kind"] == "tfds"
@@ -53,7 +53,7 @@ def test_a_tfds_directory(tfds_folder, place, tmp_path, request):
         assert [(key, label, sha) for key, label, sha, _ in samples] == [(Path(k).stem, lb, s) for k, lb, s in theirs]
 
 
-def test_a_tfds_directory_that_is_not_whole(tfds_folder, tmp_path):
+def test_an_incomplete_tfds_directory_is_refused(tfds_folder, tmp_path):
     copy = shutil.copytree(tfds_folder, tmp_path / "2.1.0")
     shard = sorted(copy.glob("*train.tfrecord-*"))[1]
     data = shard.read_bytes()

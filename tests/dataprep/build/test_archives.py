@@ -28,7 +28,7 @@ def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
-def test_planned_names_hold_all_that_is_written(originals, storage_url, fmt):
+def test_every_written_file_is_among_the_planned_names(originals, storage_url, fmt):
     planned = []
 
     def engine(job, indexes):

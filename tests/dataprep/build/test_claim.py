@@ -30,14 +30,14 @@ def test_other_plan_is_refused_with_what_differs(storage):
         claim_place(storage, planned(small_plan(seed=7)))
 
 
-def test_place_that_was_given_up_is_free(storage):
+def test_withdrawn_place_can_be_claimed_again(storage):
     withdraw(storage, claim_place(storage, planned(small_plan())))
     assert read_claim(storage) is None
     assert not list(storage.list(f"{BUILD}/"))
     assert claim_place(storage, planned(small_plan(seed=7))).plan.options.seed == 7
 
 
-def test_build_whose_plan_is_gone_was_overtaken(storage):
+def test_build_whose_plan_was_removed_or_replaced_is_overtaken(storage):
     claim = claim_place(storage, planned(small_plan()))
     storage.delete(PLAN_JSON)
     with pytest.raises(OvertakenError, match="was overtaken: it was removed, or another run has finished it"):
@@ -47,7 +47,7 @@ def test_build_whose_plan_is_gone_was_overtaken(storage):
         refuse_overtaken(storage, claim)
 
 
-def test_nothing_begins_during_an_overwrite(storage):
+def test_no_build_begins_during_an_overwrite(storage):
     storage.create(OVERWRITING, b"[]")
     with pytest.raises(UsageError, match="an --overwrite is under way there"):
         claim_place(storage, planned(small_plan()))
@@ -62,7 +62,7 @@ def test_edited_plan_is_refused(storage, change):
         read_claim(storage)
 
 
-def test_build_that_the_first_version_began_goes_on(storage):
+def test_build_begun_by_the_first_version_is_continued(storage):
     plan = small_plan()
     storage.create(PLAN_JSON, json.dumps(plan.document()).encode())
     before = read_claim(storage)

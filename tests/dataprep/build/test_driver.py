@@ -16,7 +16,7 @@ from tests.support.build_here import Killed, Quiet, request, whole
 from tests.support.builds import digests
 
 
-def test_same_command_again_does_nothing(originals, storage_url):
+def test_repeated_command_does_nothing(originals, storage_url):
     manifest = whole(request(originals, storage_url))
     before = digests(storage_url)
 
@@ -46,7 +46,7 @@ def test_rerun_builds_what_is_missing(originals, storage_url):
     assert built == [0, 2]
 
 
-def test_other_dataset_is_refused_and_stays(originals, tmp_path):
+def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
     whole(request(originals, tmp_path / "out"))
     before = digests(tmp_path / "out")
     with pytest.raises(UsageError, match=r"another dataset stands there \(imagenet, webdataset, plan"):
@@ -60,7 +60,7 @@ def test_place_with_other_files_is_refused(originals, storage_url):
         whole(request(originals, storage_url))
 
 
-def test_failed_shard_leaves_the_rest_to_a_rerun(originals, tmp_path):
+def test_rerun_after_a_failed_shard_builds_the_missing_ones(originals, tmp_path):
     def engine(job, indexes):
         yield build_shard(job, 0)
         raise StorageError("the disk is tired")
@@ -91,7 +91,7 @@ def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_
     run_build(request(originals, tmp_path / "out"), engine, Quiet())
 
 
-def test_a_file_that_an_overwriting_build_has_removed_means_that_this_one_was_overtaken(originals, tmp_path):
+def test_file_missing_because_of_an_overwriting_build_is_reported_as_overtaken(originals, tmp_path):
     def killed(job, indexes):
         yield build_shard(job, 0)
         raise Killed

@@ -27,14 +27,14 @@ def name_of(source, classes=None, **more):
     return enumeration_file(source, IMAGENET, "val", classes, **({"allow_partial": False} | more))
 
 
-def test_enumeration_comes_back(places):
+def test_stored_enumeration_is_read_back(places):
     source, output = places
     store_enumeration(output, name_of(source), found())
     store_enumeration(output, name_of(source), Enumeration([], [], ()))  # one that is there stays
     assert load_enumeration(output, source, name_of(source)) == found()
 
 
-def test_name_tells_all_on_which_an_enumeration_depends(places):
+def test_enumerations_of_other_sources_or_options_have_other_names(places):
     source, output = places
     names = {name_of(source), name_of(output), name_of(source, ("a",)), name_of(source, allow_partial=True)}
     assert len(names) == 4

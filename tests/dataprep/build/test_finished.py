@@ -45,7 +45,7 @@ def test_images_of_a_linked_split_lie_in_a_folder_of_their_own(finished):
     assert (image_root(plain, plain.splits[0]), links_repeats(plain, plain.splits[0])) == ("train", False)
 
 
-def test_names_that_no_build_gives_are_told(finished):
+def test_names_that_no_build_gives_are_reported_as_faults(finished):
     manifest = readable_manifest(open_storage(str(finished("imagenet-webdataset"))))
     assert list(shape_faults(manifest)) == list(layout_faults(manifest)) == []
     assert "expected one of" in next(shape_faults(replace(manifest, name="cifar")))
@@ -55,7 +55,7 @@ def test_names_that_no_build_gives_are_told(finished):
     assert any("shard 0 is" in fault and "../x.tar" in fault for fault in faults)
 
 
-def test_no_dataset_and_a_hostile_one_are_refused(damaged, tmp_path):
+def test_missing_and_hostile_datasets_are_refused(damaged, tmp_path):
     with pytest.raises(UsageError, match=r"no dataset there \(no dataset\.json\)"):
         readable_manifest(open_storage(str(tmp_path / "none")))
     copy = damaged("imagenet-webdataset")

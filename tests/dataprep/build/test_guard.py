@@ -23,25 +23,25 @@ def fault_of(call, *arguments) -> str:
     return caught.value.fault
 
 
-def test_sizes_that_are_refused():
+def test_images_of_too_many_or_no_pixels_are_refused():
     refuse_size(10_000, MAX_PIXELS // 10_000)
     assert fault_of(refuse_size, 10_001, MAX_PIXELS // 10_000) == "too-large"
     assert fault_of(refuse_size, 0, 5) == "no-pixels"
 
 
-def test_scans_that_are_refused():
+def test_images_of_too_many_scans_are_refused():
     refuse_scans(b"\xff\xda" * MAX_SCANS, 8, 8)
     assert fault_of(refuse_scans, b"\xff\xda" * (MAX_SCANS + 1), 8, 8) == "too-many-scans"
     assert fault_of(refuse_scans, b"\xff\xda" * 60, 10_000, 10_000) == "too-many-scans"
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
-def test_images_that_are_opened(fmt):
+def test_known_formats_are_opened(fmt):
     assert load_image(open_image(encoded(fmt))).size == (64, 64)
 
 
 @pytest.mark.parametrize("data", [b"", b"text", encoded("TIFF"), encoded("PPM"), b"%!PS-Adobe-3.0 EPSF-3.0\n"])
-def test_formats_that_are_not_opened(data):
+def test_unknown_formats_are_not_opened(data):
     assert fault_of(open_image, data) == "no-image"
 
 

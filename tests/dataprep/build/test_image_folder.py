@@ -23,7 +23,7 @@ def test_names_are_class_and_key():
     assert list(link_names({"b", "a"}, "train", 2)) == ["train/a_0", "train/a_1", "train/b_0", "train/b_1"]
 
 
-def test_shards_in_one_file_leave_nothing_to_place(storage_url):
+def test_formats_with_a_file_per_shard_have_no_images_to_place(storage_url):
     claim = claim_place(open_storage(storage_url), planned(small_plan()))
     before = digests(storage_url)
     images_to_place(open_build(storage_url, claim.root)).place()
@@ -42,7 +42,7 @@ def test_folder_on_disk_is_in_place_only_when_all_shards_are_done(originals, tmp
     assert not (tmp_path / "out/_build").exists()
 
 
-def test_images_that_come_late_into_a_bucket_are_replaced_or_removed(originals, bucket_url, tmp_path):
+def test_late_images_of_an_overwritten_build_in_a_bucket_are_replaced_or_removed(originals, bucket_url, tmp_path):
     """As a request of the overwritten build does that was under way all the while: before this one puts the image, and
     under names that this one rejects."""
     whole(request(originals, bucket_url, "imagefolder", splits=("train",), images=ImagePolicy(check="none")))

@@ -119,7 +119,7 @@ def test_16_bits_become_the_upper_8():
 
 
 @pytest.mark.parametrize(("reason", "data"), [(reason, data) for reason, many in REJECTED.items() for data in many])
-def test_what_cannot_be_decoded_is_rejected(reason, data):
+def test_images_that_cannot_be_decoded_are_rejected(reason, data):
     event = check_image("k", data, ImagePolicy())
     assert isinstance(event, Event)
     assert (event.key, event.kind, event.reason) == ("k", "rejected", reason)
@@ -176,7 +176,7 @@ def test_orientation_is_found_behind_other_segments(before, value):
     assert check_image("k", data, ImagePolicy()).orientation == value
 
 
-def test_the_word_exif_is_no_exif():
+def test_the_word_exif_outside_its_segment_is_ignored():
     data = encode()
     data = data[:2] + segment(0xFE, b"Exif\0\0") + data[2:] + b"Exif\0\0"
     assert check_image("k", data, ImagePolicy()).orientation == 1
@@ -187,14 +187,14 @@ def test_scans_are_counted_as_bytes_count_does(data):
     assert count_scans(data) == data.count(b"\xff\xda")
 
 
-def test_a_corrupt_exif_block_says_nothing():
+def test_a_corrupt_exif_block_is_ignored():
     data = with_orientation(6)
     start = data.index(b"Exif\x00\x00") + 6
     data = data[:start] + b"\xff" * 8 + data[start + 8 :]
     assert check_image("k", data, ImagePolicy()) == CheckedImage(data, 90, 120, 1)
 
 
-def test_resize_shrinks_only_what_is_larger():
+def test_resize_shrinks_only_larger_images():
     assert check_image("k", JPEG, ImagePolicy(short_side=90)).image == JPEG
     small = check_image("k", JPEG, ImagePolicy(short_side=45, quality=80))
     assert (small.height, small.width, small.event) == (45, 60, None)
@@ -203,7 +203,7 @@ def test_resize_shrinks_only_what_is_larger():
     assert (from_png.height, from_png.width, from_png.event.reason) == (45, 60, "png")
 
 
-def test_reject_and_fail():
+def test_on_bad_rejects_the_image_or_fails():
     event = check_image("k", REPAIRED["png"], ImagePolicy(on_bad="reject"))
     assert (event.kind, event.reason) == ("rejected", "png")
     with pytest.raises(ImageError, match=r"k: PNG \(RGB\) of 120x90 pixels .* \(--on-bad fail\)"):

@@ -9,7 +9,7 @@ from dataprep.build.job import BuildJob, begin_shard, build_shard
 JOB = BuildJob("gs://bucket/out", "originals", "_build/0/1", recipe="archives")
 
 
-def test_job_travels():
+def test_job_can_be_pickled_and_hashed():
     assert pickle.loads(pickle.dumps(JOB)) == JOB
     assert hash(JOB) == hash(pickle.loads(pickle.dumps(JOB)))
 

@@ -20,7 +20,7 @@ def test_build_is_opened_once_a_process(storage_url):
         build.check()
 
 
-def test_build_that_holds_its_place_no_more_is_not_opened(storage_url):
+def test_overtaken_build_is_not_opened(storage_url):
     storage = open_storage(storage_url)
     old = claim_place(storage, planned(small_plan()))
     withdraw(storage, old)

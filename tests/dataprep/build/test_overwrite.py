@@ -18,7 +18,7 @@ from tests.support.builds import digests
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
-def test_a_build_that_was_overwritten_can_put_nothing_in_place_any_more(fmt, originals, storage_url):
+def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, storage_url):
     """A worker of the old build goes on after the first shard of the new one, and after all of them."""
     jobs = []
 
@@ -45,7 +45,7 @@ def test_a_build_that_was_overwritten_can_put_nothing_in_place_any_more(fmt, ori
     assert not [name for name in expected if name.startswith(f"{BUILD}/")]
 
 
-def test_only_what_is_the_datasets_own_is_removed(originals, tmp_path):
+def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
     output = tmp_path / "out"
     whole(request(originals, output))
     foreign = ("notes/run1/my.labels.txt", "notes/x.tfrecord-00000-of-00001", "images/mine.jpg", "train/mine.txt")
@@ -70,7 +70,7 @@ def test_adopted_originals_are_not_removed(originals, tmp_path):
     assert digests(output) == before
 
 
-def test_killed_before_the_plan_holds_the_place_any_options_go_on(originals, storage_url, monkeypatch):
+def test_a_build_killed_before_it_claims_its_place_may_continue_with_any_options(originals, storage_url, monkeypatch):
     put = "dataprep.build.claim._put_pointer"
     for more in ({"seed": 1}, {"seed": 2, "overwrite": True}):
         with monkeypatch.context() as patch:
@@ -80,7 +80,7 @@ def test_killed_before_the_plan_holds_the_place_any_options_go_on(originals, sto
     assert whole(request(originals, storage_url, seed=3)).options["seed"] == 3
 
 
-def test_the_mark_of_a_removal_that_was_killed_before_it_began_goes_with_the_next_run(originals, tmp_path):
+def test_the_marker_of_a_removal_killed_before_it_began_is_removed_by_the_next_run(originals, tmp_path):
     output = tmp_path / "out"
     whole(request(originals, output))
     expected = digests(output)

@@ -49,7 +49,7 @@ def test_cut_loses_nothing_and_balances_bytes(sizes, shards):
         assert sizes[start:stop].sum() <= share + sizes.max(initial=0)
 
 
-def test_cut_with_sums_beyond_64_bits_of_products():
+def test_cutting_sizes_whose_products_exceed_64_bits_balances_them():
     sizes = np.full(1000, 2**52, dtype=np.int64)
     assert [stop - start for start, stop in pairwise(cut(sizes, 1000))] == [1] * 1000
 
@@ -73,7 +73,7 @@ def test_number_of_shards_follows_bytes_or_the_user():
         order_split(sizes, replace(OPTIONS, num_shards=101), "train", 1)
 
 
-def test_document_round_trip_and_hash():
+def test_plan_is_read_back_from_its_document_with_the_same_hash():
     plan = plan_of(images=ImagePolicy(short_side=256))
     again = plan_from_document(plan.document())
     assert again == plan

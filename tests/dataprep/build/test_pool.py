@@ -125,12 +125,12 @@ class Counted:
         (self.marks / f"{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
-def test_a_task_is_sent_to_a_worker_once(tmp_path):
+def test_the_function_is_sent_to_each_worker_once(tmp_path):
     assert sorted(run(Counted(tmp_path), 2, print, range(20))) == list(range(20))
     assert len(list(tmp_path.iterdir())) <= 2
 
 
-def test_the_next_task_takes_the_place_of_the_last():
+def test_a_pool_runs_one_function_after_another():
     with Pool(2, print) as pool:
         assert sorted(pool.run(square, range(4))) == [0, 1, 4, 9]
         assert sorted(pool.run(abs, range(4))) == [0, 1, 2, 3]
@@ -142,12 +142,12 @@ def test_a_dead_worker_is_replaced_and_its_task_done(tmp_path):
     assert lines == ["shard 3: its worker died (signal 9); trying again"] * 2
 
 
-def test_a_worker_begins_the_next_task_while_the_end_of_the_last_is_awaited(tmp_path):
+def test_a_worker_begins_the_next_task_while_the_last_one_finishes(tmp_path):
     results = sorted(run(partial(ends_with_the_next, tmp_path, 3), 1, print, range(4)))
     assert results == [(index, True) for index in range(4)]
 
 
-def test_a_task_whose_end_is_awaited_is_not_blamed_for_the_death_of_its_worker(tmp_path):
+def test_a_task_that_is_finishing_is_not_blamed_for_the_death_of_its_worker(tmp_path):
     lines = []
     assert sorted(run(partial(awaited_while_the_next_dies, tmp_path), 1, lines.append, range(2))) == [0, 1]
     assert lines == ["shard 1: its worker died (signal 9); trying again"] * 2
@@ -162,7 +162,7 @@ def test_a_dead_server_is_replaced(tmp_path):
         assert sorted(pool.run(partial(die, tmp_path, 2), range(8))) == list(range(8))
 
 
-def test_a_temporary_folder_with_too_long_a_path_is_said_in_one_line(tmp_path):
+def test_a_temporary_folder_with_too_long_a_path_is_an_error_of_one_line(tmp_path):
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     program = (
@@ -178,7 +178,7 @@ def test_a_temporary_folder_with_too_long_a_path_is_said_in_one_line(tmp_path):
     ), run.stderr
 
 
-def test_workers_see_the_environment_of_now(monkeypatch):
+def test_workers_get_the_current_environment(monkeypatch):
     list(run(square, 1, print, [0]))  # the server is there, whatever ran before
     monkeypatch.setenv("DATAPREP_TEST", "now")
     assert list(run(variable, 1, print, [0])) == ["now"]
@@ -234,18 +234,18 @@ def test_a_task_that_keeps_killing_is_set_aside_and_the_others_done(tmp_path):
     assert sorted(done) == [0, 1, 2, 4, 5, 6, 7]
 
 
-def test_an_error_that_may_pass_is_tried_again(tmp_path):
+def test_a_transient_error_is_retried(tmp_path):
     assert sorted(run(partial(fail, StorageError, tmp_path, 2), 2, lambda line: None, range(4))) == [0, 1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_an_error_that_will_not_pass_stops_at_once(tmp_path):
+def test_a_permanent_error_stops_the_run_at_once(tmp_path):
     with pytest.raises(ConflictError, match="disk is tired"):
         list(run(partial(fail, ConflictError, tmp_path, 99), 1, print, range(4)))
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_defect_is_an_error_with_its_place(tmp_path):
+def test_an_unexpected_error_is_reported_with_its_location(tmp_path):
     with pytest.raises(BuildError, match=r"shard 2: unexpected KeyError: 'disk is tired' \(fail:\d+\)"):
         list(run(partial(fail, KeyError, tmp_path, 99), 1, print, range(4)))
 

@@ -23,7 +23,7 @@ def source(storage_url):
     return storage, refs, data
 
 
-def test_originals_come_in_order_and_whole(source, monkeypatch):
+def test_originals_are_read_whole_and_in_order(source, monkeypatch):
     storage, refs, data = source
     monkeypatch.setattr(dataprep.build.read_ahead, "READ_AHEAD_BYTES", 200_000)  # less than the largest: still read
     found = list(read_refs(storage, refs))

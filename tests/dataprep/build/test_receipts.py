@@ -28,7 +28,7 @@ def storage(storage_url):
     return open_storage(storage_url)
 
 
-def test_receipt_comes_back_with_its_rows(storage):
+def test_receipt_is_read_back_with_its_rows(storage):
     write_receipt(storage, receipt(3), rows(3), ROOT)
     assert read_receipt(storage, 3, ROOT) == (receipt(3), rows(3))
     assert read_receipt(storage, 4, ROOT) is None
@@ -37,7 +37,7 @@ def test_receipt_comes_back_with_its_rows(storage):
         write_receipt(storage, receipt(3, samples=2), rows(3), ROOT)
 
 
-def test_receipts_come_in_the_order_that_is_asked_for(storage):
+def test_receipts_are_read_in_the_given_order(storage):
     for index in (5, 0, 2):
         write_receipt(storage, receipt(index), rows(index), ROOT)
     assert finished_shards(storage, ROOT) == {0, 2, 5}

@@ -21,7 +21,7 @@ def test_unknown_dataset_is_refused_with_the_choices():
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipe_has_all_that_the_protocol_asks_for(name):
+def test_recipe_has_every_member_of_the_protocol(name):
     recipe = recipe_named(name)
     assert {each for each in dir(Recipe) if not each.startswith("_")} <= set(dir(recipe))
     assert Recipe.__annotations__.keys() <= set(dir(recipe))
@@ -29,7 +29,7 @@ def test_recipe_has_all_that_the_protocol_asks_for(name):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_workers_can_import_what_a_recipe_names(name):
+def test_workers_can_import_the_functions_that_a_recipe_names(name):
     for module in recipe_named(name).worker_modules:
         assert load(f"{module}:__name__") == module
 

@@ -23,7 +23,7 @@ def claim(storage_url):
     return claim_place(open_storage(storage_url), planned(small_plan((2, 0, 3))))
 
 
-def test_references_come_back_from_their_table():
+def test_references_are_read_back_from_their_table():
     refs = refs_of(small_plan((3,)), 0)
     assert refs_from_table(refs_table(refs)) == refs
     assert refs_from_table(refs_table([])) == []
@@ -37,7 +37,7 @@ def test_shard_has_its_own_references(claim, storage_url):
         assert (shard.index, shard.split, shard.split_index, shard.split_shards) == (index, "val", index, 3)
 
 
-def test_references_that_a_removal_has_taken_are_none(claim, storage_url):
+def test_removed_references_are_read_as_none(claim, storage_url):
     storage = open_storage(storage_url)
     tables = list(read_references(storage, claim, [2, 0]))
     assert [table.num_rows for table in tables] == [3, 2]

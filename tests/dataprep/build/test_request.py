@@ -16,7 +16,7 @@ def test_request_cannot_be_changed():
         asked.output_url = "c"
 
 
-def test_progress_of_the_command_line_takes_all_that_a_build_tells():
+def test_command_line_progress_implements_every_method_of_progress():
     told = {name for name in dir(Progress) if not name.startswith("_")}
     assert told == {"enumerating", "reading", "planned", "shard_done", "assembling"}
     assert told <= set(dir(BuildProgress))

@@ -43,7 +43,7 @@ def request_of_three(originals, tmp_path):
 
 
 @pytest.mark.parametrize("ahead_bytes", [1, 64 * 2**20])
-def test_the_next_shard_is_checked_but_not_written_while_the_last_is_put_in_place(
+def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
     request_of_three, monkeypatch, tmp_path, ahead_bytes
 ):
     monkeypatch.setattr(dataprep.build.shard, "CHECKED_AHEAD_BYTES", ahead_bytes)
@@ -83,7 +83,7 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_put_in_plac
     assert sum(shard["samples"] for shard in manifest.splits[0].shards) == manifest.splits[0].samples
 
 
-def test_a_shard_that_cannot_be_put_in_place_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):
+def test_a_shard_that_cannot_be_published_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):
     publish, failed = LocalStorage.publish, []
 
     def failing_once(storage, spool, name, crc32c):
@@ -105,7 +105,7 @@ def test_a_shard_that_cannot_be_put_in_place_does_not_stop_the_next(request_of_t
     assert run_build(request_of_three, engine, _Quiet()).manifest.splits[0].samples > 0
 
 
-def test_a_shard_is_built_once_and_its_receipt_says_what_it_is(originals, tmp_path):
+def test_a_shard_is_built_once_and_described_by_its_receipt(originals, tmp_path):
     """Between the first shard and the last: the receipts, and what a second attempt at a shard does."""
     seen = {}
 

@@ -19,7 +19,7 @@ def test_a_tar_is_streamed_once_and_every_image_read():
     assert (folder.inserts, folder.gets, folder.num_bytes) == (1, 400, 100 * 2**20)
 
 
-def test_an_image_folder_is_an_insert_an_image_and_a_list_and_a_shard_is_uploaded_and_copied():
+def test_image_folders_cost_an_insert_per_image_and_shards_an_upload_and_a_copy():
     packed = output_traffic(plan_of(4), metadata_files=0, workers=2)
     loose = output_traffic(plan_of(4, fmt="imagefolder"), metadata_files=0, workers=2)
     assert loose.inserts - packed.inserts == 400 + 1 - 2 * 4

@@ -11,7 +11,7 @@ from dataprep.storage.checksums import crc32c_of, crc32c_text
 
 
 @pytest.mark.parametrize("sync_bytes", [1, 1000, 10**9])
-def test_what_is_written_is_there_and_digested(tmp_path, monkeypatch, sync_bytes):
+def test_written_bytes_are_stored_and_digested(tmp_path, monkeypatch, sync_bytes):
     monkeypatch.setattr(dataprep.build.writeback, "SYNC_BYTES", sync_bytes)
     path = tmp_path / "spool"
     path.touch()
@@ -29,7 +29,7 @@ def test_what_is_written_is_there_and_digested(tmp_path, monkeypatch, sync_bytes
     assert file.crc32c == crc32c_text(crc32c_of(data))
 
 
-def test_crc32c_is_written_as_cloud_storage_does():
+def test_crc32c_is_formatted_as_cloud_storage_does():
     assert crc32c_text(crc32c_of(b"123456789")) == "4waSgw=="  # 0xE3069283, the check value of CRC-32C
 
 

@@ -40,7 +40,7 @@ EVERY_TYPE = [name for generation in generations().values() for name in accelera
         ("tpu7x-2x2x4", 16, 32, 4, "tpu7x-standard-4t"),
     ],
 )
-def test_the_machines_behind_a_name(name, chips, cores, hosts, machine_type):
+def test_a_tpu_name_gives_its_chips_cores_hosts_and_machines(name, chips, cores, hosts, machine_type):
     found = parse_accelerator(name)
     assert (found.name, found.chips, found.cores, found.hosts) == (name, chips, cores, hosts)
     assert found.machine.machine_type == machine_type
@@ -110,7 +110,7 @@ def test_names_of_no_tpu_are_refused_with_the_nearest(name, message):
 
 
 @pytest.mark.parametrize("name", ["v3", "v3-", "-8", "", ":", "v3:8", "v3-8-8", "v3--8", "v3-8x", "v3-٨"])
-def test_a_name_that_is_cut_or_mistyped_is_refused(name):
+def test_an_incomplete_or_mistyped_tpu_name_is_refused(name):
     with pytest.raises(UsageError, match="no TPU of this name is known"):
         parse_accelerator(name)
 

@@ -29,7 +29,7 @@ def test_the_account_is_created_once_and_bound_to_this_bucket_alone(role: str):
         assert words[4:6] == ["gs://bucket", "--member=serviceAccount:trainer@my-project.iam.gserviceaccount.com"]
 
 
-def test_only_an_account_that_is_not_known_yet_is_waited_for():
+def test_only_an_account_that_is_not_visible_yet_is_waited_for():
     said = "ERROR: Service account trainer@my-project.iam.gserviceaccount.com does not exist."
     assert accounts._UNKNOWN_YET.search(said)
     assert not accounts._UNKNOWN_YET.search("ERROR: bucket does not exist")

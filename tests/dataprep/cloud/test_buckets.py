@@ -33,7 +33,7 @@ def request_of(gcs):
         ),
     ],
 )
-def test_rules_of_the_lifecycle_end_abandoned_uploads_and_do_what_is_asked(changed, rules):
+def test_lifecycle_rules_end_abandoned_uploads_and_apply_the_given_ages(changed, rules):
     request = BucketRequest(name="x", location="US", **changed)
     assert request.rules == request.document()["lifecycle_rules"] == rules
     assert json.loads(json.dumps(request.document()))["labels"] == {}
@@ -45,7 +45,7 @@ def test_days_that_cloud_storage_does_not_take_are_refused(days):
         BucketRequest(name="x", location="US", soft_delete_days=days)
 
 
-def test_a_bucket_is_created_once_and_then_as_asked(request_of):
+def test_a_bucket_is_created_once_with_the_given_settings(request_of):
     request = request_of(labels={"team": "vision"}, lifecycle_days=9)
     assert ensure_bucket(request, None) == (True, [])
     assert ensure_bucket(request, None) == (False, [])

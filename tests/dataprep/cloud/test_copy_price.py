@@ -56,7 +56,7 @@ def test_an_unknown_region_has_no_price():
         assert copying_cost(amounts, *pair, PRICES) is None
 
 
-def test_a_copy_pays_transfer_retrieval_inserts_and_replication():
+def test_the_price_of_a_copy_is_transfer_retrieval_inserts_and_replication():
     amounts = [
         Amount(storage_class="standard", num_bytes=10 * GIB, objects=100, gets=0),
         Amount(storage_class="nearline", num_bytes=GIB, objects=10, gets=0),

@@ -60,7 +60,7 @@ def test_a_zonal_bucket_is_paid_by_the_gib_even_beside_the_reader():
     assert read_usd(bucket, "us-east1-b", amount(100 * GIB, "rapid", gets=1000)) == pytest.approx(0.06 + 0.0002)
 
 
-def test_what_has_no_price_has_no_cost():
+def test_a_path_without_a_price_has_no_cost():
     mars = BucketLocation(location="mars-north1", location_type="region")
     found = verdict(mars, "us-central1-a", PRICES)
     assert reading_cost([amount(GIB)], mars, found, PRICES) is None
@@ -75,7 +75,7 @@ def test_writing_pays_for_replication_where_a_bucket_has_several_regions():
 
 
 @pytest.mark.parametrize(("storage_class", "epochs"), [("standard", 2), ("archive", 2)])
-def test_a_copy_pays_from_the_second_epoch_on(storage_class, epochs):
+def test_the_cost_of_a_copy_is_recovered_from_the_second_epoch_on(storage_class, epochs):
     """A copy reads everything once; so does the first epoch, which has no objects to write."""
     amounts = [amount(100 * GIB, storage_class, objects=400)]
     found = verdict(EUROPE, "us-central1-a", PRICES)
@@ -87,7 +87,7 @@ def test_a_copy_pays_from_the_second_epoch_on(storage_class, epochs):
     assert copied.epochs == epochs
 
 
-def test_a_copy_of_many_small_objects_pays_later():
+def test_the_cost_of_copying_many_small_objects_is_recovered_later():
     amounts = [amount(GIB, objects=1_281_167, gets=1_281_167)]
     found = verdict(US, "us-central1-a", PRICES)
     epoch = reading_cost(amounts, US, found, PRICES)
@@ -111,6 +111,6 @@ def test_cost_grows_with_what_is_read(num_bytes, gets, times):
 @pytest.mark.parametrize(
     ("once", "far", "near", "epochs"), [(10, 5, 0, 2), (10, 5, 1, 3), (1, 5, 0, 1), (1, 1, 1, None)]
 )
-def test_a_copy_has_paid_once_it_saved_what_it_cost(once, far, near, epochs):
+def test_a_copy_is_paid_back_after_the_epochs_that_save_its_cost(once, far, near, epochs):
     copy, afar, beside = (Cost(transfer=value, retrieval=0.0, operations=0.0) for value in (once, far, near))
     assert epochs_to_pay(copy, far=afar, near=beside) == epochs

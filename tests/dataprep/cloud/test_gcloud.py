@@ -46,12 +46,12 @@ def test_a_missing_gcloud_is_an_error_of_its_own(monkeypatch):
         Gcloud(lambda _line: None).run(["gcloud", "list"])
 
 
-def test_a_command_that_does_not_end_decides_nothing(plays):
+def test_a_command_that_does_not_end_is_undecided(plays):
     with pytest.raises(UndecidedError, match="gcloud compute list: no answer in 0 s; run the same command again"):
         plays("exec sleep 60").run(["gcloud", "compute", "list", "--quiet"], timeout_s=0.2)
 
 
-def test_what_does_not_exist_reads_as_none_and_need_not_be_deleted(plays):
+def test_a_missing_resource_reads_as_none_and_need_not_be_deleted(plays):
     gcloud = plays("echo 'ERROR: (gcloud.x) NOT_FOUND: no such node' >&2; exit 1")
     assert gcloud.read(["gcloud", "describe"]) is None
     gcloud.require(["gcloud", "delete"], missing_ok=True)
@@ -59,7 +59,7 @@ def test_what_does_not_exist_reads_as_none_and_need_not_be_deleted(plays):
         gcloud.require(["gcloud", "delete"])
 
 
-def test_entries_are_the_objects_of_a_list(plays):
+def test_entries_are_the_objects_of_a_json_list(plays):
     assert plays("""echo '[{"a": 1}, 2]'""").entries(["gcloud", "list"]) == [{"a": 1}]
     assert plays("true").entries(["gcloud", "list"]) == []
     with pytest.raises(UndecidedError, match="gcloud list: its answer is no list in JSON; run it by hand"):

@@ -33,7 +33,7 @@ def ask(monkeypatch):
     return asked
 
 
-def test_a_tpu_vm_says_all_of_itself(ask):
+def test_a_tpu_vm_reports_its_zone_machine_and_accelerator(ask):
     with metadata_server() as server:
         zone, machine = ask(server.address)
     assert zone == machine.zone == "us-central2-b"
@@ -95,12 +95,12 @@ def test_a_server_that_is_not_googles_is_not_believed(ask, flavor):
 
 
 @pytest.mark.parametrize("slow", [{"delay_s": HOURS_S}, {"byte_delay_s": HOURS_S}], ids=["silent", "byte-by-byte"])
-def test_a_server_that_does_not_finish_an_answer_is_given_up(ask, slow):
+def test_a_server_that_does_not_finish_its_answer_is_abandoned(ask, slow):
     with metadata_server(**slow) as server:
         assert ask(server.address) == (None, None)
 
 
-def test_a_server_that_sends_byte_by_byte_is_given_up(ask):
+def test_a_server_that_sends_byte_by_byte_is_abandoned(ask):
     with metadata_server(byte_delay_s=0.5) as server:
         assert ask(server.address) == (None, None)
 
@@ -112,11 +112,11 @@ def test_a_server_of_half_a_second_is_waited_for(ask):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:no", "no such host:1"])
-def test_an_address_that_is_none_is_no_machine(ask, address):
+def test_a_malformed_metadata_address_means_no_machine(ask, address):
     assert ask(address) == (None, None)
 
 
-def test_nobody_is_asked_where_that_is_forbidden(monkeypatch):
+def test_no_server_is_asked_with_no_gce_check(monkeypatch):
     with metadata_server() as server:
         monkeypatch.setenv("GCE_METADATA_HOST", server.address)
         monkeypatch.setenv("NO_GCE_CHECK", "true")

@@ -64,13 +64,13 @@ def test_a_reading_from_the_same_region_is_free(american):
 
 
 @pytest.mark.parametrize(("url", "policy"), [("/data/x", "refuse"), ("gs://b/x", "off")])
-def test_nothing_is_asked_where_nothing_can_be_refused(american, url, policy):
+def test_no_server_is_asked_if_the_policy_cannot_refuse(american, url, policy):
     american(AssertionError("asked"))
     assert guard(url, policy) is None
     assert url_to_read(url, policy) == url
 
 
-def test_outside_google_cloud_nothing_is_asked_and_nothing_refused(american, monkeypatch):
+def test_outside_google_cloud_no_server_is_asked_and_nothing_is_refused(american, monkeypatch):
     american(AssertionError("asked"))
     monkeypatch.setattr(placement, "this_zone", lambda: None)
     assert guard("gs://b/x", "refuse") is None

@@ -13,7 +13,7 @@ EUROPE = BucketLocation(location="EUROPE-WEST4", location_type="region", storage
 US = BucketLocation(location="US", location_type="multi-region", storage_class="STANDARD")
 
 
-def test_rows_of_a_file_go_before_the_published_ones(tmp_path):
+def test_prices_of_a_file_replace_the_published_ones(tmp_path):
     file = tmp_path / "prices.csv"
     file.write_text("# contract of 2026\nitem,of,where,usd\ntransfer_per_gib,US,us-central1,0.001\n")
     prices = read_prices(file)
@@ -41,12 +41,12 @@ def test_a_file_of_other_rows_is_refused(tmp_path, text, message):
         read_prices(file)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_price_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         read_prices(tmp_path / "none.csv")
 
 
-def test_a_price_of_one_place_goes_before_that_of_anywhere():
+def test_a_price_of_one_place_precedes_that_of_any_place():
     prices = Prices({("item", "a", "us"): 1.0, ("item", "a", ANYWHERE): 2.0})
     assert prices.find("item", "A", "US") == 1.0
     assert prices.find("item", "a", "eu") == 2.0

@@ -121,19 +121,19 @@ def test_a_region_that_is_not_known_is_still_its_own():
     assert verdict(bucket("mars-north1", "region"), "mars-north1-b", PRICES).kind == CO_LOCATED
 
 
-def test_locations_without_a_type_are_told_where_they_can_be():
+def test_locations_without_a_type_are_classified_where_possible():
     assert verdict(bucket("EUROPE-WEST4"), "europe-west4-a", PRICES).kind == CO_LOCATED
     assert verdict(bucket("nam4"), "us-east1-d", PRICES).kind == FREE
     assert verdict(bucket("us", "", ("us-east1", "us-west1")), "us-west1-c", PRICES).kind == FREE
 
 
-def test_an_area_that_is_not_confirmed_says_so():
+def test_a_verdict_on_an_unconfirmed_area_says_so():
     found = verdict(bucket("northamerica-south1", "region"), "us-central1-a", PRICES)
     assert found.kind == PAID
     assert "not confirmed" in found.reason
 
 
-def test_a_price_for_one_pair_goes_before_that_of_the_areas():
+def test_a_price_for_one_pair_precedes_that_of_the_areas():
     prices = Prices({**PRICES.usd, ("transfer_per_gib", "us", "us-central1"): 0.001})
     assert verdict(bucket("US", "multi-region"), "us-central1-a", prices).usd_per_gib == 0.001
     assert verdict(bucket("US", "multi-region"), "us-east1-d", prices).usd_per_gib == 0.02
@@ -141,7 +141,7 @@ def test_a_price_for_one_pair_goes_before_that_of_the_areas():
     assert verdict(bucket("us-east1", "region"), "us-central1-a", free).kind == FREE
 
 
-def test_places_are_named_as_people_do():
+def test_places_are_described_in_words():
     assert describe(bucket("nam4", "dual-region")) == "the dual-region NAM4 (us-central1, us-east1)"
     assert describe(bucket("us", "multi-region")) == "the multi-region US"
     assert describe(bucket("EUROPE-WEST4", "region")) == "europe-west4"
@@ -185,7 +185,7 @@ PLACES = st.sampled_from([*ZONES, "US", "eu", "NAM4", "asia", "", "mars-north1-a
     stated=st.lists(PLACES, max_size=3),
     where=PLACES | st.none(),
 )
-def test_no_answer_of_a_server_breaks_it_and_prices_come_with_the_verdict(location, kind, stated, where):
+def test_any_location_gets_a_verdict_with_its_price(location, kind, stated, where):
     found = verdict(bucket(location, kind, tuple(stated)), where, PRICES)
     assert found.reason
     assert {CO_LOCATED: found.usd_per_gib == 0, FREE: found.usd_per_gib == 0, UNKNOWN: found.usd_per_gib is None}.get(

@@ -129,14 +129,14 @@ def test_requests_that_fail_are_sent_again(sources, target, gcs):
     assert checksums(target) == checksums(sources())
 
 
-def test_killed_at_random_and_resumed_it_is_the_same(sources, target, gcs):
+def test_a_copy_killed_at_random_and_resumed_equals_its_source(sources, target, gcs):
     gcs.set_rewrite_bytes(100_000)
     gcs.set_latency(10)
     assert kill_replicate(random.Random(7), sources(), target, kills=3) > 0
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_two_who_copy_at_once_make_one_copy(sources, target, gcs, tmp_path, place):
+def test_two_concurrent_copies_make_one_copy(sources, target, gcs, tmp_path, place):
     gcs.set_rewrite_bytes(300_000)
     gcs.set_latency(5)
     url = str(tmp_path / "copy") if place == "disk" else target
@@ -147,7 +147,7 @@ def test_two_who_copy_at_once_make_one_copy(sources, target, gcs, tmp_path, plac
     assert checksums(url) == checksums(sources())
 
 
-def test_interrupted_it_ends_soon_and_the_manifest_is_last(sources, target, gcs):
+def test_an_interrupted_copy_ends_soon_and_has_no_manifest(sources, target, gcs):
     gcs.set_rewrite_bytes(50_000)
     gcs.set_latency(20)
     count = itertools.count()
@@ -176,7 +176,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
     assert open_storage(target).read(shard) == bytes(num_bytes)
 
 
-def test_what_comes_in_between_is_not_overwritten_either(sources, target):
+def test_an_object_created_during_the_copy_is_not_overwritten(sources, target):
     plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
     open_storage(target).create("dataset.json", b"{}")
     with pytest.raises(ConflictError, match=r"dataset\.json: another object stands there"):
@@ -184,7 +184,7 @@ def test_what_comes_in_between_is_not_overwritten_either(sources, target):
     assert open_storage(target).read("dataset.json") == b"{}"
 
 
-def test_an_upload_that_comes_second_says_so_in_its_own_words(finished, target):
+def test_a_conflict_of_an_upload_says_what_to_do(finished, target):
     source = str(finished("imagenet-tfrecord"))
     plan = plan_copy(source, target, dataset_phases(open_storage(source), shape_faults))
     open_storage(target).create("dataset.json", b"{}")
@@ -213,7 +213,7 @@ def test_a_copy_into_its_source_and_a_missing_dataset_are_refused(sources, sourc
         replicate(source.format(sources()), target.format(sources()))
 
 
-def test_a_build_under_way_is_left_alone_at_both_ends(sources, target):
+def test_an_unfinished_build_is_neither_copied_nor_overwritten(sources, target):
     open_storage(target).create("_build/plan.json", b"{}")
     with pytest.raises(UsageError, match="a build is under way there"):
         replicate(sources(), target)
@@ -227,7 +227,7 @@ def test_repeats_that_are_links_are_refused(finished, name, tmp_path):
         replicate(str(finished(name)), str(tmp_path / "copy"))
 
 
-def test_a_source_that_differs_from_its_manifest_is_not_spread(damaged, target):
+def test_a_source_that_differs_from_its_manifest_is_not_copied(damaged, target):
     copy = damaged("imagenet-webdataset")
     shard = copy.shards()[0]
     data = (copy.root / shard).read_bytes()
@@ -257,7 +257,7 @@ def test_a_flipped_byte_of_a_copy_is_found(sources, target, at):
     assert f"digest {target}/{shard}: crc32c" in details(report)
 
 
-def test_all_places_are_compared_from_their_lists(sources, target, gcs):
+def test_all_places_are_compared_by_their_listings(sources, target, gcs):
     replicate(sources("tfrecord"), target, "gs://copies-asia/compared")
     report = verify_here(target, replicas=True)
     assert (report.verdict, report.copies) == ("whole", 2)
@@ -269,7 +269,7 @@ def test_all_places_are_compared_from_their_lists(sources, target, gcs):
     remove_all("gs://copies-asia/compared")
 
 
-def test_a_copy_that_cannot_be_asked_proves_nothing(finished, tmp_path, gcs):
+def test_a_copy_that_cannot_be_read_is_undecided(finished, tmp_path, gcs):
     replicate(str(finished("imagenet-tfrecord")), str(tmp_path / "copy"))
     record_replicas(open_storage(str(tmp_path / "copy")), [_replica("gs://no-such-bucket-at-all/x")])
     report = verify_here(tmp_path / "copy", replicas=True)
@@ -279,7 +279,7 @@ def test_a_copy_that_cannot_be_asked_proves_nothing(finished, tmp_path, gcs):
 # The list
 
 
-def test_every_place_lists_them_all(sources, target):
+def test_every_copy_lists_all_copies(sources, target):
     source, asia = sources("imagefolder"), f"gs://copies-asia/{next(_numbers)}"
     replicate(source, target)
     replicate(target, asia)
@@ -294,7 +294,7 @@ def test_every_place_lists_them_all(sources, target):
     assert list(open_storage(asia).list()) == []
 
 
-def test_a_place_that_may_not_be_written_is_told_and_the_others_know(sources, tmp_path):
+def test_a_copy_that_cannot_be_recorded_is_warned_of_and_the_others_are_recorded(sources, tmp_path):
     """A file where a folder should be: nothing can be written, whoever one is."""
     warnings: list[str] = []
     target = open_storage(str(tmp_path / "file" / "inside"))
@@ -306,7 +306,7 @@ def test_a_place_that_may_not_be_written_is_told_and_the_others_know(sources, tm
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_many_record_at_once_and_none_is_lost(place, tmp_path, target, gcs):
+def test_concurrent_records_of_copies_are_all_kept(place, tmp_path, target, gcs):
     url = str(tmp_path / "place") if place == "disk" else target
     gcs.set_latency(5)
     replicas = [_replica(f"gs://bucket-{number}/x") for number in range(8)]
@@ -329,7 +329,7 @@ def test_a_list_of_another_kind_is_left_alone(tmp_path):
         assert (tmp_path / REPLICAS).read_text() == text
 
 
-def test_what_is_written_is_the_documented_form(tmp_path):
+def test_replicas_json_has_the_documented_form(tmp_path):
     record_replicas(open_storage(str(tmp_path)), [_replica("gs://x-y-z/x")])
     assert json.loads(Path(tmp_path / REPLICAS).read_text()) == {
         "version": 1,

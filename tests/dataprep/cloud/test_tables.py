@@ -11,7 +11,7 @@ TABLES = sorted(
 )
 
 
-def test_comments_and_blank_lines_are_no_rows():
+def test_comments_and_blank_lines_are_skipped():
     assert rows(["# a comment", "", "a,b", "1,2", "# another", "3,4"]) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
 
 

@@ -78,7 +78,7 @@ def test_wrong_arguments_of_bench_are_refused_in_one_line(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_is_left_behind(finished, number):
+def test_no_process_outlives_an_interrupted_bench(finished, number):
     """Stopped while torchvision's workers run: with Ctrl-C they are gone at once, with kill -9 seconds later."""
     url = finished("imagenet-imagefolder")
     words = command("bench", url, "--loader", "torchvision", "--batch-size", 8, "--seconds", 60)

@@ -19,7 +19,7 @@ def test_rejections_above_the_limit_are_named_and_the_rerun_is_instant(originals
     assert again["splits"][0]["samples"] == 115
 
 
-def test_fail_on_the_first_bad_image(originals, tmp_path):
+def test_on_bad_fail_ends_the_build_at_the_first_bad_image(originals, tmp_path):
     run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--on-bad", "fail"))
     assert run.returncode == 1
     assert "expected a valid JPEG (--on-bad fail)" in run.stderr
@@ -36,7 +36,7 @@ def test_a_dry_run_writes_nothing(originals, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_another_dataset_is_neither_mixed_nor_replaced_unasked(originals, tmp_path):
+def test_another_dataset_is_replaced_only_with_overwrite(originals, tmp_path):
     output = tmp_path / "out"
     build("coco-dup5", originals["coco"], output, "tfrecord")
     other = build_arguments("coco-dup5", originals["coco"], output, "webdataset")
@@ -82,7 +82,7 @@ def test_imagenet_fake_has_a_thousand_classes_and_as_many_images_as_asked(tmp_pa
     assert set(manifest["splits"][0]["class_counts"]) == {2, 3}
 
 
-def test_results_go_to_stdout_and_words_to_stderr(originals, tmp_path):
+def test_results_go_to_stdout_and_messages_to_stderr(originals, tmp_path):
     run = dataprep(*build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord"))
     assert json.loads(run.stdout)["name"] == "coco-dup5"
     assert run.stderr == ""

@@ -52,7 +52,7 @@ def built(request, table, tmp_path_factory):
     return request.param, output, json.loads(run.stdout)
 
 
-def test_every_row_has_one_status(built):
+def test_every_row_of_the_table_has_one_status(built):
     fmt, output, summary = built
     split = summary["splits"][0]
     assert {name: count for name, count in split["statuses"].items() if count} == {
@@ -71,13 +71,13 @@ def test_every_row_has_one_status(built):
     assert json.loads((output / "dataset.json").read_text())["schema_version"] == "1.1"
 
 
-def test_verify_finds_no_fault_in_any_byte(built):
+def test_verify_finds_no_fault_in_a_fetched_dataset(built):
     _, output, _ = built
     report = verify_here(output)
     assert (report.findings, report.samples) == ((), ROWS - 3)
 
 
-def test_inspect_says_how_rows_ended(built):
+def test_inspect_counts_rows_by_status(built):
     _, output, _ = built
     text = CliRunner().invoke(inspect_command, [str(output)]).stdout
     assert "34: failed to download 3, success 31" in text
@@ -111,7 +111,7 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
     assert "another dataset stands there" in other.stderr
 
 
-def test_a_bucket_holds_the_same_for_as_many_requests_as_a_dry_run_says(built, table, bucket_url, gcs):
+def test_a_build_into_a_bucket_takes_the_requests_of_the_dry_run(built, table, bucket_url, gcs):
     fmt, output, _ = built
     open_storage(f"{bucket_url}/table").create(table.name, table.read_bytes())
     arguments = laion_arguments(f"{bucket_url}/table", f"{bucket_url}/out", fmt, "--workers", 2)
@@ -137,7 +137,7 @@ def test_a_bucket_holds_the_same_for_as_many_requests_as_a_dry_run_says(built, t
         ("train/00007.parquet", lambda _: b"more", "extra", "train/00007.parquet"),
     ],
 )
-def test_damage_beside_the_shards_is_found(built, tmp_path, name, change, kind, where):
+def test_verify_finds_damaged_sidecars(built, tmp_path, name, change, kind, where):
     _, output, _ = built
     shutil.copytree(output, tmp_path / "copy")
     path = tmp_path / "copy" / name
@@ -150,7 +150,7 @@ def test_damage_beside_the_shards_is_found(built, tmp_path, name, change, kind, 
     assert (kind, where) in {(found.kind, found.where) for found in report.findings}
 
 
-def test_a_caption_that_was_changed_in_a_record_is_found_there(built, tmp_path):
+def test_verify_finds_a_changed_caption_in_its_record(built, tmp_path):
     _, output, summary = built
     shutil.copytree(output, tmp_path / "copy")
     shard = tmp_path / "copy" / summary["splits"][0]["shards"][2]["file"]
@@ -159,7 +159,7 @@ def test_a_caption_that_was_changed_in_a_record_is_found_there(built, tmp_path):
     assert {(entry.kind, entry.where.partition(" ")[2]) for entry in found} >= {("record", "record 5"), ("digest", "")}
 
 
-def test_several_tables_and_a_folder_of_them(web, tmp_path):
+def test_several_tables_or_a_folder_of_tables_are_one_source(web, tmp_path):
     for name, rows in (("a", web.rows(12)), ("b", web.rows(3))):
         with (tmp_path / f"{name}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, ["LINK", "TEXT"])
@@ -175,7 +175,7 @@ def test_several_tables_and_a_folder_of_them(web, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_where_nothing_comes_nothing_is_kept(web, table, tmp_path):
+def test_a_build_in_which_no_row_succeeds_keeps_nothing(web, table, tmp_path):
     closed = [word for word in laion_arguments(table, tmp_path / "out", "tfrecord") if word not in WEB[2:4]]
     run = dataprep(*closed)
     assert run.returncode == 1
@@ -184,7 +184,7 @@ def test_where_nothing_comes_nothing_is_kept(web, table, tmp_path):
     assert dataprep(*laion_arguments(table, tmp_path / "out", "tfrecord")).returncode == 0
 
 
-def test_filters_duplicates_and_formats(web, table, tmp_path):
+def test_options_of_filters_duplicates_and_formats_are_applied(web, table, tmp_path):
     more = (
         "--min-similarity",
         "0.5",
@@ -226,14 +226,14 @@ def test_wrong_usage_is_refused(table, tmp_path, more, text):
     assert not (tmp_path / "out").exists()
 
 
-def test_help_lists_the_datasets():
+def test_help_of_build_lists_the_datasets():
     text = dataprep("build", "--help").stdout
     assert all(name in text for name in ("coco-dup5", "imagenet", "imagenet-fake", "laion"))
     assert "COMMAND" not in text
 
 
 @pytest.mark.parametrize("built", ["tfrecord"], indirect=True)
-def test_fn_api_runner_gives_the_same_bytes(built, table, tmp_path):
+def test_fn_api_runner_builds_a_table_to_the_same_bytes(built, table, tmp_path):
     fmt, output, _ = built
     run = dataprep(*laion_arguments(table, Path(tmp_path / "out"), fmt, "--runner", "FnApiRunner", "--workers", 2))
     assert run.returncode == 0, run.stderr[-2000:]

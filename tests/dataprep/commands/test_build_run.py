@@ -34,6 +34,6 @@ def test_a_runner_without_beam_says_what_to_install(monkeypatch):
         refuse_unknown_runner("FlinkRunner", ())
 
 
-def test_shards_in_flight_are_the_workers_or_what_a_runner_is_told():
+def test_shards_in_flight_equal_the_workers_or_the_option_of_the_runner():
     assert shards_at_once(LOCAL, 3, (), ("a", "b")) == 3
     assert shards_at_once("FnApiRunner", 3, ("--direct_num_workers=5",), ("/a", "/b")) == 5

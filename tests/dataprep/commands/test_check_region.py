@@ -94,16 +94,16 @@ def checked(*arguments: object) -> dict:
 
 
 @pytest.mark.parametrize(("bucket", "index"), PAIRS)
-def test_every_kind_of_bucket_from_two_zones(bucket, index):
+def test_every_kind_of_bucket_is_judged_from_two_zones(bucket, index):
     assert checked(f"gs://{bucket}", "--zone", READERS[index])["verdict"] == VERDICTS[bucket][index]
 
 
-def test_this_machine_is_asked_where_it_is(american_vm):
+def test_the_zone_of_this_machine_is_the_default(american_vm):
     assert checked("gs://region-us")["verdict"] == CO_LOCATED
     assert checked("region-eu")["verdict"] == PAID  # a bucket's name alone
 
 
-def test_without_a_reader_nothing_can_be_told():
+def test_without_a_known_reader_the_verdict_is_undecided():
     result = check("gs://region-us")
     assert result.exit_code == 3
     assert "not known: no metadata server; give --zone or --tpu" in result.stdout
@@ -142,7 +142,7 @@ def test_a_bucket_that_does_not_exist_is_bad_input(gcs):
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
     ],
 )
-def test_wrong_arguments_say_what_is_right(arguments, message):
+def test_wrong_arguments_are_refused_with_the_right_form(arguments, message):
     error = check(*arguments).exception
     assert isinstance(error, DataprepError)
     assert error.exit_code == 2
@@ -164,13 +164,13 @@ def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):
     ]
 
 
-def test_hosts_that_read_all_pay_each(dataset):
+def test_hosts_read_all_multiplies_the_cost_by_the_hosts(dataset):
     shared = checked(dataset, "--zone", "us-central1-a", "--hosts", 8)
     alone = checked(dataset, "--zone", "us-central1-a", "--hosts", 8, "--hosts-read-all")
     assert alone["training_usd"]["total"] == pytest.approx(8 * shared["training_usd"]["total"])
 
 
-def test_retrieval_is_of_each_objects_own_class(gcs):
+def test_retrieval_is_charged_by_each_objects_own_class(gcs):
     storage = open_storage("gs://cold/mixed")
     for name in ("a.tar", "b.tar", "c.tar"):
         storage.create(name, bytes(2**20))
@@ -189,13 +189,13 @@ def test_autoclass_has_no_retrieval():
     assert checked("gs://auto/x", "--zone", "europe-west4-a")["one_pass_usd"]["retrieval"] == 0
 
 
-def test_prices_of_a_file_decide(dataset, tmp_path):
+def test_prices_of_a_given_file_are_used(dataset, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("item,of,where,usd\ntransfer_per_gib,europe-west4,us-central1,0\n")
     assert checked(dataset, "--zone", "us-central1-a", "--prices", prices)["verdict"] == FREE
 
 
-def test_a_copy_beside_the_reader_is_named(originals, gcs):
+def test_a_copy_in_the_readers_region_is_named(originals, gcs):
     url = build_here("imagenet", originals["imagenet"], "gs://region-eu/copied", "tfrecord")
     replicas = [
         {"url": "gs://far/copied", "location": "ASIA-EAST1", "location_type": "region"},
@@ -212,7 +212,7 @@ def test_a_copy_beside_the_reader_is_named(originals, gcs):
     assert "no list of replicas" in checked(url, "--zone", "us-central1-a")["notes"][0]
 
 
-def test_people_read_the_price_and_what_to_do(dataset):
+def test_the_text_has_the_price_and_the_next_step(dataset):
     run = dataprep("check-region", dataset, "--zone", "us-central1-a", "--epochs", "90")
     assert run.returncode == 1, run.stderr
     assert "verdict     paid at $0.05 per GiB: us-central1-a reads from europe-west4" in run.stdout
@@ -225,7 +225,7 @@ def test_people_read_the_price_and_what_to_do(dataset):
 
 
 @pytest.mark.parametrize("bucket", BUCKETS)
-def test_the_guard_refuses_what_is_paid_and_nothing_else(vm, bucket):
+def test_the_guard_refuses_paid_reading_alone(vm, bucket):
     zone = vm.values["instance/zone"].rpartition("/")[2]
     expected = VERDICTS[bucket][READERS.index(zone)]
     if expected != PAID:
@@ -243,14 +243,14 @@ def test_the_guard_warns_once_where_it_may_not_refuse(american_vm, caplog):
     ]
 
 
-def test_the_guard_never_refuses_what_it_does_not_know(american_vm, caplog):
+def test_the_guard_does_not_refuse_an_unknown_verdict(american_vm, caplog):
     assert guard("gs://hidden/x", "refuse").verdict.kind == UNKNOWN
     assert "storage.objects.list" in caplog.text
     assert guard("gs://no-such-bucket/x", "refuse") is None
 
 
 @pytest.mark.parametrize(("url", "policy"), [("gs://region-eu/x", "off"), ("/data", "refuse"), ("file:///x", "refuse")])
-def test_nothing_is_asked_where_nothing_can_be_refused(american_vm, gcs, url, policy):
+def test_no_server_is_asked_if_the_policy_cannot_refuse(american_vm, gcs, url, policy):
     before = gcs.stats()["requests"]
     assert guard(url, policy) is None
     assert american_vm.asked == []
@@ -271,7 +271,7 @@ def test_another_policy_is_refused():
 # Who calls it
 
 
-def test_a_loader_reads_nothing_from_afar_unless_it_may(american_vm, dataset, gcs, caplog):
+def test_a_loader_refuses_paid_reading_unless_allowed(american_vm, dataset, gcs, caplog):
     guard(dataset, "warn")  # where the bucket is, is asked once
     before = gcs.stats()
     with pytest.raises(UsageError, match=r"\$0.05 per GiB"):
@@ -284,7 +284,7 @@ def test_a_loader_reads_nothing_from_afar_unless_it_may(american_vm, dataset, gc
     assert "$0.05 per GiB" in caplog.text
 
 
-def test_adopted_data_are_judged_where_they_lie(american_vm, dataset, tmp_path, monkeypatch):
+def test_adopted_data_are_judged_by_the_bucket_of_the_data(american_vm, dataset, tmp_path, monkeypatch):
     index = tmp_path / "index"
     shutil.rmtree(index, ignore_errors=True)
     with monkeypatch.context() as patch:
@@ -312,13 +312,13 @@ def test_a_build_is_refused_before_anything_is_written(american_vm, originals, g
         assert list(open_storage(output).list()) == []
 
 
-def test_a_build_reads_no_source_from_afar(american_vm, dataset, tmp_path):
+def test_a_build_refuses_a_source_in_a_paid_region(american_vm, dataset, tmp_path):
     result = build("--source", dataset, "--output", tmp_path / "out", "--format", "webdataset")
     assert isinstance(result.exception, UsageError)
     assert "gs://region-eu/imagenet lies in europe-west4 and is read from us-central1-a" in str(result.exception)
 
 
-def test_dataflow_reads_the_source_where_it_was_told_to_work(american_vm, dataset, tmp_path):
+def test_a_dataflow_build_is_judged_from_its_workers_region(american_vm, dataset, tmp_path):
     arguments = ["--source", "gs://region-us/none", "--output", tmp_path / "out", "--format", "webdataset"]
     result = build(*arguments, "--runner", "DataflowRunner", "--", "--region=europe-west4")
     assert "gs://region-us/none lies in us-central1 and is read from europe-west4" in str(result.exception)

@@ -42,7 +42,7 @@ def described(name: str) -> dict:
     return gcs_client.client().get_bucket(name)._properties
 
 
-def test_a_bucket_is_made_where_it_is_read(name):
+def test_a_bucket_is_created_in_the_readers_region(name):
     result = create(f"gs://{name}", "--beside", "us-central2-b", "--label", "team=vision", "--label", "run=7")
     assert f"gs://{name} created in us-central2, class STANDARD" in result.stdout
     found = described(name)
@@ -76,7 +76,7 @@ def test_a_bucket_is_created_in_the_region_of_a_tpu(name, cloud):
     assert described(name)["location"] == "US-EAST5"
 
 
-def test_an_existing_bucket_as_asked_is_a_success(name, gcs):
+def test_an_existing_bucket_with_the_given_settings_is_a_success(name, gcs):
     arguments = [f"gs://{name}", "--beside", "us-central1", "--label", "a=b", "--lifecycle-days", 3]
     create(*arguments)
     before = gcs.stats()["operations"]["A"]
@@ -134,7 +134,7 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
         (["x-y-z", "--beside", "us-central1", "--service-account", "x", "--project", "p"], "expected 6 to 30 of a-z"),
     ],
 )
-def test_wrong_arguments_say_what_is_right(arguments, said):
+def test_wrong_arguments_are_refused_with_the_right_form(arguments, said):
     with pytest.raises(DataprepError, match=said) as caught:
         create(*arguments)
     assert caught.value.exit_code == 2
@@ -156,7 +156,7 @@ def test_an_account_gets_least_rights_on_this_bucket_alone(name, cloud, role, ro
     assert cloud.read(email, "account")["roles"] == {f"gs://{name}": roles}
 
 
-def test_a_refusal_of_gcloud_is_told_and_not_repeated(name, cloud):
+def test_a_refusal_of_gcloud_is_reported_and_not_retried(name, cloud):
     cloud.fail("add-iam-policy-binding", "PERMISSION_DENIED: Permission 'iam.serviceAccounts.create' denied")
     with pytest.raises(AccessError, match="this account may not do that"):
         create(name, "--beside", "us-central1", "--project", "proj", "--service-account", "my-trainer")

@@ -31,7 +31,7 @@ def page_of(finished, tmp_path_factory):
     return Page(html), html
 
 
-def test_nothing_is_fetched_and_no_script_runs(page_of):
+def test_the_page_fetches_nothing_and_runs_no_script(page_of):
     page, _ = page_of
     assert {"script", "iframe", "object", "embed", "link", "base", "form"}.isdisjoint(page.tags)
     assert [value for name, value in page.attributes if value and name != "src" and OUTSIDE.search(value)] == []
@@ -44,7 +44,7 @@ def test_nothing_is_fetched_and_no_script_runs(page_of):
     assert all(link.startswith("#") for link in links)
 
 
-def test_numbers_plots_and_pictures_are_there(page_of, finished):
+def test_the_page_shows_numbers_plots_and_pictures(page_of, finished):
     page, html = page_of
     inspection = inspect_dataset(str(finished("imagenet-webdataset")))
     texts = {text.strip() for text in page.texts}
@@ -61,7 +61,7 @@ def test_numbers_plots_and_pictures_are_there(page_of, finished):
     assert len(html) < 1_500_000
 
 
-def test_hostile_texts_are_texts(inspection):
+def test_hostile_texts_are_escaped(inspection):
     split = inspection.splits[0]
     event = Event(HOSTILE, "rejected", HOSTILE, HOSTILE)
     classes = ClassSpread(classes=1, samples=Spread(1, 1, 1), fewest=((HOSTILE, 1),), most=((HOSTILE, 1),), counts=(1,))
@@ -84,7 +84,7 @@ def test_the_same_dataset_gives_the_same_page(inspection):
     assert render_html(inspection, {"train": []}) == render_html(inspection, {"train": []})
 
 
-def test_a_split_without_classes_sides_or_troubles(finished):
+def test_a_split_without_classes_sides_or_troubles_has_a_page(finished):
     inspection = inspect_dataset(str(finished("coco-links")))
     split = replace(inspection.splits[0], width=None, height=None, troubles=())
     html = render_html(replace(inspection, splits=(split,), checked="none"), {"train": []})
@@ -93,7 +93,7 @@ def test_a_split_without_classes_sides_or_troubles(finished):
     assert html.count('class="chart ') == 1
 
 
-def test_command_prints_and_exits(finished, tmp_path):
+def test_inspect_prints_text_json_or_a_page(finished, tmp_path):
     run = dataprep("inspect", finished("imagenet-webdataset"))
     assert (run.returncode, run.stderr) == (0, "")
     for text in ("imagenet · webdataset", "about 4:3", "█", "rejected: ", " classes of "):

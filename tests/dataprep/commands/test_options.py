@@ -6,7 +6,7 @@ from tests.support.flags import numbers
 
 
 @pytest.mark.parametrize("value", ["nan", "-inf", "1e400", str(2**70), ""])
-def test_no_number_of_any_command_is_one_that_nothing_can_work_with(value):
+def test_every_numeric_option_refuses_unusable_numbers(value):
     """An option either refuses it, naming what it got, or turns it into a number that a machine can have."""
     taken = []
     for command, parameter in numbers():
@@ -19,7 +19,7 @@ def test_no_number_of_any_command_is_one_that_nothing_can_work_with(value):
     assert taken == []
 
 
-def test_nan_and_infinity_are_no_numbers():
+def test_nan_and_infinity_are_refused():
     for value in ("nan", "inf", "-inf"):
         with pytest.raises(click.BadParameter, match=f"got '{value}', expected a finite number"):
             Finite(min=None).convert(value, None, None)

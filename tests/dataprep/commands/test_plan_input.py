@@ -50,7 +50,7 @@ def test_hosts_that_are_too_slow_exit_with_1(plan_input):
     assert order == sorted(order)
 
 
-def test_an_unknown_figure_exits_with_3(plan_input):
+def test_a_plan_with_an_unknown_figure_exits_with_3(plan_input):
     code, out = plan_input(*RESNET, "--images-per-s", 60000)
     assert code == 3
     assert out.startswith("Cannot tell whether v4-32 is fed: 13.9 Gbit/s are needed a host,")
@@ -60,7 +60,7 @@ def test_an_unknown_figure_exits_with_3(plan_input):
 
 @pytest.mark.parametrize("asked", [4096, 400_000, 40_000_000])
 @pytest.mark.parametrize("accelerator", ["v3-256", "v5litepod-1", "ct6e-standard-8t", "tpu7x-16x16x16"])
-def test_answer_is_readable_at_80_columns(plan_input, accelerator, asked):
+def test_the_answer_fits_into_80_columns(plan_input, accelerator, asked):
     _, out = plan_input("--accelerator", accelerator, "--model", MAE[3], "--images-per-s", asked, "--workers", 4)
     assert max(map(len, out.splitlines())) <= 80
     assert "…" not in out.replace("/dev/shm/…", "")
@@ -84,7 +84,7 @@ def test_json_has_the_figures_of_the_text(plan_input):
     )
 
 
-def test_figures_of_the_user_replace_those_of_the_tables(plan_input):
+def test_given_figures_replace_those_of_the_tables(plan_input):
     _, out = plan_input(
         *RESNET, "--images-per-s", 8000, "--cpu-ms-per-image", 3, "--bytes-per-image", 50000, "--vcpus", 100,
         "--vcpu-speed", 1, "--usable-share", 0.5, "--host-gbps", 2, "--bucket-gbps", 3, "--json",
@@ -132,7 +132,7 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
         (("--accelerator", "v3-8", "--images-per-s", 1), "image size of the model is not known"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(plan_input, arguments, message):
+def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
     with pytest.raises(UsageError, match=message):
         plan_input(*arguments)
 
@@ -144,7 +144,7 @@ def test_a_loader_that_was_not_measured_at_this_size_is_undecided(plan_input):
     assert code == 0
 
 
-def test_unknown_models_go_with_a_size_and_coco_with_its_bytes(plan_input):
+def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
     _, out = plan_input(
         "--accelerator", "v3-8", "--model", "yolo", "--image-size", 320, "--images-per-s", 100, "--json"
     )

@@ -12,7 +12,7 @@ def always(monkeypatch):
     monkeypatch.setattr(progress_module, "LINE_EVERY_S", -1)
 
 
-def test_a_line_has_the_images_done_their_rate_and_the_time_left(always, capsys):
+def test_a_progress_line_has_the_images_done_their_rate_and_the_time_left(always, capsys):
     with ImageProgress(quiet=False) as progress:
         progress.begin("building", 100)
         progress.advance(25, 1_000_000)
@@ -31,7 +31,7 @@ def test_quiet_progress_prints_warnings_alone(always, capsys):
     assert capsys.readouterr().err == "dataprep: warning: but this\n"
 
 
-def test_a_resumed_build_says_how_many_shards_exist_and_counts_the_others(always, capsys):
+def test_a_resumed_build_reports_existing_shards_and_counts_the_others(always, capsys):
     with BuildProgress(quiet=False) as progress:
         progress.shards([10, 20, 30], {1})
         progress.advance(10, 1000)

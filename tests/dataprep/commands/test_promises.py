@@ -134,12 +134,12 @@ def run(name: str, places: dict[str, Path], *options: str) -> tuple[int, str, st
     return result.exit_code, result.stdout, f"{result.stderr}\n{result.exception!r}"
 
 
-def test_every_command_is_shown_here():
+def test_every_command_has_an_example_in_this_test():
     assert set(CASES) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_json_and_those_that_change_something_a_dry_run(name):
+def test_every_command_has_json_and_every_writing_command_a_dry_run(name):
     options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
     assert "--json" in options
     assert "--dry-run" in options or name in READ_ONLY

@@ -22,7 +22,7 @@ def test_a_zone_or_region_is_checked_and_lower_case():
         (("--region=us-east1",), "us-east1"),
     ],
 )
-def test_the_most_exact_option_of_a_beam_runner_says_where_its_workers_are(options, place):
+def test_the_most_exact_option_of_a_beam_runner_gives_its_workers_place(options, place):
     assert place_of_workers(options) == place
 
 
@@ -31,5 +31,5 @@ def test_local_runners_work_on_this_machine():
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.001, "under $0.01"), (1234.5, "$1,234.50")])
-def test_amounts_say_when_they_are_less_than_a_cent(amount, text):
+def test_amounts_below_a_cent_are_shown_as_such(amount, text):
     assert usd(amount) == text

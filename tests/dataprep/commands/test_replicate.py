@@ -86,7 +86,7 @@ def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
     assert planned["epochs"] == 2
 
 
-def test_a_copy_says_what_it_did_and_again_that_nothing_was_missing(source, target):
+def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):
     run = dataprep("replicate", source, "--to", target, "--max-usd", "1")
     assert run.returncode == 0, run.stderr
     assert run.stdout == f"{target} is a whole copy: 11 objects, {_megabytes(source)} copied\n"
@@ -104,7 +104,7 @@ def test_a_dataset_is_copied_to_several_places_at_once(source, target):
     remove_all("gs://to-nam4/x")
 
 
-def test_too_dear_is_refused_before_anything_is_written(source, target, tmp_path):
+def test_a_copy_above_the_price_limit_is_refused_before_anything_is_written(source, target, tmp_path):
     with pytest.raises(UsageError, match=r"more than --max-usd 0\.0001; nothing was copied"):
         invoke(source, "--to", target, "--max-usd", "0.0001")
     with pytest.raises(UndecidedError, match="is not known"):
@@ -127,7 +127,7 @@ def test_wrong_arguments_of_replicate_are_refused_in_one_line(source, arguments,
     assert caught.value.exit_code == code
 
 
-def test_ctrl_c_ends_it_and_the_same_command_goes_on(source, target, gcs):
+def test_ctrl_c_ends_a_copy_and_the_same_command_continues_it(source, target, gcs):
     gcs.set_rewrite_bytes(100_000)
     gcs.set_latency(30)
     with subprocess.Popen(command("replicate", source, "--to", target), stderr=subprocess.PIPE, text=True) as process:
@@ -174,7 +174,7 @@ def test_verify_finds_a_flipped_byte_of_a_copy(source, target):
     assert f"digest     {shard}: sha256" in there.stdout
 
 
-def test_what_this_machine_would_read_from_afar_is_refused(american_vm, source, tmp_path):
+def test_a_copy_through_this_machine_from_a_paid_region_is_refused(american_vm, source, tmp_path):
     with pytest.raises(UsageError, match=r"\$0.05 per GiB.*--region-policy warn"):
         invoke(source, "--to", tmp_path / "disk")
     assert not (tmp_path / "disk").exists()
@@ -185,7 +185,7 @@ def test_what_this_machine_would_read_from_afar_is_refused(american_vm, source, 
 # Who reads the copy
 
 
-def test_a_loader_reads_the_copy_beside_it_and_says_so_once(american_vm, source, target, gcs, caplog):
+def test_a_loader_reads_the_copy_in_its_region_and_says_so_once(american_vm, source, target, gcs, caplog):
     replicate(source, "--to", target, "--to", "gs://to-us-east/far")
     for _ in range(2):
         with open_loader(source, batch_size=8, image_size=32, threads=1) as loader:
@@ -199,7 +199,7 @@ def test_a_loader_reads_the_copy_beside_it_and_says_so_once(american_vm, source,
     remove_all("gs://to-us-east/far")
 
 
-def test_a_state_goes_on_at_another_copy(american_vm, source, target, monkeypatch):
+def test_a_loader_state_resumes_on_another_copy(american_vm, source, target, monkeypatch):
     settings = {"batch_size": 8, "image_size": 32, "threads": 1}
     replicate(source, "--to", target)
     with open_loader(source, region_policy="off", **settings) as loader:
@@ -240,7 +240,7 @@ def test_a_list_that_cannot_be_believed_changes_nothing(american_vm, source, tar
 
 
 @pytest.mark.parametrize("case", ["policy off", "outside Google Cloud", "free", "disk"])
-def test_nothing_is_asked_where_nothing_can_be_saved(source, target, gcs, request, monkeypatch, case):
+def test_no_bucket_is_asked_if_no_copy_could_be_cheaper(source, target, gcs, request, monkeypatch, case):
     replicate(source, "--to", target)
     url, policy = source, "refuse"
     if case != "outside Google Cloud":
@@ -257,7 +257,7 @@ def test_nothing_is_asked_where_nothing_can_be_saved(source, target, gcs, reques
     assert gcs.stats()["requests"] == before
 
 
-def test_check_region_names_the_copy_and_judges_it_where_told(source, target):
+def test_check_region_names_the_copy_and_judges_it_with_replicas(source, target):
     replicate(source, "--to", target)
     arguments = [source, "--zone", "us-central1-a", "--json"]
     named = CliRunner().invoke(check_region, arguments)

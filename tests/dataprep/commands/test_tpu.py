@@ -36,7 +36,7 @@ def cloud(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pod(cloud) -> FakeCloud:
-    """Two workers, which have the program already: copying it is shown by `test_a_fresh_worker_gets_the_program`."""
+    """Two workers, which have the program already: copying it is shown by `test_a_fresh_worker_gets_the_worker_program`."""
     cloud.add_tpu("my-tpu", workers=2, acceleratorType="v4-16")
     source, name = worker_program()
     for worker in range(2):
@@ -89,7 +89,7 @@ def holder(pod):
         process.kill()
 
 
-def test_a_fresh_worker_gets_the_program(cloud):
+def test_a_fresh_worker_gets_the_worker_program(cloud):
     cloud.add_tpu("my-tpu", workers=2)
     assert tpu("status").exit_code == 0
     assert len(cloud.calls("tpu-vm scp")) == 1
@@ -138,14 +138,14 @@ def test_values_of_variables_are_in_no_argument_no_output_and_no_file_that_other
     assert not [path for path in Path().rglob("*") if path.is_file() and SECRET in path.read_text()]
 
 
-def test_the_command_gets_the_values(pod, monkeypatch):
+def test_the_command_gets_the_values_of_its_variables(pod, monkeypatch):
     monkeypatch.setenv("TOKEN", SECRET)
     result = tpu("run", "--run", "r", *QUICK, "--env", "TOKEN", "--env", "A=b=c", "--", "sh", "-c", 'echo "$TOKEN $A"')
     assert result.stdout == f"{SECRET} b=c\n"
 
 
 @pytest.mark.parametrize("how", ["before", "during", "after"])
-def test_the_values_arrive_over_connections_that_drop(pod, how):
+def test_values_of_variables_arrive_over_connections_that_drop(pod, how):
     pod.drop(" start ", how=how, worker=1)
     result = tpu("run", "--run", "r", *QUICK, "--env", f"KEY={SECRET}", "--", *counting('echo "$KEY"'))
     assert result.exit_code == 0, result.output
@@ -154,7 +154,7 @@ def test_the_values_arrive_over_connections_that_drop(pod, how):
 
 
 @pytest.mark.parametrize("text", [f"MY-KEY={SECRET}", SECRET, f"={SECRET}", f"{SECRET}=", "NOT_SET_ANYWHERE"])
-def test_a_variable_that_is_none_is_refused_and_not_repeated(pod, text):
+def test_a_malformed_variable_is_refused_and_not_printed(pod, text):
     with pytest.raises(UsageError, match=r"^--env: a (value|KEY) .* give ") as refused:
         tpu("run", "--run", "r", "--env", text, "--", "true")
     assert text not in str(refused.value)
@@ -178,7 +178,7 @@ def test_a_dropped_connection_starts_nothing_twice(pod, how):
     assert len(pod.calls(" start ")) == 2  # gcloud itself repeats them
 
 
-def test_a_drop_while_it_is_followed_ends_nothing(pod):
+def test_a_connection_dropped_while_following_ends_no_run(pod):
     for worker in range(2):
         pod.drop(" state ", how="during", worker=worker, times=4)
     pod.drop(" log ", how="after", times=2)
@@ -237,7 +237,7 @@ def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod):
 
 
 @as_root
-def test_kill_ends_the_run_and_leaves_what_it_did_not_start_alone(pod, holder):
+def test_kill_ends_the_processes_of_the_run_alone(pod, holder):
     tpu("run", "--run", "mine", "--detach", "--", *counting("setsid sleep 60 & sleep 60 & wait"))
     wait_for(lambda: all(starts(pod, worker) for worker in range(2)))
     bystander = subprocess.Popen(["sleep", "60"])
@@ -270,7 +270,7 @@ def test_kill_gives_time_for_a_checkpoint(pod):
     assert "worker 0: exit code 143" in result.stderr
 
 
-def test_kill_knows_a_process_by_more_than_its_number(pod):
+def test_kill_identifies_a_process_by_more_than_its_id(pod):
     tpu("run", "--run", "r", "--detach", "--", "sleep", "60")
     bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
     for worker in range(2):
@@ -536,7 +536,7 @@ def test_a_missing_gcloud_is_named_in_one_line(cloud, monkeypatch):
         tpu("status")
 
 
-def test_plan_says_what_a_name_means(cloud):
+def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):
     result = CliRunner().invoke(command, ["plan", "v3-256"])
     assert "128 chips" in result.stdout
     assert "32, each 4 chips" in result.stdout

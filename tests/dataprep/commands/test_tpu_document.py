@@ -36,7 +36,7 @@ def zone(monkeypatch):
 
 
 @pytest.mark.parametrize("words", OURS)
-def test_every_command_is_taken(words, tmp_path, monkeypatch):
+def test_the_parsers_accept_every_documented_tpu_command(words, tmp_path, monkeypatch):
     if words[0] == "copy":
         monkeypatch.chdir(tmp_path)
         (tmp_path / words[2]).mkdir()
@@ -46,23 +46,23 @@ def test_every_command_is_taken(words, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [words for words in OURS if words.values[0][0] == "run" and "--" in words.values[0]])
-def test_every_entry_takes_its_flags(words):
+def test_entries_accept_the_flags_of_the_document(words):
     program, *flags = parsed(words)["argv"]
     entry = importlib.import_module(SCRIPTS[program]).command
     entry.make_context(program, list(flags))
 
 
-def test_every_command_is_shown():
+def test_every_tpu_command_is_documented():
     assert {words.values[0][0] for words in OURS} == set(command.commands)
 
 
-def test_what_is_wrong_is_found():
+def test_a_wrong_documented_command_is_detected():
     with pytest.raises(click.NoSuchOption):
         parsed(["create", "mae", "--type", "v4-8", "--bogus"])
     with pytest.raises(click.MissingParameter):
         parsed(["create", "mae"])
 
 
-def test_what_help_shows(monkeypatch):
+def test_every_tpu_command_has_a_help_text(monkeypatch):
     for found in command.commands.values():
         assert found.get_help(click.Context(found, info_name=found.name))

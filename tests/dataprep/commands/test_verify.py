@@ -9,7 +9,7 @@ from tests.support.builds import dataprep
 from tests.support.finished import verify_here
 
 
-def test_exit_codes_and_output(finished, damaged, tmp_path):
+def test_verify_prints_its_findings_and_exits_with_the_verdict(finished, damaged, tmp_path):
     run = dataprep("verify", finished("imagenet-tfrecord"), "--deep", "--workers", 1)
     assert (run.returncode, run.stderr) == (0, "")
     assert " is whole: " in run.stdout
@@ -29,7 +29,7 @@ def test_exit_codes_and_output(finished, damaged, tmp_path):
     assert "no dataset there (no dataset.json); check the URL" in run.stderr
 
 
-def test_a_build_under_way_is_named(tmp_path):
+def test_verify_names_an_unfinished_build(tmp_path):
     (tmp_path / "_build").mkdir()
     (tmp_path / "_build/plan.json").write_text("{}")
     with pytest.raises(UsageError, match="a build is under way there: run it again to finish it"):

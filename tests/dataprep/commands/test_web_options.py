@@ -37,7 +37,7 @@ def test_limits_that_allow_nothing_are_refused(arguments):
         limits_of(*arguments)
 
 
-def test_networks_that_are_not_public_are_told(capsys):
+def test_allowed_networks_that_are_not_public_are_reported(capsys):
     tell_networks(limits_of())
     assert capsys.readouterr().err == ""
     tell_networks(limits_of("--allow-network", str(ipaddress.ip_network("10.1.0.0/16"))))

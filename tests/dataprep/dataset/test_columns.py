@@ -34,14 +34,14 @@ ROWS = st.tuples(
 
 @settings(deadline=None)  # Arrow's own way imports pandas at first
 @given(st.lists(ROWS))
-def test_the_table_is_the_one_that_arrow_makes(rows):
+def test_the_table_equals_the_one_that_arrow_makes(rows):
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(SCHEMA)
     table = table_of(columns, SCHEMA)
     table.validate(full=True)
     assert table.equals(pa.table(columns, schema=SCHEMA))
 
 
-def test_a_number_that_does_not_fit_is_an_error():
+def test_a_number_out_of_its_columns_range_is_an_error():
     with pytest.raises(OverflowError):
         table_of([[2**31]], pa.schema([("side", pa.int32())]))
 

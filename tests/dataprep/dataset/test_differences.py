@@ -16,7 +16,7 @@ def test_differences_are_named_by_their_path():
     ]
 
 
-def test_split_that_only_one_has_is_shown_short():
+def test_split_that_only_one_document_has_is_abbreviated():
     more = PLAN | {"splits": [*PLAN["splits"], {"name": "val", "shard_samples": list(range(100))}]}
     (line,) = differences(more, PLAN)
     assert line.startswith("splits.val is null there, {")

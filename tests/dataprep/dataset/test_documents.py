@@ -107,7 +107,7 @@ def test_bytes_of_another_shape_are_one_line_of_error(data):
         read(data, error=SourceError)
 
 
-def test_texts_of_numbers_are_taken_where_they_are_asked_for():
+def test_numbers_as_texts_are_accepted_only_in_lax_mode():
     document = changed(("splits", 0, "shards", 1, "bytes"), "12")
     assert read(document, lax=True).splits[0].shards[1]["bytes"] == 12
     with pytest.raises(FormatError, match="expected int"):

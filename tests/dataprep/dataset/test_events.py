@@ -30,7 +30,7 @@ def test_events_become_columns_in_their_order(events):
     assert [Event(**row) for row in table.to_pylist()] == events
 
 
-def test_file_of_other_columns_is_no_file_of_events(tmp_path):
+def test_file_of_other_columns_is_refused_as_events(tmp_path):
     storage = open_storage(str(tmp_path))
     with pytest.raises(FileNotFoundError):
         read_events(storage, "train")

@@ -12,7 +12,7 @@ from dataprep.storage.range_file import RangeFile
 from tests.support.finished import build_here, change_cell, column_values
 
 
-def test_reads_groups_and_batches(damaged):
+def test_row_groups_and_batches_of_the_index_are_read(damaged):
     copy = damaged("imagenet-webdataset")
     index = open_index(open_storage(str(copy.root)), "train")
     assert index.group_rows == [shard["samples"] for shard in copy.document["splits"][0]["shards"]]
@@ -21,7 +21,7 @@ def test_reads_groups_and_batches(damaged):
     assert index.read_group(1, ["key"]).column("key").to_pylist() == keys[index.group_rows[0] :][: index.group_rows[1]]
 
 
-def test_in_a_bucket(originals, bucket_url):
+def test_an_index_in_a_bucket_is_read(originals, bucket_url):
     storage = open_storage(build_here("imagenet", originals["imagenet"], bucket_url, "webdataset"))
     index = open_index(storage, "val")
     assert len(index.read_group(0)) == index.group_rows[0]
@@ -31,13 +31,13 @@ def test_in_a_bucket(originals, bucket_url):
     }
 
 
-def test_a_missing_file(damaged):
+def test_a_missing_index_is_a_file_not_found_error(damaged):
     with pytest.raises(FileNotFoundError):
         open_index(open_storage(str(damaged("imagenet-webdataset").root)), "test")
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"no parquet at all"])
-def test_no_parquet(damaged, data):
+def test_a_file_that_is_no_parquet_is_refused(damaged, data):
     copy = damaged("imagenet-webdataset")
     copy.write("index/train.parquet", data)
     with pytest.raises(
@@ -46,7 +46,7 @@ def test_no_parquet(damaged, data):
         open_index(open_storage(str(copy.root)), "train")
 
 
-def test_other_columns(damaged):
+def test_an_index_of_other_columns_is_refused(damaged):
     copy = damaged("imagenet-webdataset")
     path = copy.root / "index/train.parquet"
     path.unlink()
@@ -56,7 +56,7 @@ def test_other_columns(damaged):
 
 
 @pytest.mark.parametrize("column", ["key", "image_offset"])
-def test_missing_values(damaged, column):
+def test_missing_values_in_a_required_column_are_refused(damaged, column):
     copy = damaged("imagenet-webdataset")
     change_cell(copy, "index/train.parquet", column, None)
     index = open_index(open_storage(str(copy.root)), "train")

@@ -17,5 +17,5 @@ from dataprep.dataset.records import NO_LABEL
         (0, (), None),
     ],
 )
-def test_label_has_the_name_of_its_class(label, classes, name):
+def test_label_is_shown_by_the_name_of_its_class(label, classes, name):
     assert class_name_of(label, classes) == name

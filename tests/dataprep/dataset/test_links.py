@@ -24,7 +24,7 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_links_of_an_owner_are_followed_in_other_processes_too(elsewhere: Path):
+def test_links_of_adopted_data_are_followed_in_other_processes_too(elsewhere: Path):
     linked = open_linked(str(elsewhere))
     assert linked.read("folder/x") == b"1"
     again = pickle.loads(pickle.dumps(linked))
@@ -38,14 +38,14 @@ def test_a_bucket_has_no_links(gcs):
     assert not open_linked("gs://some-bucket/data").is_local
 
 
-def test_what_was_built_lies_beside_its_manifest(finished):
+def test_built_data_are_read_beside_their_manifest(finished):
     storage = open_storage(str(finished("imagenet-webdataset")))
     manifest = read_manifest(storage)
     assert not is_adopted(manifest)
     assert open_data(storage, manifest) is storage
 
 
-def test_adopted_data_lie_where_the_manifest_says(finished, elsewhere):
+def test_adopted_data_are_read_where_the_manifest_says(finished, elsewhere):
     storage = open_storage(str(finished("imagenet-webdataset")))
     manifest = read_manifest(storage)
 

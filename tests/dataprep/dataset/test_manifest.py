@@ -22,13 +22,13 @@ def changed(dataset, tmp_path, **fields):
     return open_storage(str(tmp_path))
 
 
-def test_round_trip(dataset):
+def test_manifest_is_read_back_with_the_same_bytes(dataset):
     manifest = read_manifest(dataset)
     assert manifest_bytes(manifest) == dataset.read(MANIFEST)
     assert json.loads(manifest_bytes(manifest)) == json.loads(json.dumps(asdict(manifest)))
 
 
-def test_manifest_says_what_the_build_did(dataset):
+def test_manifest_records_what_the_build_did(dataset):
     manifest = read_manifest(dataset)
     train, val = manifest.splits
     assert (manifest.name, manifest.format, manifest.checked, manifest.revision) == (
@@ -53,7 +53,7 @@ def test_manifest_holds_no_time_and_no_absolute_path(dataset, originals):
     assert str(originals["imagenet"]) not in text
 
 
-def test_absent(tmp_path):
+def test_absent_manifest_is_read_as_none(tmp_path):
     assert read_manifest(open_storage(str(tmp_path))) is None
 
 
@@ -67,7 +67,7 @@ def test_an_unknown_major_version_is_refused(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"schema_version": "1.0"}', "\x00\xff"])
-def test_what_is_no_manifest_is_refused(tmp_path, text):
+def test_files_that_are_no_manifest_are_refused(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(FormatError, match=r"dataset\.json: "):
         read_manifest(open_storage(str(tmp_path)))
@@ -105,7 +105,7 @@ def test_a_field_of_another_type_is_named(dataset, tmp_path, path, value, messag
         read_manifest(open_storage(str(tmp_path)))
 
 
-def test_a_manifest_larger_than_any_is_not_read(tmp_path):
+def test_a_manifest_above_the_size_limit_is_not_read(tmp_path):
     with (tmp_path / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(FormatError, match=r"dataset\.json: 1,099,511,627,776 bytes, expected at most 268,435,456"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dataprep.dataset.randomness import permutation, philox_words
 
 
-def test_golden_vectors():
+def test_permutations_equal_their_golden_vectors():
     """These numbers are in people's datasets: they never change, whatever NumPy is installed."""
     assert permutation(10, seed=0, purpose="build/train").tolist() == GOLDEN_10
     digest = hashlib.sha256(permutation(100_000, seed=7, purpose="x", epoch=3, pass_index=2).astype("<i8").tobytes())
@@ -17,13 +17,13 @@ def test_golden_vectors():
 
 
 @given(st.integers(0, 3000), st.integers(0, 2**63), st.text(max_size=8), st.integers(0, 5), st.integers(0, 5))
-def test_is_a_permutation(count, seed, purpose, epoch, pass_index):
+def test_permutation_has_every_number_once(count, seed, purpose, epoch, pass_index):
     found = permutation(count, seed=seed, purpose=purpose, epoch=epoch, pass_index=pass_index)
     assert sorted(found.tolist()) == list(range(count))
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"purpose": "y"}, {"epoch": 1}, {"pass_index": 1}])
-def test_every_part_of_the_key_matters(other):
+def test_every_part_of_the_key_changes_the_permutation(other):
     key = {"seed": 0, "purpose": "x", "epoch": 0, "pass_index": 0}
     assert not np.array_equal(permutation(100, **key), permutation(100, **(key | other)))
 

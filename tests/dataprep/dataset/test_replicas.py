@@ -31,14 +31,14 @@ def replica(url: str, location: str = "US-CENTRAL1") -> Replica:
 
 @examples
 @given(st.dictionaries(texts, locations, max_size=4))
-def test_what_is_recorded_is_read_back(tmp_path_factory: pytest.TempPathFactory, places: dict[str, BucketLocation]):
+def test_recorded_copies_are_read_back(tmp_path_factory: pytest.TempPathFactory, places: dict[str, BucketLocation]):
     storage = open_storage(str(tmp_path_factory.mktemp("replicas")))
     listed = [Replica(url, places[url]) for url in sorted(places)]
     assert record_replicas(storage, listed) == listed
     assert read_replicas(storage) == listed
 
 
-def test_a_copy_replaces_the_entry_of_its_place_and_one_that_is_gone_leaves(storage_url):
+def test_a_copy_replaces_the_entry_of_its_place_and_missing_copies_are_dropped(storage_url):
     storage = open_storage(storage_url)
     assert read_replicas(storage) == []
     record_replicas(storage, [replica("gs://b"), replica("gs://a")])
@@ -47,14 +47,14 @@ def test_a_copy_replaces_the_entry_of_its_place_and_one_that_is_gone_leaves(stor
     assert read_replicas(storage) == [replica("gs://b", "EUROPE-WEST4")]
 
 
-def test_of_many_who_record_at_once_nobody_is_lost(storage_url):
+def test_concurrent_records_are_all_kept(storage_url):
     urls = [f"gs://bucket-{number}/x" for number in range(6)]
     with ThreadPoolExecutor(len(urls)) as threads:
         list(threads.map(lambda url: record_replicas(open_storage(storage_url), [replica(url)]), urls))
     assert [each.url for each in read_replicas(open_storage(storage_url))] == urls
 
 
-def test_a_list_that_others_change_all_the_while_is_given_up(tmp_path, monkeypatch):
+def test_recording_is_abandoned_if_others_keep_changing_the_list(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(type(storage), "replace", lambda *_: False)
     with pytest.raises(StorageError, match="changed by others all the while; run the same command again"):

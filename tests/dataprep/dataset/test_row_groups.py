@@ -24,7 +24,7 @@ def test_each_table_is_a_row_group_and_empty_ones_are_kept(storage_url):
     assert entry == {"file": "index/train.parquet", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def test_spool_is_what_would_be_published(tmp_path):
+def test_spool_file_has_its_digest_and_is_not_published(tmp_path):
     storage = open_storage(str(tmp_path))
     spool, digests = spool_row_groups(storage, "index/train.parquet", tables(2), SCHEMA)
     assert hashlib.sha256(spool.read_bytes()).hexdigest() == digests.sha256

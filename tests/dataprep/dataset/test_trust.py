@@ -70,7 +70,7 @@ def test_data_that_the_environment_names_are_read(adopted, monkeypatch):
     assert open_dataset(str(adopted / "index"), "train").split.samples == 4
 
 
-def test_where_nothing_can_be_remembered_the_adopting_process_reads_on(adopted, monkeypatch):
+def test_without_a_place_to_remember_trust_the_adopting_process_can_still_read(adopted, monkeypatch):
     (adopted / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(adopted / "file"))
     adopt_here(adopted)

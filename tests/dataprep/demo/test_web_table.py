@@ -50,7 +50,7 @@ def test_every_row_ends_as_the_demo_says(demo):
     assert len({(end.status, end.reason) for end in expected}) >= 7
 
 
-def test_options_change_the_ends_that_they_are_about(demo):
+def test_each_option_changes_the_status_of_its_rows(demo):
     rows, expected = demo
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.9, nsfw=("UNLIKELY",)), verify_hash="md5")
     with tempfile.TemporaryFile() as spool:

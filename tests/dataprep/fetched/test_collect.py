@@ -54,7 +54,7 @@ def _ends(rows, options, order=None, bodies=BODIES):
     return results, spool
 
 
-def test_one_end_a_row(table):
+def test_every_row_has_one_status_and_one_reason(table):
     options = RowOptions(
         row_filter=RowFilter(max_punsafe=0.6),
         encode=EncodeOptions(image_size=32),
@@ -114,7 +114,7 @@ def test_files_do_not_depend_on_the_order_of_the_answers(table, format_name, ord
     assert files(order) == files(None)
 
 
-def test_verify_hash(table):
+def test_an_image_with_another_hash_is_a_failed_download(table):
     bodies = [IMAGES[3], *BODIES[1:]]
     results, _ = _ends(table[1], RowOptions(verify_hash="md5"), bodies=bodies)
     assert (results[0].status, results[0].reason) == ("failed_to_download", "hash mismatch")
@@ -123,14 +123,14 @@ def test_verify_hash(table):
         RowOptions(verify_hash="crc32")
 
 
-def test_a_row_without_the_hash_to_verify_is_not_asked_for(tmp_path):
+def test_a_row_without_the_hash_to_verify_is_not_requested(tmp_path):
     tables = make_tables(tmp_path, [{"URL": "http://h/a", "md5": None}, {"URL": "http://h/b", "md5": "0" * 32}])
     rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
     results, _ = _ends(rows, RowOptions(verify_hash="md5"), bodies=[IMAGES[0], IMAGES[1]])
     assert [result.reason for result in results] == ["no hash", "hash mismatch"]
 
 
-def test_options_survive_json():
+def test_row_options_are_read_back_from_json():
     options = RowOptions(
         row_filter=RowFilter(nsfw=("UNLIKELY",), max_image_area=10**6, max_aspect_ratio=3.0),
         encode=EncodeOptions(resize_mode="border"),
@@ -141,13 +141,13 @@ def test_options_survive_json():
         assert msgspec.convert(json.loads(json.dumps(asdict(written))), RowOptions) == written
 
 
-def test_outcomes_that_nobody_asked_for(table):
+def test_unrequested_or_duplicate_outcomes_are_refused(table):
     for keys in ((0, 0), (99,), (-1,)):
         with pytest.raises(BuildError, match=f"row {keys[-1]} came unasked or twice"):
             collect(table[1], lambda _, keys=keys: (Outcome(k, Status.DNS) for k in keys), RowOptions(), io.BytesIO())
 
 
-def test_a_filtered_row_is_not_asked_for(table):
+def test_a_filtered_row_is_not_requested(table):
     asked = []
 
     def fetch(requests):

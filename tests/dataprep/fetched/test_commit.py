@@ -64,7 +64,7 @@ def names(storage) -> list[str]:
     return [info.name for info in storage.list() if not info.name.startswith(f"{BUILD}/receipts/")]
 
 
-def test_a_receipt_comes_back_as_it_was(storage):
+def test_a_receipt_is_read_back_unchanged(storage):
     receipt = attempt(storage, FIRST, b"one")
     assert decide(storage, PLACES, receipt, ROWS) == receipt
     assert read_receipt(storage, 0, PLACES.root)[0] == receipt
@@ -72,7 +72,7 @@ def test_a_receipt_comes_back_as_it_was(storage):
     assert storage.read(SAMPLES) == b"one" * 1000
 
 
-def test_who_loses_drops_its_own_and_completes_the_winner(storage):
+def test_the_losing_attempt_is_removed_and_the_winners_files_are_put_in_place(storage):
     first, second = attempt(storage, FIRST, b"one"), attempt(storage, SECOND, b"two")
     write_receipt(storage, first, ROWS, PLACES.root)  # and killed here
     assert decide(storage, PLACES, second, ROWS) == first
@@ -81,7 +81,7 @@ def test_who_loses_drops_its_own_and_completes_the_winner(storage):
 
 
 @pytest.mark.parametrize("placed", [(), (SAMPLES,), (SAMPLES, BESIDE, STATS)])
-def test_killed_while_files_were_put_in_place(storage, placed):
+def test_files_half_put_in_place_by_a_killed_worker_are_completed(storage, placed):
     receipt = attempt(storage, FIRST, b"one")
     folder = receipt.fetched.attempt
     for name in placed:
@@ -95,7 +95,7 @@ def test_killed_while_files_were_put_in_place(storage, placed):
     assert storage.read(SAMPLES) == b"one" * 1000
 
 
-def test_the_merge_puts_in_place_what_waits(storage):
+def test_merging_puts_waiting_files_in_place(storage):
     receipt = attempt(storage, FIRST, b"one")
     place = placing(storage)
     place(receipt)
@@ -103,7 +103,7 @@ def test_the_merge_puts_in_place_what_waits(storage):
     placing(storage)(receipt)
 
 
-def test_another_file_in_the_place_is_no_success(storage):
+def test_another_file_in_the_place_is_a_conflict(storage):
     receipt = attempt(storage, FIRST, b"one")
     storage.create(BESIDE, b"two")
     with pytest.raises(ConflictError, match=BESIDE):
@@ -111,14 +111,14 @@ def test_another_file_in_the_place_is_no_success(storage):
     assert storage.read(BESIDE) == b"two"
 
 
-def test_files_that_are_gone_are_named(storage):
+def test_missing_files_are_named(storage):
     receipt = attempt(storage, FIRST, b"one")
     storage.delete(f"{receipt.fetched.attempt}/{SAMPLES}")
     with pytest.raises(StorageError, match=f"{SAMPLES}: not put in place from _build/tmp/{FIRST}"):
         put_in_place(storage, receipt)
 
 
-def test_files_that_are_damaged_are_not_taken(bucket_url):
+def test_damaged_files_are_not_put_in_place(bucket_url):
     """A disk keeps no checksum that would say so for nothing."""
     storage = open_storage(bucket_url)
     receipt = attempt(storage, FIRST, b"one")
@@ -127,7 +127,7 @@ def test_files_that_are_damaged_are_not_taken(bucket_url):
     assert storage.stat(SAMPLES) is None
 
 
-def test_a_finished_and_cleaned_build_is_a_conflict(storage):
+def test_a_late_attempt_after_a_finished_build_is_a_conflict(storage):
     """The other build's files stand, its receipts are gone: what comes late changes nothing."""
     winner = attempt(storage, FIRST, b"one")
     put_in_place(storage, winner)

@@ -29,7 +29,7 @@ def test_perceptual_duplicates_are_measured_from_the_first_that_stays():
     assert not list(duplicates_of(["a", "b"], [0, 1], DuplicatePolicy(perceptual="drop")))
 
 
-def test_actions_are_each_kind_s_own():
+def test_each_kind_of_duplicate_has_its_own_action():
     policy = DuplicatePolicy(exact="drop", perceptual="report")
     duplicates = list(duplicates_of(["a", "a", "b"], [7, 7, 7], policy))
     assert [(duplicate.position, duplicate.action) for duplicate in duplicates] == [(1, "drop"), (2, "report")]
@@ -48,7 +48,7 @@ def test_impossible_policies_are_refused(options):
     rows_in_memory=st.integers(1, 70),
 )
 @settings(deadline=None, derandomize=True)
-def test_the_report_over_all_shards(hashes, cuts, rows_in_memory):
+def test_the_report_over_all_shards_does_not_depend_on_the_cut(hashes, cuts, rows_in_memory):
     words = np.array([value % 2**64 for value in hashes], np.uint64)
     numbers = np.arange(len(words), dtype=np.int64)
     bounds = sorted({0, len(words), *(cut for cut in cuts if cut < len(words))})

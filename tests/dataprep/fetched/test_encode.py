@@ -50,7 +50,7 @@ def _pixels(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize("mode", RESIZE_MODES)
 @pytest.mark.parametrize("bigger", [True, False])
 @pytest.mark.parametrize("file_format", ["jpg", "png", "webp"])
-def test_bytes_are_img2datasets(mode, bigger, file_format):
+def test_encoded_bytes_equal_those_of_img2dataset(mode, bigger, file_format):
     for name, data in png_cases().items():
         found = _encode(
             data,
@@ -75,7 +75,7 @@ def test_our_jpeg_decoder_gives_opencvs_pixels(options, size, mode):
     assert np.array_equal(_pixels(ours.data), _pixels(data))
 
 
-def test_the_golden_digests_are_img2datasets():
+def test_the_golden_digests_are_reproduced_by_img2dataset():
     script = Path(__file__).parent / "make_resizer_json.py"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "NO_ALBUMENTATIONS_UPDATE": "1"}
     command = [PYTHON, "-W", "ignore", script]
@@ -107,7 +107,7 @@ def test_16_bits_become_their_upper_8():
     assert np.array_equal(_pixels(found.data), grey_HW)
 
 
-def test_the_first_frame_of_an_animation():
+def test_the_first_frame_of_an_animation_is_encoded():
     frames = [photo(60, 50, seed).quantize(32) for seed in range(3)]
     data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
     found = _encode(data, encode_format="png", encode_quality=1)
@@ -154,7 +154,7 @@ def test_limits_are_measured_on_the_image():
     assert _encode(data, RowFilter(min_image_size=70, max_image_area=6300, max_aspect_ratio=1.3)).width == 90
 
 
-def test_exif():
+def test_exif_is_recorded_as_img2dataset_records_it():
     exif = Image.Exif()
     exif[0x0112], exif[0x010F] = 6, "Maker\0"
     exif.get_ifd(0x8769)[0x9003] = "2020:01:02 03:04:05"
@@ -187,7 +187,7 @@ def test_dhash_is_alike_for_images_that_look_alike():
     assert dhash_of(ramp[:, ::-1]) == 0
 
 
-def test_sizes_of_every_mode():
+def test_every_resize_mode_gives_its_size():
     pixels = np.zeros((300, 400, 3), np.uint8)
     shapes = {mode: resize(pixels, EncodeOptions(image_size=100, resize_mode=mode)).shape[:2] for mode in RESIZE_MODES}
     assert shapes == {
@@ -214,6 +214,6 @@ def test_impossible_options_are_refused(options):
         EncodeOptions(**options)
 
 
-def test_importing_costs_no_opencv():
+def test_importing_the_encoder_does_not_import_opencv():
     code = "import sys, dataprep.fetched.shard; sys.exit('cv2' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

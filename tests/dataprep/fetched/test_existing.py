@@ -16,12 +16,12 @@ def test_a_place_without_a_dataset_is_refused(tmp_path):
         open_fetched(str(tmp_path))
 
 
-def test_a_dataset_of_archives_was_not_fetched(finished):
+def test_a_dataset_built_from_archives_is_refused(finished):
     with pytest.raises(UsageError, match="imagenet was not fetched from the web; expected a dataset of laion"):
         open_fetched(str(finished("imagenet-webdataset")))
 
 
-def test_a_dataset_is_known_by_the_digest_of_its_manifest(finished):
+def test_a_dataset_is_identified_by_the_digest_of_its_manifest(finished):
     storage = open_storage(str(finished("imagenet-webdataset")))
     data = storage.read("dataset.json")
     dataset = FetchedDataset(storage, data, None, None)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def test_each_row_of_a_mixed_table_ends_with_the_right_status():
     ] == []
 
 
-def test_threads_share_a_hosts_limits_and_what_is_known():
+def test_threads_share_the_limits_and_caches_of_a_host():
     with web_server(latency_s=0.02) as web, name_server(addresses_of) as names, ThreadPoolExecutor(3) as threads:
         fetch = web_fetch(loopback_limits(names.address, host_connections=3))
         tables = [
@@ -67,7 +67,7 @@ def test_caller_that_stops_early_leaves_the_others_alone():
         assert web_threads() == []
 
 
-def test_nothing_is_begun_while_nobody_takes():
+def test_no_request_is_sent_while_outcomes_are_not_taken():
     drawn = []
 
     def requests(web):
@@ -84,7 +84,7 @@ def test_nothing_is_begun_while_nobody_takes():
     assert OUTCOMES_AHEAD < begun <= OUTCOMES_AHEAD + 12
 
 
-def test_what_goes_wrong_at_the_start_is_raised_here():
+def test_an_error_at_the_start_is_raised_in_the_calling_thread():
     limits = Limits(contact="https://example.org/", nameservers=("no address",))
     with pytest.raises(Exception, match="Misformatted"):
         next(web_fetch(limits)([Request(0, "http://example.org/a.jpg")]))
@@ -98,7 +98,7 @@ def test_no_address_that_is_not_public_is_connected_to():
         assert set(ended(fetch, urls)) == {Status.REFUSED_ADDRESS}
 
 
-def test_no_socket_is_made_for_one_whatever_led_there(monkeypatch):
+def test_no_socket_is_made_for_a_private_address_even_if_the_resolver_returns_it(monkeypatch):
     async def lying(self, host, port=0, family=socket.AF_UNSPEC):
         here = {"hostname": host, "host": "127.0.0.1", "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
         return [here]

@@ -49,7 +49,7 @@ ROW = {
         ({"languages": ("de",)}, {}, "language"),
     ],
 )
-def test_reasons(limits, changes, reason):
+def test_each_filter_gives_its_reason(limits, changes, reason):
     assert filter_reason(ROW | changes, RowFilter(**limits)) == reason
 
 

@@ -26,7 +26,7 @@ def tables(tmp_path):
     return make_tables(tmp_path, rows, rows_per_shard=5)
 
 
-def test_shards_of_a_table(tables, tmp_path):
+def test_shards_of_a_table_hold_its_rows_with_their_status(tables, tmp_path):
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.5))
     bodies = [encoded(photo(40, 30, seed), "JPEG") for seed in range(5)]
     storage, schema = open_storage(str(tmp_path)), schema_of(tables, options)
@@ -62,11 +62,11 @@ def test_shards_of_a_table(tables, tmp_path):
         ({"encode": EncodeOptions(encode_format="webp")}, "tfrecord", "TFDS decodes no WebP"),
     ],
 )
-def test_what_does_not_fit_is_refused(tables, options, format_name, text):
+def test_options_that_do_not_fit_the_table_are_refused(tables, options, format_name, text):
     with pytest.raises(UsageError, match=text):
         refuse_unfit(tables, RowOptions(**options), format_name)
 
 
-def test_what_fits_is_not_refused(tables):
+def test_options_that_fit_the_table_are_accepted(tables):
     refuse_unfit(tables, RowOptions(encode=EncodeOptions(encode_format="webp")), "webdataset")
     refuse_unfit(tables, RowOptions(row_filter=RowFilter(max_punsafe=0.5)), "tfrecord")

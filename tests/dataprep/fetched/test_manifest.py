@@ -78,7 +78,7 @@ def faults(found: Manifest) -> list[str]:
     return shape or [*layout_faults(found), *consistency_faults(found)]
 
 
-def test_what_a_build_writes_has_no_fault():
+def test_a_manifest_of_a_build_has_no_fault():
     assert is_fetched(manifest())
     assert faults(manifest()) == []
 
@@ -110,7 +110,7 @@ def test_what_a_build_writes_has_no_fault():
         ),
     ],
 )
-def test_every_lie_is_told(change, text):
+def test_every_false_statement_is_a_fault(change, text):
     assert any(text in fault for fault in faults(change(manifest()))), faults(change(manifest()))
 
 

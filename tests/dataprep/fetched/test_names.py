@@ -3,13 +3,13 @@
 from dataprep.fetched.names import ShardNames, built_names
 
 
-def test_names_of_a_build():
+def test_files_of_a_shard_are_named_by_its_number():
     names = built_names("webdataset", "train", 5)
     assert names.samples_file(12) == "train/00012.tar"
     assert (names.parquet_file(12), names.stats_file(12)) == ("train/00012.parquet", "train/00012_stats.json")
     assert built_names("tfrecord", "train", 6).samples_file(12) == "laion-train.tfrecord-000012"
 
 
-def test_numbers_go_on_after_those_that_there_are():
+def test_numbers_of_new_shards_follow_the_existing_ones():
     names = ShardNames(samples="{}.tar", sidecar="{}", digits=5, offset=100)
     assert (names.samples_file(3), names.parquet_file(3)) == ("00103.tar", "00103.parquet")

@@ -50,7 +50,7 @@ def test_plan_comes_back_from_its_document(request_of):
     assert options.schema == schema_of(tables, options.rows)
 
 
-def test_limits_of_the_web_and_the_place_of_the_table_are_no_part_of_it(request_of, tmp_path):
+def test_the_plan_does_not_depend_on_web_limits_or_the_tables_location(request_of, tmp_path):
     plan = plan_of(request_of)
     other = replace(LIMITS, in_flight=3, contact="https://example.org/else", host_per_s=1.0)
     assert plan_of(replace(request_of, limits=other)).plan_hash == plan.plan_hash
@@ -69,13 +69,13 @@ def test_limits_of_the_web_and_the_place_of_the_table_are_no_part_of_it(request_
         RowOptions(verify_hash="md5"),
     ],
 )
-def test_every_option_of_rows_changes_it_and_is_named(request_of, rows):
+def test_every_row_option_changes_the_plan_and_is_named(request_of, rows):
     ours, theirs = plan_of(replace(request_of, rows=rows)), plan_of(request_of)
     assert ours.plan_hash != theirs.plan_hash
     assert len(differences(ours.document(), theirs.document())) == 1
 
 
-def test_what_cannot_be_built_is_refused(request_of, tmp_path):
+def test_plans_that_cannot_be_built_are_refused(request_of, tmp_path):
     with pytest.raises(UsageError, match="--column url=LINK"):
         plan_of(replace(request_of, columns={"url": "LINK"}))
     with pytest.raises(UsageError, match="--rows-per-shard must be 1 or more"):

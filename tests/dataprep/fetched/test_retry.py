@@ -96,7 +96,7 @@ def check_whole(url):
     assert Counter(reason or status for status, reason in newest(url).values()) == Counter(split.reasons)
 
 
-def test_what_comes_now_is_added_and_nothing_else_changes(built, web):
+def test_retried_images_are_added_and_nothing_else_changes(built, web):
     before = digests(built)
     first = read_manifest(open_storage(built))
     web.faults = {5: 404, 12: 404, 30: 404}
@@ -119,7 +119,7 @@ def test_what_comes_now_is_added_and_nothing_else_changes(built, web):
     check_whole(built)
 
 
-def test_loaders_see_the_new_samples(built, web):
+def test_loaders_read_the_samples_of_a_retry(built, web):
     web.faults.clear()
     retry(built, Choice(everything=True))
     with open_loader(built, batch_size=5, image_size=32, shuffle=False, fields=("caption",)) as loader:
@@ -132,7 +132,7 @@ def test_loaders_see_the_new_samples(built, web):
     assert sorted(captions) == sorted(f"Bild {number} ü" for number in range(ROWS))
 
 
-def test_the_index_begins_with_the_old_one(built, web):
+def test_the_new_index_begins_with_the_old_one(built, web):
     """Byte for byte, but for the footer: who reads by an old footer reads the same."""
     old = open_storage(built).read("index/train.parquet")
     web.faults.clear()
@@ -143,7 +143,7 @@ def test_the_index_begins_with_the_old_one(built, web):
     assert open_index(open_storage(built), "train").group_rows[-1] == 5
 
 
-def test_again_and_again_until_all_is_there(web, tmp_path):
+def test_repeated_retries_complete_the_dataset(web, tmp_path):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "tfrecord")
     del web.faults[11]
@@ -159,14 +159,14 @@ def test_again_and_again_until_all_is_there(web, tmp_path):
     assert not list((tmp_path / "out").glob("_*"))
 
 
-def test_where_nothing_comes_nothing_changes(built):
+def test_a_retry_without_success_changes_nothing(built):
     before = digests(built)
     retried = retry(built)
     assert (retried.rows, retried.came, retried.manifest.revision) == (5, 0, 1)
     assert digests(built) == before
 
 
-def test_reasons_can_be_chosen(web, tmp_path):
+def test_only_rows_with_the_chosen_reasons_are_retried(web, tmp_path):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "webdataset")
 
@@ -184,11 +184,11 @@ def test_reasons_can_be_chosen(web, tmp_path):
     ("reason", "passes"),
     [("timeout", True), ("http 503", True), ("http 429", True), ("http 404", False), ("robots", False)],
 )
-def test_what_may_pass(reason, passes):
+def test_transient_reasons_are_retryable(reason, passes):
     assert may_pass(reason) is passes
 
 
-def test_an_interrupted_retry_goes_on_and_asks_for_nothing_twice(web, tmp_path):
+def test_an_interrupted_retry_resumes_without_repeated_requests(web, tmp_path):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "webdataset", rows=60)
     web.faults = {}
@@ -231,7 +231,7 @@ def test_a_worker_with_another_pillow_ends_the_retry_and_names_both(web, tmp_pat
     check_whole(url)
 
 
-def test_a_crash_after_the_manifest_is_tidied_up(web, tmp_path, monkeypatch):
+def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, tmp_path, monkeypatch):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "tfrecord")
     web.faults.clear()
@@ -291,7 +291,7 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
 @pytest.mark.parametrize(
     "text", ["", "[]", "3", "null", "[" * 100_000, "{}", '{"id": 1}', '{"shard_rows": 7}', '{"shard_rows": null}']
 )
-def test_what_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
+def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
     shutil.copytree(begun, tmp_path / "out")
     (tmp_path / "out" / RETRY_JSON).write_text(text)
     with pytest.raises(FormatError, match=r"no plan of a retry: .*; remove _retry/"):
@@ -309,7 +309,7 @@ def test_a_plan_that_begins_at_another_shard_is_refused(begun, tmp_path, first_s
     assert digests(tmp_path / "out") == before
 
 
-def test_another_dataset_has_no_rows_to_try(finished, tmp_path):
+def test_a_dataset_that_was_not_fetched_has_no_rows_to_retry(finished, tmp_path):
     with pytest.raises(
         UsageError, match=r"coco-dup5 was not fetched from the web; expected .*, or one of img2dataset that was adopted"
     ):
@@ -327,7 +327,7 @@ def test_manifest_says_how_retried_images_are_made(web, tmp_path):
         retry(url, making={"image_size": 256})
 
 
-def test_the_stats_say_what_is_counted_elsewhere_no_more(web, tmp_path):
+def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, tmp_path):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "webdataset")
     web.faults = {2: 404}

@@ -110,7 +110,7 @@ def captions_of(url):
         ]
 
 
-def test_what_comes_now_is_added_in_img2datasets_way(output, web):
+def test_retried_images_are_added_in_img2datasets_layout(output, web):
     before = digests(output)
     first = read_manifest(open_storage(output))
     web.faults = {5: 404, 12: 404, 30: 404}
@@ -133,7 +133,7 @@ def test_what_comes_now_is_added_in_img2datasets_way(output, web):
     check_whole(output)
 
 
-def test_again_and_again_until_all_is_there(web, tmp_path):
+def test_repeated_retries_complete_the_dataset(web, tmp_path):
     """The second retry finds rows of the first tries and of the first retry; shards and keys have gaps."""
     url = adopted(web, tmp_path / "cc3m", numbers=(0, 3, 4, 9))
     del web.faults[11]
@@ -184,7 +184,7 @@ def test_members_and_fields_are_those_of_the_old_shards(web, tmp_path):
     check_whole(url)
 
 
-def test_without_captions_and_as_png(web, tmp_path):
+def test_a_dataset_of_png_images_without_captions_is_retried(web, tmp_path):
     encode = replace(MADE, encode_format="png", encode_quality=3, resize_mode="keep_ratio")
     url = adopted(web, tmp_path / "cc3m", captions=False, encode=encode)
     web.faults.clear()
@@ -197,7 +197,7 @@ def test_without_captions_and_as_png(web, tmp_path):
     check_whole(url)
 
 
-def test_images_that_are_there_contradict_options(web, tmp_path):
+def test_options_that_contradict_the_existing_images_are_refused(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m", encode=replace(MADE, resize_mode="keep_ratio"))
     text = "an image of 64 x 48 is stored as 43 x 32; border at 32 makes 32 x 32; say with --image-size, --resize-mode"
     with pytest.raises(UsageError, match=text):
@@ -208,7 +208,7 @@ def test_images_that_are_there_contradict_options(web, tmp_path):
     assert retry(url, making=MADE_SO | {"resize_mode": "keep_ratio"}).rows == 5
 
 
-def test_bytes_that_were_kept_are_kept(web, tmp_path):
+def test_images_stored_without_reencoding_are_retried_without_reencoding(web, tmp_path):
     """And numbers that img2dataset wrote as empty texts, because it had none, are texts in new records, too."""
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS, encode=None)
     for path in folder.glob("0000?.parquet"):
@@ -227,7 +227,7 @@ def test_bytes_that_were_kept_are_kept(web, tmp_path):
     assert len(read) == ROWS - 2
 
 
-def test_a_limit_by_which_rows_failed_must_be_said(web, tmp_path):
+def test_a_limit_by_which_rows_failed_must_be_given(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m", messages={3: "image too small", 4: "hash mismatch"})
     told = []
     with pytest.raises(UsageError, match=r"rows failed for 'image too small'; .*--min-image-size"):
@@ -251,7 +251,7 @@ def test_reasons_are_chosen_in_our_words(web, tmp_path):
     assert (0, "weird") in chosen(ALL)
 
 
-def test_what_cannot_be_tried_again_says_why(web, tmp_path):
+def test_data_that_cannot_be_retried_are_refused_with_the_reason(web, tmp_path):
     folder = write_img2dataset(web, tmp_path / "cc3m", "webdataset", ROWS)
     adopt_here(folder, index_url=str(tmp_path / "index"))
     with pytest.raises(UsageError, match="its shards lie elsewhere"):
@@ -274,7 +274,7 @@ def test_what_cannot_be_tried_again_says_why(web, tmp_path):
         retry(str(tars))
 
 
-def test_an_interrupted_retry_keeps_what_it_was_told(web, tmp_path):
+def test_an_interrupted_retry_keeps_its_options(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m", encode=replace(MADE, resize_mode="keep_ratio"))
     web.faults.clear()
     making = MADE_SO | {"resize_mode": "keep_ratio"}
@@ -295,7 +295,7 @@ def test_an_interrupted_retry_keeps_what_it_was_told(web, tmp_path):
     check_whole(url)
 
 
-def test_on_the_command_line(web, tmp_path):
+def test_retry_failed_on_the_command_line_adds_images(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m", "tfrecord")
     web.faults.clear()
     arguments = ["retry-failed", url, *WEB, "--workers", 1, "--json"]
@@ -314,7 +314,7 @@ def test_on_the_command_line(web, tmp_path):
     check_whole(url)
 
 
-def test_keys_that_are_no_numbers(web, tmp_path):
+def test_keys_that_are_no_numbers_are_refused(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m")
     path = tmp_path / "cc3m" / "00003.parquet"
     table = pq.read_table(path)

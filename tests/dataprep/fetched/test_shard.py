@@ -70,7 +70,7 @@ def _write(built, format_name, **options):
     return stream.getvalue(), places, rows, results, schema, spool
 
 
-def test_members_and_fields_are_img2datasets(built):
+def test_members_and_fields_are_those_of_img2dataset(built):
     data, *_ = _write(built, "webdataset")
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         members = {member.name: tar.extractfile(member).read() for member in tar}
@@ -115,7 +115,7 @@ def test_the_parquet_has_every_row_and_true_nulls(built):
     assert [len(dhash or "") for dhash in table.column("dhash").to_pylist()] == [16, 0, 16, 16]
 
 
-def test_duplicates_over_shards_are_found_beside_them(built, tmp_path):
+def test_duplicates_over_shards_are_found_from_the_sidecars(built, tmp_path):
     rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
     storage = open_storage(str(tmp_path))
     names = built_names("webdataset", "train", 5)
@@ -127,7 +127,7 @@ def test_duplicates_over_shards_are_found_beside_them(built, tmp_path):
         assert sorted(found) == [(10, 0), (12, 2), (13, 3), (20, 0), (22, 2), (23, 3)]
 
 
-def test_stats_sum_up(built):
+def test_counts_in_the_stats_add_up(built):
     _, results, *_ = built()
     stats = json.loads(stats_json(count_statuses(results), count_reasons(results)))
     assert stats["count"] == 4 and stats["successes"] == 3 and stats["failed_to_download"] == 1
@@ -136,7 +136,7 @@ def test_stats_sum_up(built):
 
 
 @pytest.mark.parametrize("format_name", ["webdataset", "tfrecord"])
-def test_the_index_leads_to_images_and_fields(built, format_name):
+def test_offsets_of_the_index_lead_to_images_and_fields(built, format_name):
     data, places, rows, results, _, spool = _write(built, format_name)
     index = index_table(0, rows, results, places, spool).to_pylist()
     assert [entry["key"] for entry in index] == ["000000000", "000000002", "000000003"]
@@ -150,7 +150,7 @@ def test_the_index_leads_to_images_and_fields(built, format_name):
         assert (fields["url"], fields["SAMPLE_ID"]) == (ROWS[position]["URL"], ROWS[position]["SAMPLE_ID"])
 
 
-def test_webdataset_and_hugging_face_read_it(built, tmp_path):
+def test_webdataset_and_hugging_face_read_a_fetched_shard(built, tmp_path):
     """The second sample has columns without a value: a schema of the first ones holds for it too."""
     data, places, *_ = _write(built, "webdataset")
     (tmp_path / "00000.tar").write_bytes(data)
@@ -174,7 +174,7 @@ print(json.dumps([builder.info.splits["train"].num_examples, found]))
 """
 
 
-def test_tfds_reads_it(built, tmp_path):
+def test_tfds_reads_fetched_shards(built, tmp_path):
     """Two shards whose names hold their numbers alone, and metadata from counts."""
     data, places, _, _, schema, _ = _write(built, "tfrecord", encode=EncodeOptions(image_size=50))
     for index in range(2):
@@ -192,7 +192,7 @@ def test_tfds_reads_it(built, tmp_path):
     assert [sample["shape"] for sample in samples[:3]] == [[50, 67, 3], [67, 50, 3], [9, 9, 3]]
 
 
-def test_a_shard_without_a_sample(tmp_path):
+def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_path):
     tables = make_tables(tmp_path, ROWS)
     rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
     results = collect(rows, answers([None] * 4), RowOptions(), io.BytesIO())
@@ -204,7 +204,7 @@ def test_a_shard_without_a_sample(tmp_path):
     assert pq.read_table(io.BytesIO(rows_parquet(rows, results, schema))).num_rows == 4
 
 
-def test_file_names():
+def test_files_have_the_names_of_img2datasets_layout():
     assert built_names("webdataset", "train", 5).samples_file(12) == "train/00012.tar"
     names = built_names("tfrecord", "train", 6)
     assert names.samples_file(12) == "laion-train.tfrecord-000012"

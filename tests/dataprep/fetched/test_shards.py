@@ -68,7 +68,7 @@ def build(web, folder, name, engine):
     return digests(folder / name)
 
 
-def test_a_late_row_holds_its_own_shard_alone(web, tmp_path):
+def test_a_late_row_delays_its_own_shard_alone(web, tmp_path):
     late = LateRows(web, {7})
 
     def engine(job, indexes):
@@ -84,7 +84,7 @@ def test_a_late_row_holds_its_own_shard_alone(web, tmp_path):
     assert found == build(web, tmp_path, "one-by-one", lambda job, indexes: map(ShardFetcher(job).build, indexes))
 
 
-def test_a_third_shard_waits(web, tmp_path):
+def test_a_third_shard_is_not_begun_while_two_wait_for_late_rows(web, tmp_path):
     late = LateRows(web, {7, ROWS_PER_SHARD + 7})
 
     def engine(job, indexes):
@@ -103,7 +103,7 @@ def test_a_third_shard_waits(web, tmp_path):
     assert set(web.asked.values()) == {1}
 
 
-def test_what_fails_in_a_shard_is_in_its_future(web, tmp_path, monkeypatch):
+def test_an_error_in_a_shard_is_raised_by_its_future(web, tmp_path, monkeypatch):
     def engine(job, indexes):
         fetcher = ShardFetcher(job)
         monkeypatch.setattr("dataprep.fetched.shards.make_shard", lambda *_, **__: 1 / 0)

@@ -31,7 +31,7 @@ KEY_RULE = (
 
 @examples
 @given(keys)
-def test_all_keys_of_the_contract_are_taken(key: str):
+def test_all_keys_of_the_contract_are_accepted(key: str):
     assert is_key(key)
 
 
@@ -39,7 +39,7 @@ def test_all_keys_of_the_contract_are_taken(key: str):
     "key",
     ["", "/a", "a/", "a//b", "a.b", "a b", "ä", "a=2", "a=2g", "a=c3", "__a", "a/__b", "..", "a\n", "a" * 201],
 )
-def test_keys_that_a_reader_would_change_or_skip_are_not(key: str):
+def test_keys_that_a_reader_would_change_or_skip_are_refused(key: str):
     assert not is_key(key)
 
 
@@ -97,12 +97,12 @@ def test_an_image_beyond_the_limit_is_refused():
 
 
 @pytest.mark.parametrize("name", ["n01440764", "tench, Tinca tinca", "Grünfink", ".hidden", "a=b"])
-def test_class_names_that_can_be_folders(name: str):
+def test_class_names_that_can_be_folders_are_accepted(name: str):
     check_class_folder(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb", "a\0b", " a", "a ", "\ud800"])
-def test_class_names_that_cannot(name: str):
+def test_class_names_that_cannot_be_folders_are_refused(name: str):
     with pytest.raises(FormatError) as caught:
         check_class_folder(name)
     assert str(caught.value) == (
@@ -136,7 +136,7 @@ def test_a_stream_gives_exactly_what_is_asked_or_names_where_it_ends(data: bytes
         assert source.offset == offset
 
 
-def test_the_end_between_two_records_is_none_inside_one():
+def test_a_stream_may_end_between_records_but_not_inside_one():
     source = CheckedStream(io.BytesIO(b"abc"))
     assert source.take_unless_at_end(2) == b"ab"
     with pytest.raises(FormatError, match="offset 3: the end of the file, expected 1 more bytes"):
@@ -144,7 +144,7 @@ def test_the_end_between_two_records_is_none_inside_one():
     assert source.take_unless_at_end(2) == b""
 
 
-def test_a_length_that_lies_costs_no_memory(tmp_path):
+def test_a_false_length_allocates_no_memory(tmp_path):
     path = tmp_path / "short"
     path.write_bytes(bytes(1000))
     with path.open("rb") as file:

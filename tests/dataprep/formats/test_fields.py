@@ -66,7 +66,7 @@ SAMPLE = {
 }
 
 
-def test_members_and_keys_of_the_json():
+def test_fields_are_members_of_the_tar_or_keys_of_its_json():
     record = memoryview(tar_record(SAMPLE))
     names = ("txt", "cls", "seg.png", "url", "tags", "height")
     assert read_fields("webdataset", record, names) == {
@@ -87,13 +87,13 @@ def test_a_caption_may_be_in_the_json():
     assert read_fields("webdataset", record, ("txt",)) == {"txt": "one"}
 
 
-def test_long_names():
+def test_fields_of_members_with_long_names_are_read():
     record = tar_record({f"{'l' * 150}.{suffix}": b"x" for suffix in ("jpg", "txt")})
     assert read_fields("webdataset", record, ("txt",)) == {"txt": "x"}
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_features(packed):
+def test_fields_of_every_feature_type_are_read(packed):
     features = {
         "image": [b"\xff\xd8"],
         "caption": ["Ü".encode()],
@@ -117,7 +117,7 @@ def test_features(packed):
     assert read_fields("tfrecord", memoryview(record), ("txt",)) == {"txt": "Ü"}
 
 
-def test_what_is_not_there_is_named():
+def test_a_missing_field_is_refused_with_the_existing_ones():
     with pytest.raises(FormatError, match=r"field 'depth' is not there; there are \.jpg, \.cls, \.txt, \.json, \.seg"):
         read_fields("webdataset", tar_record(SAMPLE), ("depth",))
     with pytest.raises(FormatError, match="field 'caption' is not there; there are image, label: choose"):
@@ -130,7 +130,7 @@ def test_an_image_folder_has_no_fields():
             call()
 
 
-def test_records_of_a_build(finished_records):
+def test_fields_of_records_of_a_build_are_read(finished_records):
     for format_name, record, label in finished_records:
         name = "cls" if format_name == "webdataset" else "label"
         found = read_fields(format_name, record, (name, "height", "orientation"))

@@ -12,12 +12,12 @@ from dataprep.formats.imagefolder import ImageFolderFormat
 from dataprep.formats.tfrecord import TFRecordFormat
 
 
-def test_a_format_knows_its_name():
+def test_each_format_has_its_own_name():
     assert list(FORMATS) == ["imagefolder", "tfrecord", "webdataset"]
     assert all(shard_format.name == name for name, shard_format in FORMATS.items())
 
 
-def test_a_format_by_its_name():
+def test_a_format_is_found_by_its_name():
     assert isinstance(format_named("tfrecord"), TFRecordFormat)
     assert isinstance(format_named("imagefolder"), ImageFolderFormat)
 
@@ -42,5 +42,5 @@ def test_no_library_of_a_format_is_imported():
     assert shown == "[]\n"
 
 
-def test_manifests_may_name_the_formats_that_there_are():
+def test_manifests_may_name_every_format():
     assert tuple(FORMATS) == FORMAT_NAMES

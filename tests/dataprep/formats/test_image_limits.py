@@ -14,7 +14,7 @@ START, MARKER = b"\xff\xd8", b"\xff\xda"
 
 @examples
 @given(st.lists(st.one_of(st.just(MARKER), st.binary(max_size=5), st.sampled_from([b"\xff", b"\xda"])), max_size=40))
-def test_scans_are_the_markers_at_any_place(pieces: list[bytes]):
+def test_scans_are_counted_by_their_markers(pieces: list[bytes]):
     data = START + b"".join(pieces)
     assert count_scans(data) == count_scans(memoryview(data)) == data.count(MARKER)
 

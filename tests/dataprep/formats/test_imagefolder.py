@@ -26,7 +26,7 @@ from tests.support.samples import examples, keys
         (REPEATED, "train2017/000000000009", "", ".jpg", "images/train2017/000000000009.jpg"),
     ],
 )
-def test_where_an_image_lies(split, key, class_name, suffix, expected):
+def test_an_image_is_stored_under_its_split_class_and_key(split, key, class_name, suffix, expected):
     assert image_file(split, key, class_name, suffix) == expected
 
 
@@ -63,13 +63,13 @@ def test_a_name_is_refused_or_stays_in_the_splits_folder(key, class_name, suffix
 
 @examples
 @given(st.lists(keys, unique_by=str.lower, max_size=6))
-def test_without_classes_the_path_says_the_key(keys_of_a_split):
+def test_without_classes_the_path_is_the_key(keys_of_a_split):
     in_folders = [key for key in keys_of_a_split if "/" in key]
     paths = [image_file("train", key, "", ".jpg") for key in in_folders]
     assert [path.removeprefix("train/").removesuffix(".jpg") for path in paths] == in_folders
 
 
-def test_the_links_of_the_original_recipe():
+def test_repeats_are_the_links_of_the_original_recipe():
     assert repeat_links(["train2017", "unlabeled2017"], 5) == [
         ("train/train2017_0", "../images/train2017"),
         ("train/train2017_1", "../images/train2017"),

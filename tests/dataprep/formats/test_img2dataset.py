@@ -46,7 +46,7 @@ def test_exception_texts_become_fixed_phrases(text, reason):
         ("a12.tar", None),
     ],
 )
-def test_shards_are_known_by_folder_and_number(name, parts):
+def test_shards_are_identified_by_folder_and_number(name, parts):
     found = SHARD.fullmatch(name)
     assert (found.groups() if found else None) == parts
 

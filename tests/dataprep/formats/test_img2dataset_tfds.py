@@ -37,7 +37,7 @@ def info_of(*lengths):
     return json_bytes({"description": DESCRIPTION, "splits": [split | {"numBytes": "9"}]})
 
 
-def test_numbers_that_are_not_there_are_shards_of_no_samples():
+def test_missing_numbers_are_shards_of_no_samples():
     found = numbered([("a{b}/000000.tfrecord", 3), ("a{b}/000002.tfrecord", 4)])
     assert found.lengths == [3, 0, 4]
     assert found.template == "a{{b}}/0{SHARD_INDEX}.{FILEFORMAT}"
@@ -60,7 +60,7 @@ def test_names_that_tfds_cannot_make_are_refused(names, problem):
         numbered([(name, 1) for name in names])
 
 
-def test_description_grows_once_however_often_it_is_asked():
+def test_adding_shards_to_a_description_is_idempotent():
     more = split_of(("00000.tfrecord", 99), ("00001.tfrecord", 5))
     once = grown(info_of(3), more)
     (split,) = json.loads(once)["splits"]
@@ -71,7 +71,7 @@ def test_description_grows_once_however_often_it_is_asked():
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{}", b'{"splits": [{"name": "val"}]}', b'{"splits": [{"name": "train"}]}']
 )
-def test_other_descriptions_do_not_grow(data):
+def test_other_descriptions_are_refused_when_shards_are_added(data):
     with pytest.raises(FormatError, match=r"^dataset_info.json: not as adopted \(.*; dataprep adopt --overwrite"):
         grown(data, split_of(("00000.tfrecord", 1)))
 
@@ -83,7 +83,7 @@ def test_texts_among_features_are_named():
         texts_in(b"{}")
 
 
-def test_descriptions_of_others_are_told_apart():
+def test_only_descriptions_of_dataprep_are_recognised_as_its_own():
     assert is_ours(info_of(3))
     for data in (b"", b"[]", b"{}", b'{"description": "x"}', b"[" * 100_000):
         assert not is_ours(data)

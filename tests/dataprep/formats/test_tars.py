@@ -72,7 +72,7 @@ def test_what_gnu_tar_writes_is_found(tmp_path, tar_format):
     assert {name.removeprefix("./"): data for name, data in found} == files
 
 
-def test_a_tar_inside_a_tar():
+def test_members_of_a_tar_inside_a_tar_are_found():
     inner = tar(member(b"1.JPEG", b"one"), member(b"2.JPEG", b"two" * 500))
     outer = tar(member(b"first.tar", b"x" * 700), member(b"second.tar", inner))
     _, second = tar_members(Bytes(outer))
@@ -90,7 +90,7 @@ def test_only_headers_are_read():
     assert reader.bytes_read < 12 * 512 + 10_240
 
 
-def test_names_and_sizes_of_all_kinds():
+def test_names_and_sizes_of_every_tar_dialect_are_read():
     wide = b"\x80" + (5).to_bytes(11, "big")
     data = tar(
         member(b"plain", b"1"),
@@ -125,7 +125,7 @@ def test_a_link_name_of_gnu_is_not_taken_for_the_members():
     assert contents(tar(long_target + member(b"good", b"1"))) == [("good", b"1")]
 
 
-def test_the_signed_checksum_of_old_programs():
+def test_signed_checksums_of_old_programs_are_accepted():
     block = header(b"\xff\xfe.JPEG")
     signed = sum(block) - sum(block[148:156]) + 8 * 32 - 256 * 2
     old = header(b"\xff\xfe.JPEG", checksum=b"%06o\0 " % signed)

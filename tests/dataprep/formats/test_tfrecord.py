@@ -56,12 +56,12 @@ def features_of(sample):
     return {**features, "key": sample.key.encode(), **labels}
 
 
-def test_the_name_of_a_shard():
+def test_a_shard_is_named_by_dataset_split_and_number():
     assert FORMAT.shard_file("coco-dup5", "train", 3, 256) == "coco_dup5-train.tfrecord-00003-of-00256"
     assert FORMAT.shard_file("laion", "train", 3, 123456) == "laion-train.tfrecord-000003-of-123456"
 
 
-def test_a_golden_record():
+def test_a_record_equals_its_golden_bytes():
     assert write(PLAIN).hex() == (
         "7200000000000000" "25053a82"  # length and its checksum
         "0a70"
@@ -81,14 +81,14 @@ def test_a_golden_record():
         ([LABELLED, LABELLED], True, 1906, "8399698b5a46894337c542510251efa2c62d26aee29383d7bdc915baf37f8d06"),
     ],
 )
-def test_golden_shards(shard, has_classes, num_bytes, sha256):
+def test_shards_equal_their_golden_digests(shard, has_classes, num_bytes, sha256):
     data = write(*shard, has_classes=has_classes)
     assert (len(data), hashlib.sha256(data).hexdigest()) == (num_bytes, sha256)
 
 
 @examples
 @given(st.one_of(labelled_shards, plain_shards))
-def test_what_is_written_is_read_back_with_its_places(case):
+def test_samples_are_read_back_with_their_offsets(case):
     shard, classes = case
     data, placements = write_shard(FORMAT, shard, has_classes=bool(classes))
     stored = list(FORMAT.read_shard(io.BytesIO(data), classes=classes))
@@ -139,7 +139,7 @@ def test_tensorflow_reads_what_is_written(tmp_path, edges):
     assert parse_with_tensorflow(paths, has_classes=has_classes) == [features_of(sample) for sample in edges]
 
 
-def test_the_files_by_which_tfds_serves_a_dataset():
+def test_metadata_files_are_those_that_tfds_needs():
     files = FORMAT.metadata_files(INFO)
     assert sorted(files) == ["dataset_info.json", "features.json"]
     assert json.loads(files["dataset_info.json"]) == {
@@ -161,13 +161,13 @@ def test_the_files_by_which_tfds_serves_a_dataset():
     }
 
 
-def test_the_files_do_not_depend_on_the_order_of_the_splits():
+def test_metadata_files_do_not_depend_on_the_order_of_the_splits():
     other = replace(INFO, shard_samples=dict(reversed(INFO.shard_samples.items())))
     assert FORMAT.metadata_files(other) == FORMAT.metadata_files(INFO)
 
 
 @pytest.mark.parametrize("classes", [(), ("n01440764", "tench, Tinca tinca", "Grünfink")])
-def test_tfds_takes_the_directory_for_what_it_is(tmp_path, classes):
+def test_tfds_loads_the_directory(tmp_path, classes):
     files = FORMAT.metadata_files(replace(INFO, classes=classes))
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
@@ -189,7 +189,7 @@ def test_tfds_takes_the_directory_for_what_it_is(tmp_path, classes):
     }
 
 
-def test_class_names_are_lines_each_once():
+def test_class_names_are_unique_lines():
     files = FORMAT.metadata_files(replace(INFO, classes=("n01440764", "Grünfink")))
     assert files["label.labels.txt"] == "n01440764\nGrünfink\n".encode()
     with pytest.raises(FormatError, match=r"^class name 'a\\nb', expected one that can name a folder"):
@@ -205,7 +205,7 @@ LABELLED_MESSAGE = write(LABELLED, has_classes=True)[12:-4]
 
 @examples
 @given(mutations(SMALL))
-def test_damage_is_an_error_or_leaves_whole_samples(data):
+def test_damaged_bytes_are_an_error_or_leave_whole_samples(data):
     found = accepted(FORMAT, data, classes=CLASSES)
     first, second = read_samples(FORMAT, SMALL, classes=CLASSES)
     assert found is None or all(sample in (first, second) for sample in found)
@@ -230,7 +230,7 @@ def test_any_bytes_are_an_error_or_a_shard(data):
     accepted(FORMAT, framed(data), classes=())
 
 
-def test_every_single_bit_counts():
+def test_every_flipped_bit_is_detected():
     data = write(PLAIN)
     for position in range(len(data)):
         for bit in range(8):
@@ -239,7 +239,7 @@ def test_every_single_bit_counts():
             assert accepted(FORMAT, bytes(changed), classes=()) is None, (position, bit)
 
 
-def test_every_truncation_counts_but_the_one_between_records():
+def test_every_truncation_is_detected_but_the_one_between_records():
     boundary = len(write(LABELLED, has_classes=True))
     for end in range(1, len(SMALL)):
         found = accepted(FORMAT, SMALL[:end], classes=CLASSES)
@@ -270,7 +270,7 @@ NOT_THE_MESSAGE = "offset 12: another message, expected a tf.train.Example of he
         (write(LABELLED, has_classes=True), CLASSES[:3], f"{NOT_THE_MESSAGE} label, orientation, width"),
     ],
 )
-def test_what_the_writer_would_not_have_written_is_named(data, classes, fault):
+def test_records_that_the_writer_would_not_write_are_named(data, classes, fault):
     with pytest.raises(FormatError) as caught:
         read_samples(FORMAT, data, classes=classes)
     assert str(caught.value) == f"{fault}; the shard is damaged or was not written by a build: build it again"
@@ -291,7 +291,7 @@ def test_a_message_of_other_features_is_refused():
         assert accepted(FORMAT, framed(message), classes=()) is None, features
 
 
-def test_a_length_that_lies_costs_no_memory(tmp_path):
+def test_a_false_length_allocates_no_memory(tmp_path):
     length = struct.pack("<Q", 256 << 20)
     path = tmp_path / "lies.tfrecord"
     path.write_bytes(length + masked_crc(length) + MESSAGE)

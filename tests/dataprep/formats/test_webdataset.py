@@ -33,12 +33,12 @@ def write(*shard, has_classes=False):
     return write_shard(FORMAT, shard, has_classes=has_classes)[0]
 
 
-def test_the_name_of_a_shard():
+def test_a_shard_is_named_by_dataset_split_and_number():
     assert FORMAT.shard_file("coco-dup5", "train", 3, 256) == "train/coco-dup5-train-00003-of-00256.tar"
     assert FORMAT.shard_file("laion", "train", 3, 123456) == "train/laion-train-000003-of-123456.tar"
 
 
-def test_there_are_no_files_of_metadata():
+def test_a_webdataset_has_no_metadata_files():
     info = DatasetInfo(name="x", description="", citation="", licence="", classes=(), shard_samples={}, split_bytes={})
     assert FORMAT.metadata_files(info) == {}
 
@@ -51,12 +51,12 @@ def test_there_are_no_files_of_metadata():
         ([PLAIN, LONG], False, 7168, "02e5a5046e09c9085917d0d3a1b7c095738a065c685a41fe5d48bd22955b39f5"),
     ],
 )
-def test_golden_shards(shard, has_classes, num_bytes, sha256):
+def test_shards_equal_their_golden_digests(shard, has_classes, num_bytes, sha256):
     data = write(*shard, has_classes=has_classes)
     assert (len(data), hashlib.sha256(data).hexdigest()) == (num_bytes, sha256)
 
 
-def test_golden_members():
+def test_members_equal_their_golden_bytes():
     data = write(LABELLED, has_classes=True)
     label, text = data[2048:2560], data[3072:3584]
     assert data[1536:1568] == b"n01440764/n01440764_10026.cls\0\0\0"
@@ -68,7 +68,7 @@ def test_golden_members():
 
 @examples
 @given(st.one_of(labelled_shards, plain_shards))
-def test_what_is_written_is_read_back_with_its_places(case):
+def test_samples_are_read_back_with_their_offsets(case):
     shard, classes = case
     data, placements = write_shard(FORMAT, shard, has_classes=bool(classes))
     stored = list(FORMAT.read_shard(io.BytesIO(data), classes=classes))
@@ -163,7 +163,7 @@ def test_long_keys_are_read_by_the_libraries(archive_of_long_keys):
     assert read_with_hf_datasets([str(path)]) == expected
 
 
-def test_gnu_tar_takes_an_empty_shard_without_a_word(tmp_path):
+def test_gnu_tar_lists_an_empty_shard_without_a_warning(tmp_path):
     path = tmp_path / "empty.tar"
     path.write_bytes(write())
     listing = subprocess.run(["tar", "-tf", path], capture_output=True, text=True, check=True)
@@ -195,7 +195,7 @@ def test_any_bytes_are_an_error_or_a_shard(data):
     accepted(FORMAT, data, classes=())
 
 
-def test_every_bit_outside_the_contents_counts():
+def test_every_flipped_bit_outside_the_contents_is_detected():
     data = write(PLAIN)
     image, text = range(512, 512 + len(PLAIN.image)), range(1536, 1536 + len('{"height":0,"orientation":1,"width":0}'))
     for position in set(range(len(data))) - set(image) - set(text):
@@ -205,7 +205,7 @@ def test_every_bit_outside_the_contents_counts():
             assert accepted(FORMAT, bytes(changed), classes=()) is None, (position, bit)
 
 
-def test_every_truncation_counts():
+def test_every_truncation_is_detected():
     for end in range(len(SMALL_PLAIN)):
         assert accepted(FORMAT, SMALL_PLAIN[:end], classes=()) is None, end
 
@@ -284,7 +284,7 @@ END = bytes(1024)
         ),
     ],
 )
-def test_what_the_writer_would_not_have_written_is_named(data, classes, fault):
+def test_members_that_the_writer_would_not_write_are_named(data, classes, fault):
     with pytest.raises(FormatError) as caught:
         read_samples(FORMAT, data, classes=classes)
     text = str(caught.value)
@@ -293,7 +293,7 @@ def test_what_the_writer_would_not_have_written_is_named(data, classes, fault):
     assert "\n" not in text
 
 
-def test_a_header_that_lies_costs_no_memory(tmp_path):
+def test_a_false_size_in_a_header_allocates_no_memory(tmp_path):
     path = tmp_path / "lies.tar"
     path.write_bytes(header("a.jpg", MAX_IMAGE_BYTES) + b"jpeg")
     with path.open("rb") as file:

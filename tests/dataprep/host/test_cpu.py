@@ -9,7 +9,7 @@ import pytest
 from dataprep.host.cpu import CPUTime, available_cores, background_cores, cpu_time, memory_bytes, process_tree
 
 
-def test_the_cores_are_those_that_this_process_may_use():
+def test_cores_are_counted_by_the_affinity_of_this_process():
     assert available_cores() == len(os.sched_getaffinity(0))
 
 

@@ -17,7 +17,7 @@ class Clock:
         monkeypatch.setattr(heartbeat.time, "monotonic", lambda: self.now_s)
 
 
-def test_a_standstill_is_warned_of_at_growing_intervals_and_over_at_the_limit(monkeypatch):
+def test_a_standstill_is_warned_of_at_growing_intervals_and_ends_at_the_limit(monkeypatch):
     clock, counter = Clock(monkeypatch), Beats()
     still = Standstill(lambda: counter.value, 1200)
     warned = []
@@ -32,7 +32,7 @@ def test_a_standstill_is_warned_of_at_growing_intervals_and_over_at_the_limit(mo
     assert (still.idle_s, still.is_over) == (0, False)
 
 
-def test_time_in_which_nobody_looked_does_not_count(monkeypatch):
+def test_time_without_a_look_does_not_count_as_idle(monkeypatch):
     clock = Clock(monkeypatch)
     still = Standstill(lambda: 0, 1200)
     clock.now_s = 3600
@@ -41,7 +41,7 @@ def test_time_in_which_nobody_looked_does_not_count(monkeypatch):
 
 
 @pytest.mark.parametrize("alive", [beat, lambda: sum(range(100_000))])
-def test_a_thread_that_beats_or_computes_is_not_given_up(alive):
+def test_a_thread_that_beats_or_computes_is_not_abandoned(alive):
     gave_up = []
     with watched(0.4, lambda idle_s: None, gave_up.append):
         until = time.monotonic() + 1.5
@@ -51,7 +51,7 @@ def test_a_thread_that_beats_or_computes_is_not_given_up(alive):
     assert gave_up == []
 
 
-def test_a_thread_that_waits_for_ever_is_given_up():
+def test_a_thread_that_waits_forever_is_abandoned():
     ended, warned = threading.Event(), []
     with watched(0.4, warned.append, lambda idle_s: ended.set()):
         assert ended.wait(60)
@@ -70,7 +70,7 @@ def silent_server():
 
 
 @pytest.mark.parametrize("json", [True, False])
-def test_a_build_whose_originals_never_answer_says_what_it_waits_for_and_ends(silent_server, tmp_path, json):
+def test_a_build_whose_originals_never_answer_ends_with_an_error_that_names_them(silent_server, tmp_path, json):
     arguments = build_arguments("coco-dup5", "gs://silent/coco", tmp_path / "out", "webdataset", "--region-policy=off")
     arguments += ["--stall-minutes", "0.1"]
     if not json:

@@ -47,7 +47,7 @@ def test_a_dataset_in_a_bucket_gives_the_same_pictures(originals, bucket_url, fi
         assert sheet(url) == sheet(finished(f"imagenet-{fmt}"))
 
 
-def test_what_cannot_be_shown_says_why(damaged):
+def test_an_image_that_cannot_be_shown_has_a_reason(damaged):
     copy = damaged("imagenet-imagefolder")
     shown = [picture.key for picture in sheet(copy.root)]
     paths = [copy.root / "train" / f"{key}.JPEG" for key in shown]

@@ -47,7 +47,7 @@ def test_every_side_is_in_the_bin_that_names_it(sides):
 
 @examples
 @given(st.lists(st.integers(1, MAX_SIDE), min_size=1, max_size=60))
-def test_spread_is_exact(sides):
+def test_smallest_median_and_largest_are_exact(sides):
     ranked = sorted(sides)
     assert counted(sides).spread() == Spread(ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1])
 
@@ -87,7 +87,7 @@ def test_aspects_of_cameras_have_a_bin_each(width, height, label):
     assert dict(zip(histogram.labels, histogram.counts, strict=True))[label] == 1
 
 
-def test_bytes_are_trimmed_to_what_is_there():
+def test_empty_bins_at_the_end_are_trimmed():
     counts = BinCounts(BYTE_EDGES, byte_labels())
     counts.add(np.asarray([999, 4_999, 5_000, 2_000_000], np.float64))
     histogram = counts.histogram(trim=True)

@@ -28,7 +28,7 @@ def sides_of(image):
 
 
 @pytest.mark.parametrize("name", ["imagenet-imagefolder", "coco-links"])
-def test_numbers_are_those_of_the_files(finished, name):
+def test_numbers_equal_those_computed_from_the_files(finished, name):
     """Computed again with Pillow from the images themselves."""
     images = images_of(finished(name), "train")
     split = inspect_dataset(str(finished(name))).splits[0]
@@ -81,7 +81,7 @@ def test_one_split_or_all_splits_are_inspected(finished):
         inspect_dataset(url, "test")
 
 
-def test_facts_and_repeats_are_those_of_the_manifest(finished):
+def test_facts_and_repeats_come_from_the_manifest(finished):
     inspection = inspect_dataset(str(finished("coco-five-times")))
     document = Damaged(finished("coco-five-times")).document
     assert (inspection.checked, inspection.partial, inspection.shuffled) == ("decode", True, True)

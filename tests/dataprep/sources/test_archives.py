@@ -24,7 +24,7 @@ def storages(root):
     return (open_storage(str(root)), SlowStorage(root))
 
 
-def test_every_range_is_read_as_it_is(root):
+def test_every_range_is_read_unchanged(root):
     ranges = [(0, 10), (5, 5000), (5000, 1), (2**20 - 7, 14), (len(CONTENT) - 3, 3), (17, 100)]
     for storage in storages(root):
         for stream in (True, False):
@@ -34,7 +34,7 @@ def test_every_range_is_read_as_it_is(root):
                 assert reader.num_bytes == len(CONTENT)
 
 
-def test_reading_past_the_end_gives_what_is_there(root):
+def test_reading_past_the_end_returns_the_remaining_bytes(root):
     for storage in storages(root):
         with open_archive(storage, "a.bin") as reader:
             assert reader.read(len(CONTENT) - 5, 100) == CONTENT[-5:]
@@ -94,7 +94,7 @@ def test_a_disk_is_read_in_pages(root, monkeypatch):
     assert asked == [4096] * 32
 
 
-def test_an_error_of_the_storage_comes_through(root):
+def test_an_error_of_the_storage_is_raised(root):
     storage = SlowStorage(root)
     info = storage.stat("a.bin")
     (root / "a.bin").write_bytes(b"shorter now")

@@ -50,7 +50,7 @@ def checked(tmp_path, md5, num_bytes):
     return checks, calls
 
 
-def test_check_source_compares_digests_and_tells_how_far_it_is(tmp_path):
+def test_check_source_compares_digests_and_reports_progress(tmp_path):
     md5 = hashlib.md5(DATA).hexdigest()
     [check], calls = checked(tmp_path, md5, len(DATA))
     assert check.matches
@@ -62,20 +62,20 @@ def test_check_source_compares_digests_and_tells_how_far_it_is(tmp_path):
     assert check.found_md5 == md5
 
 
-def test_check_source_does_not_read_what_has_another_size(tmp_path):
+def test_check_source_does_not_read_files_of_another_size(tmp_path):
     [check], calls = checked(tmp_path, hashlib.md5(DATA).hexdigest(), 7)
     assert not check.matches
     assert (check.found_md5, check.expected_bytes, check.found_bytes) == (None, 7, len(DATA))
     assert calls == []
 
 
-def test_check_source_with_nothing_to_check(tmp_path):
+def test_check_source_refuses_a_folder_without_files_to_check(tmp_path):
     words = r"nothing to check: coco-dup5 train has published digests of train2017\.zip, unlabeled2017\.zip"
     with pytest.raises(SourceError, match=words):
         COCO.check_source(open_storage(str(tmp_path)), "train")
 
 
-def test_no_image_at_all_is_refused(tmp_path, monkeypatch):
+def test_a_source_without_images_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(type(COCO), "_find", lambda *_, **__: Enumeration([], []))
     with pytest.raises(SourceError, match="no image of coco-dup5 train; check --source"):
         COCO.enumerate(open_storage(str(tmp_path)), "train", allow_partial=True)

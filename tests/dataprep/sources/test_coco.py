@@ -43,7 +43,7 @@ def expected(*names, in_order=True):
     return [(f"{name}/{number}", data) for name in names for number, data in images[name]]
 
 
-def test_zips_keep_their_order(storage_url):
+def test_images_keep_the_order_of_their_zip(storage_url):
     storage = open_storage(storage_url)
     sizes = {name: put_zip(storage, name) for name in IMAGES}
     assert found(storage) == expected("train2017", "unlabeled2017")
@@ -54,7 +54,7 @@ def test_zips_keep_their_order(storage_url):
     ]
 
 
-def test_folders_are_sorted(storage_url):
+def test_images_of_folders_are_sorted(storage_url):
     storage = open_storage(storage_url)
     for name in IMAGES:
         put_folder(storage, name)
@@ -64,7 +64,7 @@ def test_folders_are_sorted(storage_url):
     assert sources[0].num_bytes == sum(len(data) for _, data in IMAGES["train2017"])
 
 
-def test_a_zip_and_a_folder_together_and_the_zip_wins(tmp_path):
+def test_a_zip_is_preferred_to_its_unpacked_folder(tmp_path):
     storage = open_storage(str(tmp_path))
     put_zip(storage, "train2017")
     put_folder(storage, "train2017")
@@ -72,7 +72,7 @@ def test_a_zip_and_a_folder_together_and_the_zip_wins(tmp_path):
     assert found(storage) == expected("train2017") + expected("unlabeled2017", in_order=False)
 
 
-def test_what_is_missing_and_what_has_another_count_is_said_at_once(tmp_path):
+def test_missing_archives_and_wrong_counts_are_reported_together(tmp_path):
     storage = open_storage(str(tmp_path))
     put_zip(storage, "train2017")
     with pytest.raises(SourceError) as caught:
@@ -87,7 +87,7 @@ def test_what_is_missing_and_what_has_another_count_is_said_at_once(tmp_path):
         COCO.enumerate(storage, "val", allow_partial=True)
 
 
-def test_the_published_counts_are_taken(tmp_path, monkeypatch):
+def test_the_published_counts_are_accepted(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path))
     put_zip(storage, "val2017")
     with pytest.raises(SourceError, match="expected 5,000"):
@@ -98,7 +98,7 @@ def test_the_published_counts_are_taken(tmp_path, monkeypatch):
     assert len(COCO.enumerate(storage, "val", allow_partial=False).refs) == 5000
 
 
-def test_facts():
+def test_coco_has_its_published_splits_counts_and_repeats():
     assert COCO.splits == ("train", "val")
     assert COCO.default_splits == ("train",)
     assert [COCO.repeats(split) for split in COCO.splits] == [5, 1]

@@ -21,7 +21,7 @@ def filled(storage_url):
     return storage
 
 
-def test_files_are_sorted_by_bytes_and_what_is_hidden_is_passed_over(filled):
+def test_files_are_sorted_by_bytes_and_hidden_files_are_skipped(filled):
     found = folder_files(filled, "train", depth=2)
     names = ["/".join(file.parts) for file in found]
     assert names == sorted(NAMES, key=lambda name: name.encode())
@@ -30,12 +30,12 @@ def test_files_are_sorted_by_bytes_and_what_is_hidden_is_passed_over(filled):
     }
 
 
-def test_a_folder_that_is_not_there_is_empty(filled):
+def test_a_missing_folder_has_no_files(filled):
     assert folder_files(filled, "val", depth=2) == []
     assert folder_files(filled, "other.jpg", depth=2) == []
 
 
-def test_what_lies_too_deep_is_refused(filled):
+def test_folders_nested_too_deep_are_refused(filled):
     with pytest.raises(SourceError, match=r"train: '[bB](/.*)?': an unexpected folder|in an unexpected folder"):
         folder_files(filled, "train", depth=1)
 

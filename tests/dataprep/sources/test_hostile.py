@@ -22,7 +22,7 @@ MAX_MEMORY_BYTES = 256 * 2**20
 MAX_ADDRESS_SPACE_BYTES = 2 * 2**30
 
 
-def test_there_are_many_and_each_has_its_name():
+def test_hostile_cases_are_many_and_have_unique_names():
     assert len(HOSTILE) >= 300
     assert max(Counter(case.name for case in HOSTILE).values()) == 1
     assert {case.outcome for case in HOSTILE} == {"refused", "rejected", "harmless"}
@@ -34,7 +34,7 @@ def test_there_are_many_and_each_has_its_name():
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_none_does_harm(tmp_path, place):
+def test_hostile_originals_are_refused_or_harmless_in_little_time_and_memory(tmp_path, place):
     """In a process of its own, whose memory is limited; a bucket is played by a disk that is read like one."""
     command = [sys.executable, "-m", "tests.dataprep.sources.test_hostile", str(tmp_path), place]
     run = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)

@@ -132,7 +132,7 @@ def test_originals_are_read_once_for_classes_and_images(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("put", [put_train_folders, put_class_tars])
-def test_unpacked_train_images(storage_url, put):
+def test_unpacked_train_images_have_the_labels_of_their_folders(storage_url, put):
     storage = open_storage(storage_url)
     put(storage)
     assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
@@ -149,7 +149,7 @@ def test_folders_are_sorted_by_bytes_and_class_tars_by_class(tmp_path):
 
 @pytest.mark.parametrize("put", [put_val_tar, put_val_flat])
 @pytest.mark.parametrize("put_labels", [put_devkit, put_boxes])
-def test_val_with_labels_from_an_archive(storage_url, put, put_labels):
+def test_val_images_get_their_labels_from_an_archive(storage_url, put, put_labels):
     storage = open_storage(storage_url)
     put(storage)
     put_labels(storage)
@@ -187,7 +187,7 @@ def test_absent_splits_are_refused_with_what_was_expected(tmp_path):
         IMAGENET.enumerate(storage, "val", allow_partial=True)
 
 
-def test_a_class_that_train_has_not_is_refused_in_val(tmp_path):
+def test_a_class_that_train_lacks_is_refused_in_val(tmp_path):
     storage = open_storage(str(tmp_path))
     put_val_folders(storage)
     storage.create("train/n01440764/n01440764_1.JPEG", b"x")
@@ -225,14 +225,14 @@ def test_a_whole_val_split_is_taken_and_one_label_too_many_is_not(tmp_path):
         with_labels(["n15075141", *labels[1:]])
 
 
-def test_the_class_list():
+def test_the_published_classes_are_1000_sorted_wnids():
     classes = published_classes()
     assert len(set(classes)) == 1000
     assert list(classes) == sorted(classes)
     assert (classes[0], classes[1], classes[999]) == ("n01440764", "n01443537", "n15075141")
 
 
-def test_a_bucket_is_not_asked_once_a_member(tmp_path):
+def test_enumerating_a_bucket_takes_fewer_requests_than_members(tmp_path):
     storage = SlowStorage(tmp_path)
     put_train_tar(storage)
     storage.requests.clear()
@@ -241,7 +241,7 @@ def test_a_bucket_is_not_asked_once_a_member(tmp_path):
     assert len(storage.requests) == 1  # one block holds it
 
 
-def test_facts():
+def test_imagenet_has_its_published_splits_and_counts():
     assert IMAGENET.default_splits == IMAGENET.splits == ("train", "val")
     assert [IMAGENET.split_facts(split).samples for split in IMAGENET.splits] == [1_281_167, 50_000]
     assert IMAGENET.repeats("train") == 1

@@ -32,7 +32,7 @@ def boxes(*wnids_of_images):
     return gzip.compress(tar(member(b"val/", kind=b"5"), *files))
 
 
-def test_the_devkit(tmp_path):
+def test_labels_of_val_are_read_from_the_devkit(tmp_path):
     (tmp_path / DEVKIT).write_bytes(devkit(b"1\n2\n2\n"))
     labels = read_val_labels(open_storage(str(tmp_path)))
     assert labels.archive == DEVKIT
@@ -44,14 +44,14 @@ def test_the_devkit(tmp_path):
     }
 
 
-def test_the_bounding_boxes(tmp_path):
+def test_labels_of_val_are_read_from_the_bounding_boxes(tmp_path):
     (tmp_path / BBOX).write_bytes(boxes(["n01443537"], ["n01440764", "n01440764"]))
     labels = read_val_labels(open_storage(str(tmp_path)))
     assert (labels.archive, labels.classes) == (BBOX, ("n01440764", "n01443537"))
     assert labels.wnids == {"ILSVRC2012_val_00000001": "n01443537", "ILSVRC2012_val_00000002": "n01440764"}
 
 
-def test_the_devkit_is_preferred_and_neither_is_none(tmp_path):
+def test_the_devkit_is_preferred_and_without_both_there_are_no_labels(tmp_path):
     storage = open_storage(str(tmp_path))
     assert read_val_labels(storage) is None
     (tmp_path / BBOX).write_bytes(boxes(["n01443537"]))

@@ -34,7 +34,7 @@ paths = st.lists(names.filter(lambda name: name not in (".", "..")), min_size=1,
         ("a__b/_c.jpg", "a__b/_c"),
     ],
 )
-def test_key_of(path, key):
+def test_a_key_is_made_of_the_path(path, key):
     assert key_of(tuple(path.split("/"))) == key
 
 
@@ -91,7 +91,7 @@ def test_no_escape_is_cut_in_two(length):
         ("a..b/c", ("a..b", "c")),
     ],
 )
-def test_name_parts(name, parts):
+def test_a_name_is_split_into_its_parts(name, parts):
     assert name_parts(name) == parts
 
 
@@ -109,14 +109,14 @@ def test_name_parts(name, parts):
         ("y" * 100_000, "its name has 100,000 bytes, at most 4,096"),
     ],
 )
-def test_name_parts_refuses(name, words):
+def test_harmful_names_are_refused(name, words):
     with pytest.raises(SourceError, match=words):
         name_parts(name)
 
 
 @examples
 @given(st.text(max_size=60))
-def test_parts_never_climb(name):
+def test_parts_of_a_name_never_leave_the_folder(name):
     try:
         parts = name_parts(name)
     except SourceError:
@@ -126,7 +126,7 @@ def test_parts_never_climb(name):
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPEG", "b/c.png", "x.y.webp", "a.TIFF", "a.gif", "a.bmp"])
-def test_images_by_name(name):
+def test_images_are_recognised_by_their_names(name):
     assert is_image(name_parts(name))
 
 
@@ -134,7 +134,7 @@ def test_images_by_name(name):
     "name",
     ["__MACOSX/a.jpg", "._a.jpg", "a/.DS_Store", "Thumbs.db", "desktop.ini", "README", "readme.TXT", "LICENSE.md"],
 )
-def test_passed_over_by_name(name):
+def test_other_files_are_skipped_by_their_names(name):
     assert not is_image(name_parts(name))
 
 
@@ -144,7 +144,7 @@ def test_unknown_names_are_refused(name):
         is_image(name_parts(name))
 
 
-def test_duplicates_are_named_both():
+def test_both_images_of_a_duplicate_key_are_named():
     refs = [SampleRef(f"k{i}", "x.zip", i, 1) for i in range(50)] + [SampleRef("K7", "y.zip", 99, 1)]
     words = (
         r"^train: two images have the key (k7|K7), ignoring case: k7 in 'x.zip' at byte 7 and K7 in 'y.zip' at byte 99"

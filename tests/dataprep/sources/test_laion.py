@@ -36,7 +36,7 @@ def _write(path: Path, rows: int, start: int = 0, **columns) -> None:
     pq.write_table(pa.table(table | columns), path, row_group_size=7)
 
 
-def test_laion_400m_columns():
+def test_columns_of_laion_400m_get_their_roles():
     assert roles_of(LAION_400M, {}) == {
         "url": "URL",
         "caption": "TEXT",
@@ -47,7 +47,7 @@ def test_laion_400m_columns():
     }
 
 
-def test_relaion_columns_and_its_hash_verifies_nothing():
+def test_columns_of_relaion_get_their_roles_and_its_hash_is_not_verified():
     found = roles_of(RELAION, {})
     assert found["width"] == "original_width"
     assert found["caption"] == "caption"
@@ -63,12 +63,12 @@ def test_relaion_columns_and_its_hash_verifies_nothing():
         (["URL"], {"caption": "ALT"}, "--column caption=ALT: the table has URL"),
     ],
 )
-def test_columns_that_cannot_be_told_are_refused(names, overrides, text):
+def test_ambiguous_columns_are_refused(names, overrides, text):
     with pytest.raises(UsageError, match=text):
         roles_of(names, overrides)
 
 
-def test_an_override_wins(tmp_path):
+def test_a_given_column_overrides_the_found_one(tmp_path):
     _write(tmp_path / "a.parquet", 3, LINK=["http://l/0", "http://l/1", "http://l/2"])
     storage = open_storage(str(tmp_path))
     tables = measure_tables(storage, ["a.parquet"], overrides={"url": "LINK"})
@@ -98,7 +98,7 @@ def test_shards_are_row_ranges_of_one_file_each(tmp_path):
         tables.locate(5)
 
 
-def test_keys_are_img2datasets(tmp_path):
+def test_keys_equal_those_of_img2dataset(tmp_path):
     """A key is the number shard x 10^digits + row, with as many digits as shard (5) and row need."""
     _write(tmp_path / "a.parquet", 3)
     storage = open_storage(str(tmp_path))
@@ -116,7 +116,7 @@ def test_a_key_is_the_sum_that_img2dataset_makes(tmp_path_factory, shard, row):
     assert key_of(shard, row, tables) == f"{10**4 * shard + row:09d}"
 
 
-def test_a_plan_survives_json(tmp_path):
+def test_a_plan_is_read_back_from_json(tmp_path):
     _write(tmp_path / "a.parquet", 25)
     (tmp_path / "b.csv").write_text("SAMPLE_ID,URL,TEXT\n" + "1,u,t\n" * 25)
     storage = open_storage(str(tmp_path))
@@ -125,7 +125,7 @@ def test_a_plan_survives_json(tmp_path):
         assert tables_from_document(json.loads(json.dumps(tables.document()))) == tables
 
 
-def test_text_gets_the_types_of_its_roles(tmp_path):
+def test_text_is_converted_to_the_types_of_its_roles(tmp_path):
     (tmp_path / "t.csv").write_text("URL,WIDTH,similarity,other\nu,640.0,0.31,7\nu,,nan,\nu,wide,inf,x\n")
     storage = open_storage(str(tmp_path))
     tables = measure_tables(storage, ["t.csv"])
@@ -141,7 +141,7 @@ def test_files_of_other_columns_are_refused(tmp_path):
         measure_tables(open_storage(str(tmp_path)), ["a.parquet", "b.parquet"])
 
 
-def test_numbers_are_no_urls(tmp_path):
+def test_a_column_of_numbers_is_refused_as_urls(tmp_path):
     pq.write_table(pa.table({"url": [1, 2]}), tmp_path / "a.parquet")
     with pytest.raises(UsageError, match="column url holds numbers, expected URLs"):
         measure_tables(open_storage(str(tmp_path)), ["a.parquet"])

@@ -30,7 +30,7 @@ def expected(rows):
 
 
 @pytest.mark.parametrize("do_compression", [False, True])
-def test_what_scipy_writes(do_compression):
+def test_structs_written_by_scipy_are_read(do_compression):
     data = written_by_scipy(ROWS, do_compression=do_compression)
     assert read_structs(data, "synsets", FIELDS) == expected(ROWS)
 
@@ -40,7 +40,7 @@ texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, 
 
 @examples
 @given(st.lists(st.tuples(st.integers(0, 2**31), texts, st.integers(0, 300)), max_size=5))
-def test_as_scipy_reads_it(rows):
+def test_structs_are_read_as_scipy_reads_them(rows):
     rows = [(i, wnid.rstrip() or "x", children) for i, wnid, children in rows]
     data = mat(compressed(synsets([(float(i), wnid, float(children)) for i, wnid, children in rows])))
     read = scipy.io.loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=True)["synsets"]
@@ -51,12 +51,12 @@ def test_as_scipy_reads_it(rows):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32, np.float64, np.int64])
-def test_numbers_of_every_type(dtype):
+def test_numbers_of_every_type_are_read(dtype):
     rows = [(dtype(7), "n01440764", dtype(0))]
     assert read_structs(written_by_scipy(rows), "synsets", FIELDS) == expected(rows)
 
 
-def test_the_other_byte_order():
+def test_the_other_byte_order_is_refused():
     data = written_by_scipy(ROWS[:1])
     with pytest.raises(SourceError, match=r"passes its end|without its header|cut"):
         read_structs(data[:126] + b"MI" + data[128:], "synsets", FIELDS)

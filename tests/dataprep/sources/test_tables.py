@@ -82,7 +82,7 @@ def test_any_csv_is_cut_between_its_rows(tmp_path_factory, rows, part_rows, chun
     assert _all_rows(storage, table) == [tuple(value or None for value in row) for row in rows]
 
 
-def test_blank_lines_are_no_rows(tmp_path):
+def test_blank_lines_are_skipped(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"\xef\xbb\xbfURL,TEXT\r\n\r\na,b\r\n\n\nc,d")
     (tmp_path / "t.jsonl").write_bytes(b'\n{"URL": "a"}\r\n\r\n{"URL": null}\n')
     storage = open_storage(str(tmp_path))
@@ -118,7 +118,7 @@ def test_parquet_values_are_text_integers_and_finite_numbers(tmp_path):
         ("missing.parquet", None, "is not there"),
     ],
 )
-def test_what_is_no_table_is_refused(tmp_path, name, data, text):
+def test_files_that_are_no_table_are_refused(tmp_path, name, data, text):
     if data is not None:
         (tmp_path / name).write_bytes(data)
     with pytest.raises(SourceError, match=text):

@@ -39,7 +39,7 @@ file_names = st.text(st.characters(exclude_characters="\0/\\", exclude_categorie
 
 @examples
 @given(st.lists(st.tuples(file_names, st.binary(max_size=500)), max_size=6), st.binary(max_size=40), st.booleans())
-def test_what_zipfile_stores_is_found(files, comment, in_stream):
+def test_members_stored_by_zipfile_are_found(files, comment, in_stream):
     out = Stream() if in_stream else io.BytesIO()  # in a stream sizes follow the data
     with zipfile.ZipFile(out, "w") as archive:
         archive.comment = comment
@@ -61,7 +61,7 @@ class Stream(io.BytesIO):
         raise OSError
 
 
-def test_zip64_as_zipfile_writes_it(monkeypatch):
+def test_zip64_archives_written_by_zipfile_are_read(monkeypatch):
     monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
     monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 2)
     out = io.BytesIO()
@@ -117,7 +117,7 @@ def test_compressed_members_are_marked_and_directories_known():
     ]
 
 
-def test_sizes_of_64_bits():
+def test_sizes_of_64_bits_are_read():
     wide = Entry(
         name=b"1.jpg",
         data=b"wide",

@@ -71,7 +71,7 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
     assert storage.read("x") == b"abc"
 
 
-def test_what_is_expected_is_replaced_and_nothing_else(storage: Storage) -> None:
+def test_an_object_is_replaced_only_if_it_is_the_expected_one(storage: Storage) -> None:
     assert storage.replace("list.json", b"1", None)
     assert not storage.replace("list.json", b"2", None)
     assert not storage.replace("list.json", b"2", b"0")
@@ -83,7 +83,7 @@ def test_what_is_expected_is_replaced_and_nothing_else(storage: Storage) -> None
     assert names_in(storage) == ["list.json"]
 
 
-def test_of_many_that_replace_at_once_each_is_told_whether_it_did(storage: Storage) -> None:
+def test_each_of_many_concurrent_replacements_knows_whether_it_succeeded(storage: Storage) -> None:
     """A counter that many raise: none of their steps is lost."""
     storage.create("count", b"0")
 
@@ -137,7 +137,7 @@ def test_publishing_a_spool_file_that_is_gone_says_why(storage: Storage) -> None
     assert storage.stat("x") is None
 
 
-def test_spool_files_are_fresh_and_apart(storage: Storage) -> None:
+def test_every_spool_file_is_new_and_empty(storage: Storage) -> None:
     spools = [storage.spool_path("train/x.tar") for _ in range(3)]
     assert len(set(spools)) == 3
     assert [spool.read_bytes() for spool in spools] == [b"", b"", b""]
@@ -166,7 +166,7 @@ def test_an_empty_storage_lists_nothing(storage: Storage) -> None:
     assert storage.stat("x") is None
 
 
-def test_what_is_missing_is_a_file_not_found_that_names_it(storage: Storage) -> None:
+def test_a_missing_object_is_a_file_not_found_error_that_names_it(storage: Storage) -> None:
     storage.create("folder/x", b"1")
     reads: list[Callable[[str], object]] = [
         storage.read,
@@ -325,7 +325,7 @@ def test_two_writers_of_the_same_bytes_both_succeed(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [100, 9 << 20])
-def test_of_writers_with_different_bytes_exactly_one_wins(storage: Storage, num_bytes: int) -> None:
+def test_exactly_one_of_the_writers_with_different_bytes_succeeds(storage: Storage, num_bytes: int) -> None:
     contents = [os.urandom(num_bytes) for _ in range(4)]
     start = threading.Barrier(len(contents))
 
@@ -343,7 +343,7 @@ def test_of_writers_with_different_bytes_exactly_one_wins(storage: Storage, num_
     assert winners == [storage.read("x")]
 
 
-def test_storage_travels_to_another_process_as_its_url(storage: Storage) -> None:
+def test_a_storage_is_pickled_as_its_url(storage: Storage) -> None:
     storage.create("x", b"from here")
     assert len(pickle.dumps(storage)) < 500
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:

@@ -34,7 +34,7 @@ def places(request, bucket, tmp_path):
     return source, target, dataclasses.replace(info, crc32c=stored_crc32c(source, info))
 
 
-def test_an_object_that_is_what_it_is_known_to_be_is_copied(places):
+def test_an_object_with_the_expected_digest_is_copied(places):
     source, target, info = places
     copy_object(source, target, info, lambda num_bytes: None)
     assert target.read("train/shard") == DATA

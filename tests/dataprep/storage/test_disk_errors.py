@@ -41,14 +41,16 @@ def storage(tmp_path: Path) -> LocalStorage:
         (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it goes on"),
     ],
 )
-def test_each_refusal_says_what_to_do(tmp_path: Path, code: int, kind: type[DataprepError], hint: str) -> None:
+def test_each_error_of_the_disk_names_the_next_step(
+    tmp_path: Path, code: int, kind: type[DataprepError], hint: str
+) -> None:
     with pytest.raises(kind, match=hint) as caught, disk_errors(tmp_path / "a/b"):
         raise OSError(code, os.strerror(code))
     assert str(caught.value).startswith(f"{tmp_path}/a/b: ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_passes_as_it_is(tmp_path: Path) -> None:
+def test_a_missing_file_stays_a_file_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), disk_errors(tmp_path):
         (tmp_path / "x").read_bytes()
 
@@ -137,7 +139,7 @@ def _run_out_of_descriptors(root: Path) -> None:
     assert storage.read_range("x", 0, 1) == b"1"
 
 
-def test_too_many_open_files_is_an_error_and_passes(tmp_path: Path) -> None:
+def test_too_many_open_files_is_an_error_and_later_calls_succeed(tmp_path: Path) -> None:
     assert in_process(_run_out_of_descriptors, tmp_path) == 0
 
 

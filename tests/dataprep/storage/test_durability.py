@@ -71,7 +71,7 @@ def test_an_error_of_the_last_background_sync_is_raised(tmp_path: Path) -> None:
     assert in_process(_write_while_syncs_fail, tmp_path) == 0
 
 
-def test_a_write_error_is_asked_for_on_a_descriptor_older_than_the_first_byte(
+def test_write_errors_are_checked_on_a_descriptor_opened_before_the_first_write(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the kernel keeps it: who opens the file after the error was told to another is told nothing."""
@@ -128,7 +128,7 @@ def _cache_short(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_write_back_short, _copy_short, _cache_short])
-def test_a_write_that_the_disk_takes_in_part_is_no_success(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_a_partial_write_is_an_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
     assert in_process(write, tmp_path) == 0
 
 

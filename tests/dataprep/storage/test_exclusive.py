@@ -73,7 +73,7 @@ def _without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_a_file_is_put_in_a_free_place_alone(
+def test_a_file_is_moved_only_to_a_name_that_is_free(
     folders: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
 ) -> None:
     source, target = folders
@@ -89,9 +89,7 @@ def test_a_file_is_put_in_a_free_place_alone(
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_another_refusal_is_passed_on(
-    folders: tuple[int, int], monkeypatch: pytest.MonkeyPatch, has_links: bool
-) -> None:
+def test_other_errors_are_passed_on(folders: tuple[int, int], monkeypatch: pytest.MonkeyPatch, has_links: bool) -> None:
     if not has_links:
         _without_links(monkeypatch)
     with pytest.raises(FileNotFoundError):

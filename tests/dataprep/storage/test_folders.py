@@ -102,7 +102,7 @@ def test_a_folder_that_must_exist_is_not_made(tmp_path: Path) -> None:
         assert (tmp_path / "root/build/tmp").is_dir()
 
 
-def test_a_file_on_the_way_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_the_path_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     with pytest.raises(NotADirectoryError), Folders(tmp_path).opened("a/b", make=True):
         pass

@@ -31,7 +31,7 @@ def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
 # Faults
 
 
-def test_with_faults_every_call_succeeds_and_no_byte_is_wrong(gcs: GCSEmulator, storage: GCSStorage) -> None:
+def test_every_call_succeeds_with_correct_bytes_despite_faults(gcs: GCSEmulator, storage: GCSStorage) -> None:
     before = gcs.stats()["faults"]
     gcs.set_faults(FAULT_RATE, seed=1)
     rng = random.Random(1)
@@ -58,7 +58,7 @@ def test_with_faults_every_call_succeeds_and_no_byte_is_wrong(gcs: GCSEmulator, 
     assert all(injected[kind] > 0 for kind in FAULTS)
 
 
-def test_with_faults_large_objects_are_published_whole(gcs: GCSEmulator, storage: GCSStorage) -> None:
+def test_large_objects_are_published_whole_despite_faults(gcs: GCSEmulator, storage: GCSStorage) -> None:
     gcs.set_faults(FAULT_RATE, seed=2)
     for number in range(5):
         data = random.Random(number).randbytes(LARGE_BYTES)
@@ -69,7 +69,7 @@ def test_with_faults_large_objects_are_published_whole(gcs: GCSEmulator, storage
 
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("num_bytes", [1000, LARGE_BYTES])
-def test_an_upload_outlives_many_faults_of_each_kind(
+def test_an_upload_succeeds_despite_many_faults_of_each_kind(
     gcs: GCSEmulator, storage: GCSStorage, kind: str, num_bytes: int
 ) -> None:
     gcs.set_faults(0.4, seed=7, kinds=[kind])
@@ -88,7 +88,7 @@ def test_an_upload_whose_response_was_lost_is_no_conflict(gcs: GCSEmulator, stor
     assert [storage.read(str(number)) for number in range(20)] == [b"%d" % number for number in range(20)]
 
 
-def test_faults_hide_no_conflict(gcs: GCSEmulator, storage: GCSStorage) -> None:
+def test_a_conflict_is_reported_despite_faults(gcs: GCSEmulator, storage: GCSStorage) -> None:
     storage.create("x", b"theirs")
     gcs.set_faults(0.5, seed=4)
     for _ in range(10):
@@ -99,7 +99,7 @@ def test_faults_hide_no_conflict(gcs: GCSEmulator, storage: GCSStorage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["429", "503", "reset_before", RESET_BODY])
-def test_after_the_deadline_the_failure_is_told(
+def test_a_failing_request_is_an_error_after_the_deadline(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     storage.create("x", b"1")
@@ -113,7 +113,7 @@ def test_after_the_deadline_the_failure_is_told(
         assert not isinstance(caught.value, AccessError)
 
 
-def test_a_session_that_never_takes_a_whole_chunk_is_given_up(
+def test_an_upload_session_that_never_accepts_a_whole_chunk_is_abandoned(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
@@ -152,7 +152,7 @@ def test_malformed_urls_are_refused(url: str, wanted: str) -> None:
         GCSStorage(url)
 
 
-def test_a_whole_bucket_is_a_storage(gcs: GCSEmulator) -> None:
+def test_a_bucket_without_a_prefix_is_a_storage(gcs: GCSEmulator) -> None:
     gcs.create_bucket("whole-bucket")
     storage = GCSStorage("gs://whole-bucket/")
     storage.create("x", b"1")
@@ -184,7 +184,7 @@ def test_empty_objects_that_stand_for_folders_are_not_listed_but_deleted(storage
     assert list(bucket.list_blobs(prefix=storage.prefix)) == []
 
 
-def test_content_types_help_those_who_look_at_the_bucket(storage: GCSStorage) -> None:
+def test_objects_get_the_content_type_of_their_name(storage: GCSStorage) -> None:
     bucket = gcs_client.client().bucket(storage.bucket)
     for name, kind in {"a.json": "application/json", "a.jpg": "image/jpeg", "a": "application/octet-stream"}.items():
         storage.create(name, b"")

@@ -25,7 +25,7 @@ def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
     return GCSStorage(bucket_url)
 
 
-def test_library_calls_share_as_many_connections(gcs: GCSEmulator, storage: GCSStorage) -> None:
+def test_many_concurrent_library_calls_succeed_over_shared_connections(gcs: GCSEmulator, storage: GCSStorage) -> None:
     gcs.set_latency(20)
     with ThreadPoolExecutor(64) as threads:
         assert all(threads.map(lambda number: storage.create(f"{number:03d}", b"1"), range(256)))
@@ -67,19 +67,19 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_only_what_is_worth_it_is_sent_again():
+def test_only_retryable_requests_are_retried():
     retry = retry_policy(lambda error: getattr(error, "code", None) == 503)
     assert attempts(retry, [Refusal(503)] * 5) == 6
     assert attempts(retry, [Refusal(503), Refusal(404), Refusal(503)]) == 2
 
 
 @pytest.mark.usefixtures("quickly")
-def test_requests_are_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch):
+def test_requests_fail_at_the_deadline(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.05)
     assert 1 < attempts(retry_policy(lambda error: True), [Refusal(503)] * 100_000) < 100_000
 
 
-def test_the_emulator_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch):
+def test_the_address_of_the_emulator_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:1")
     assert gcs_client.emulator_url() == "http://127.0.0.1:1"
     monkeypatch.delenv("STORAGE_EMULATOR_HOST")

@@ -24,7 +24,7 @@ def write(storage, name, data, step=1_000_000):
 
 
 @pytest.mark.parametrize("num_bytes", SIZES)
-def test_what_is_sent_is_there_when_it_is_published(bucket_url, num_bytes):
+def test_a_shard_sent_while_it_is_written_is_published_whole(bucket_url, num_bytes):
     storage, data = open_storage(bucket_url), os.urandom(num_bytes)
     spool, crc32c = write(storage, "train/a.tar", data)
     storage.publish(spool, "train/a.tar", crc32c)
@@ -58,7 +58,7 @@ def test_nothing_is_visible_before_the_end_nor_after_an_error(bucket_url):
     assert storage.stat("a.tar").num_bytes == 40_000_000
 
 
-def test_the_same_object_of_another_build_is_success_and_another_one_a_conflict(bucket_url):
+def test_an_existing_equal_object_is_success_and_a_different_one_a_conflict(bucket_url):
     storage, data = open_storage(bucket_url), os.urandom(LARGE)
     storage.create("a.tar", data)
     spool, crc32c = write(storage, "a.tar", data)
@@ -69,7 +69,7 @@ def test_the_same_object_of_another_build_is_success_and_another_one_a_conflict(
     assert storage.read("a.tar") == data
 
 
-def test_what_arrived_damaged_is_replaced(bucket_url):
+def test_an_object_that_arrived_damaged_is_replaced(bucket_url):
     storage, data = open_storage(bucket_url), os.urandom(LARGE)
     spool, _ = write(storage, "a.tar", data)
     storage._following[spool].finish()  # in the bucket now; on the way to it a bit was lost
@@ -79,7 +79,7 @@ def test_what_arrived_damaged_is_replaced(bucket_url):
     assert storage.read("a.tar") == good
 
 
-def test_failing_requests_end_well(gcs, bucket_url):
+def test_shards_are_published_despite_failing_requests(gcs, bucket_url):
     storage, data = open_storage(bucket_url), os.urandom(LARGE)
     gcs.set_faults(0.3, seed=1)
     for number in range(5):

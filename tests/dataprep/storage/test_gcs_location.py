@@ -22,7 +22,7 @@ def buckets(gcs: GCSEmulator) -> None:
     gcs.create_bucket("told-nothing", location="US-CENTRAL1", deny=[GET_BUCKET, LIST_OBJECTS])
 
 
-def test_a_bucket_tells_its_class_and_place():
+def test_a_bucket_reports_its_class_and_location():
     assert bucket_location("told-cold") == BucketLocation(
         location="EUROPE-WEST4", location_type="region", storage_class="NEARLINE", autoclass=False
     )
@@ -35,7 +35,7 @@ def test_buckets_of_several_places_list_them():
     assert (zonal.location_type, zonal.data_locations) == ("zone", ("us-central1-a",))
 
 
-def test_the_storage_layout_tells_the_place_alone_and_what_permission_is_missing():
+def test_the_storage_layout_gives_the_location_and_names_the_missing_permission():
     found = bucket_location("told-layout")
     assert (found.location, found.location_type, found.missing_permission) == ("US-CENTRAL1", "region", GET_BUCKET)
     assert (found.storage_class, found.autoclass) == (None, None)

@@ -26,7 +26,7 @@ def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
     return GCSStorage(bucket_url)
 
 
-def test_a_response_cut_in_the_middle_is_never_passed_on(gcs: GCSEmulator, storage: GCSStorage) -> None:
+def test_a_truncated_response_is_not_returned(gcs: GCSEmulator, storage: GCSStorage) -> None:
     data = os.urandom(300_000)
     storage.create("x", data)
     gcs.set_faults(0.5, seed=5, kinds=[RESET_BODY])
@@ -54,7 +54,7 @@ def test_range_reads_use_the_credentials_of_google_auth_alone(monkeypatch: pytes
         gcs_client._credentials.cache_clear()
 
 
-def test_64_ranges_are_under_way_at_once(bucket_url: str) -> None:
+def test_64_ranges_are_read_concurrently(bucket_url: str) -> None:
     with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
         own.create_bucket("dataprep-tests")
         patch.setenv("STORAGE_EMULATOR_HOST", own.url)
@@ -68,7 +68,7 @@ def test_64_ranges_are_under_way_at_once(bucket_url: str) -> None:
         assert own.stats()["most_in_flight"] == storage.reads_in_flight == 64
 
 
-def test_a_slow_link_that_many_reads_share_is_no_lost_server(bucket_url: str) -> None:
+def test_a_slow_link_shared_by_many_reads_is_not_taken_for_a_lost_server(bucket_url: str) -> None:
     """All of them together take three times as long as an unanswered read may."""
     patient = gcs_client.Deadlines(lost_s=0.8)
     with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
@@ -110,6 +110,6 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
 """
 
 
-def test_a_forked_child_reads_on(bucket_url: str) -> None:
+def test_a_forked_child_can_read(bucket_url: str) -> None:
     done = run_python(FORK, URL=bucket_url)
     assert (done.returncode, done.stderr) == (0, "")

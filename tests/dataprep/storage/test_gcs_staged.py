@@ -32,7 +32,7 @@ def create(staged, name):
 
 
 @pytest.mark.parametrize("put", [publish, create])
-def test_what_is_put_stands_alone(put, place):
+def test_a_staged_object_is_published_and_nothing_else_is_left(put, place):
     put(place.staged(ROOT, lambda: None), "train/a.tar")
     assert [(info.name, info.num_bytes) for info in place.list()] == [("train/a.tar", len(DATA))]
 
@@ -65,7 +65,7 @@ def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
 
 
 @pytest.mark.parametrize("put", [publish, create])
-def test_another_object_in_the_place_stays(put, place):
+def test_an_existing_object_is_not_replaced(put, place):
     place.create("train/a.tar", b"another")
     with pytest.raises(ConflictError, match=r"another object stands there, 7 bytes .* move it away"):
         put(place.staged(ROOT, lambda: None), "train/a.tar")

@@ -60,7 +60,7 @@ def test_a_publisher_takes_nothing_from_outside_the_root(storage: LocalStorage, 
     assert (tmp_path / "mine").read_bytes() == b"1"
 
 
-def test_a_build_whose_folder_is_gone_writes_nothing_more(storage: LocalStorage) -> None:
+def test_a_storage_whose_folder_was_removed_writes_nothing(storage: LocalStorage) -> None:
     build = storage.in_build("_build/0123")
     with pytest.raises(StorageError, match="_build/0123: the folder of this build is gone, another one has finished"):
         build.spool_path("x")
@@ -102,7 +102,7 @@ def test_an_object_is_durable_before_its_spool_file_goes(
     assert steps == ["fsync x-" + spool.name[2:5], "link x", "fsync train", "unlink x-"]
 
 
-def test_a_name_that_comes_and_goes_is_given_up(storage: LocalStorage) -> None:
+def test_a_name_that_keeps_appearing_and_disappearing_is_an_error(storage: LocalStorage) -> None:
     storage.create("y", b"")
     (storage.root / "x").symlink_to("nothing")
     with pytest.raises(StorageError, match="it comes and goes, another build is clearing up there; run the same"):
@@ -171,7 +171,7 @@ def test_the_root_may_be_a_link_and_is_one_place_by_any_path(tmp_path: Path) -> 
         LocalStorage(tmp_path / "loop")
 
 
-def test_what_is_no_regular_file_is_no_object(storage: LocalStorage) -> None:
+def test_files_that_are_not_regular_are_no_objects(storage: LocalStorage) -> None:
     storage.create("a/x", b"1")
     os.mkfifo(storage.root / "a/fifo")
     assert storage.stat("a/fifo") is None
@@ -192,7 +192,7 @@ def test_short_reads_are_completed(storage: LocalStorage, monkeypatch: pytest.Mo
     assert storage.read_range("x", 10, 50_000) == content[10:50_010]
 
 
-def test_a_file_cut_while_it_is_read_is_an_error(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_truncated_while_it_is_read_is_an_error(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.create("x", bytes(1000))
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, count, at: pread(descriptor, min(count, max(0, 600 - at)), at))

@@ -27,7 +27,7 @@ def test_a_range_past_the_end_says_where_the_object_ends():
     assert messages.bad_range("/x", -1, 5) == "/x: a range must not be negative, got 5 bytes from -1"
 
 
-def test_whatever_another_build_removed_can_be_made_again_by_the_same_command():
+def test_the_message_about_a_removed_file_says_to_run_the_same_command_again():
     for said in (messages.spool_gone(Path("/x")), messages.build_gone("/x"), messages.unsettled("/x")):
         assert said.startswith("/x: ")
         assert said.endswith("run the same command again: it goes on where it stopped")

@@ -20,7 +20,7 @@ names = st.lists(parts, min_size=1, max_size=4).map("/".join)
 
 @examples
 @given(names)
-def test_plain_parts_are_a_name(name: str):
+def test_a_path_of_plain_parts_is_a_valid_name(name: str):
     assert check_name(name) == name
     assert check_prefix(f"{name}/") == check_prefix(name) == name
     assert not PurePosixPath(name).is_absolute()

@@ -69,7 +69,7 @@ def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing", "folder", "x/below"])
-def test_what_is_no_file_is_missing(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_no_file_is_a_missing_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "x").write_bytes(b"1")
     with pytest.raises(FileNotFoundError), OpenFiles().reading(str(tmp_path / name)):

@@ -29,7 +29,7 @@ def test_row_groups_are_read_from_disk_and_bucket(stored, settings):
     assert file.read_row_group(1).to_pydict() == {"key": ["c", "d"], "size": [3, 4]}
 
 
-def test_some_columns_are_read(stored):
+def test_only_the_given_columns_are_read(stored):
     assert read_columns(stored, "t.parquet", ("size",)).to_pydict() == {"size": [1, 2, 3, 4]}
     assert read_columns(stored, "t.parquet").equals(TABLE)
 

@@ -47,7 +47,7 @@ def test_reads_within_the_window_are_one_request(storage_url, monkeypatch):
     window_bytes=st.integers(0, 80),
     reads=st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), max_size=8),
 )
-def test_window_reads_what_is_there(num_bytes, window_bytes, reads):
+def test_window_reads_the_bytes_of_the_object(num_bytes, window_bytes, reads):
     data = bytes(range(num_bytes))
     with TemporaryDirectory() as folder:
         (Path(folder) / "a").write_bytes(data)
@@ -56,6 +56,6 @@ def test_window_reads_what_is_there(num_bytes, window_bytes, reads):
             assert window.read(offset, count) == data[offset : offset + count]
 
 
-def test_range_file_of_nothing_is_not_found(tmp_path):
+def test_range_file_of_a_missing_object_is_a_file_not_found_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         RangeFile(open_storage(str(tmp_path)), "none")

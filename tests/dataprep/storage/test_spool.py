@@ -112,7 +112,7 @@ if __name__ == "__main__":
 """
 
 
-def test_spool_files_go_when_their_process_ends(tmp_path: Path) -> None:
+def test_spool_files_are_removed_when_their_process_ends(tmp_path: Path) -> None:
     done = run_python(SPOOL, TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     spools = [Path(line) for line in done.stdout.split()]

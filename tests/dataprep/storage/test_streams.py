@@ -17,7 +17,7 @@ from tests.support.samples import examples
 
 @examples
 @given(st.binary(max_size=3000), st.integers(1, 700), st.lists(st.integers(1, 900), max_size=20))
-def test_any_reads_give_the_bytes_in_order(data: bytes, range_bytes: int, sizes: list[int]):
+def test_reads_of_any_size_return_the_bytes_in_order(data: bytes, range_bytes: int, sizes: list[int]):
     asked: list[tuple[int, int]] = []
 
     def read_range(offset: int, num_bytes: int) -> bytes:
@@ -33,7 +33,7 @@ def test_any_reads_give_the_bytes_in_order(data: bytes, range_bytes: int, sizes:
     assert sorted(asked) == [(at, min(range_bytes, len(data) - at)) for at in range(0, len(data), range_bytes)]
 
 
-def test_the_next_ranges_are_in_flight_and_no_more(monkeypatch: pytest.MonkeyPatch):
+def test_only_the_next_few_ranges_are_in_flight(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streams, "RANGE_BYTES", 10)
     asked, release = [], threading.Event()
 
@@ -49,7 +49,7 @@ def test_the_next_ranges_are_in_flight_and_no_more(monkeypatch: pytest.MonkeyPat
     assert len(asked) <= RANGES_AHEAD + 1
 
 
-def test_an_error_of_a_range_comes_where_its_bytes_would(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_of_a_range_is_raised_when_its_bytes_are_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(streams, "RANGE_BYTES", 10)
 
     def read_range(offset: int, num_bytes: int) -> bytes:

@@ -8,7 +8,7 @@ from tests.support.finished import change_cell, column_values, details, kinds, v
 
 
 @pytest.mark.parametrize("column", ["key", "image_offset", "image_crc32c", "label", "height", "width"])
-def test_an_index_row_that_no_shard_has(damaged, column):
+def test_an_index_row_that_differs_from_its_shard_is_found(damaged, column):
     copy = damaged("imagenet-tfrecord")
     before = column_values(copy, column)[0]
     change_cell(copy, "index/train.parquet", column, f"{before}x" if column == "key" else before + 1)
@@ -19,14 +19,14 @@ def test_an_index_row_that_no_shard_has(damaged, column):
 
 
 @pytest.mark.parametrize(("column", "value"), [("shard", 1), ("key", None)])
-def test_an_index_row_that_says_nothing_of_its_shard(damaged, column, value):
+def test_an_index_row_with_impossible_values_is_found(damaged, column, value):
     copy = damaged("imagenet-tfrecord")
     change_cell(copy, "index/train.parquet", column, value)
     copy.sign()
     assert kinds(verify_here(copy.root)) == {"index" if column == "shard" else "format"}
 
 
-def test_row_groups_and_columns(damaged):
+def test_wrong_row_groups_and_columns_are_found(damaged):
     copy = damaged("imagenet-webdataset")
     table = pq.read_table(copy.root / "index/train.parquet")
     (copy.root / "index/train.parquet").unlink()
@@ -45,13 +45,13 @@ def test_row_groups_and_columns(damaged):
 
 
 @pytest.mark.parametrize("file", ["index/train-events.parquet", "index/train.parquet", "index/val.parquet"])
-def test_a_missing_file(damaged, file):
+def test_a_missing_file_is_found(damaged, file):
     copy = damaged("imagenet-imagefolder")
     (copy.root / file).unlink()
     assert f"missing {file}: no such file, expected " in details(verify_here(copy.root))
 
 
-def test_events_that_disagree(damaged):
+def test_events_that_disagree_with_the_manifest_are_found(damaged):
     copy = damaged("imagenet-webdataset")
     rows = pq.read_table(copy.root / "index/train-events.parquet").to_pylist()
     schema = pq.read_schema(copy.root / "index/train-events.parquet")
@@ -88,7 +88,7 @@ def test_events_that_disagree(damaged):
         ("label.labels.txt", "n0", "n1", "its content"),
     ],
 )
-def test_metadata_that_disagrees(damaged, file, old, new, what):
+def test_metadata_that_disagree_with_the_manifest_are_found(damaged, file, old, new, what):
     copy = damaged("imagenet-tfrecord")
     document = copy.document
     copy.write(file, (copy.root / file).read_text().replace(old, new, 1).encode())
@@ -100,7 +100,7 @@ def test_metadata_that_disagrees(damaged, file, old, new, what):
     assert f"metadata {file}: {what}" in details(report)
 
 
-def test_prose_may_be_put_better(damaged):
+def test_changed_descriptions_and_citations_are_no_fault(damaged):
     copy = damaged("imagenet-tfrecord")
     info = json.loads((copy.root / "dataset_info.json").read_bytes())
     info["description"] = info["citation"] = "other words"

@@ -1,7 +1,7 @@
 from dataprep.verify.findings import KINDS, UNPROVED, WARNINGS, Finding, Findings
 
 
-def test_lists_the_first_and_counts_all():
+def test_the_first_findings_are_listed_and_all_are_counted():
     findings = Findings(max_listed=3)
     for number in range(10):
         findings.add("record", f"shard {number}", "other")

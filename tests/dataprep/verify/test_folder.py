@@ -14,7 +14,7 @@ from tests.support.finished import change_cell, column_values, kinds, verify_her
         ("width", "image"),
     ],
 )
-def test_an_index_row_that_no_file_has(damaged, column, kind):
+def test_an_index_row_that_differs_from_its_file_is_found(damaged, column, kind):
     copy = damaged("imagenet-imagefolder")
     before = column_values(copy, column)[0]
     value = f"{before}x" if column == "key" else before - 1 if column == "label" and before else before + 1
@@ -23,7 +23,7 @@ def test_an_index_row_that_no_file_has(damaged, column, kind):
     assert kind in kinds(verify_here(copy.root))
 
 
-def test_hostile_index_rows_lead_nowhere(damaged):
+def test_hostile_index_rows_do_not_lead_out_of_the_dataset(damaged):
     for key in ("../../../etc/passwd", "/etc/passwd", "", "a\0b", "x" * 300):
         copy = damaged("imagenet-imagefolder")
         change_cell(copy, "index/train.parquet", "key", key)

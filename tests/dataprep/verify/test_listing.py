@@ -3,7 +3,7 @@ import shutil
 from tests.support.finished import details, kinds, verify_here
 
 
-def test_files_that_nothing_names(damaged):
+def test_unlisted_files_are_found(damaged):
     copy = damaged("imagenet-webdataset")
     for name in ("train/notes.txt", "index/old.parquet", "imagenet-train.tfrecord-00000-of-00001", "dataset_info.json"):
         copy.write(name, b"x")
@@ -19,7 +19,7 @@ def test_files_that_nothing_names(damaged):
     ]
 
 
-def test_an_empty_folder_would_be_a_class(damaged):
+def test_an_empty_class_folder_is_found(damaged):
     copy = damaged("imagenet-imagefolder")
     (copy.root / "train/n99999999").mkdir()
     assert "extra train/n99999999: a folder in which the index has no image" in details(verify_here(copy.root))
@@ -32,7 +32,7 @@ def test_leftovers_of_a_build_are_a_warning(damaged):
     assert (report.verdict, kinds(report)) == ("whole", {"leftover"})
 
 
-def test_links_of_the_repeats(damaged):
+def test_missing_and_wrong_links_of_repeats_are_found(damaged):
     copy = damaged("coco-links")
     links = sorted(path.name for path in (copy.root / "train").iterdir())
     assert links == [f"{folder}_{i}" for folder in ("train2017", "unlabeled2017") for i in range(5)]
@@ -46,7 +46,7 @@ def test_links_of_the_repeats(damaged):
     assert "extra train/train2017_5: expected the links of the repeats alone" in lines
 
 
-def test_links_out_of_the_dataset_are_not_followed(damaged, tmp_path):
+def test_links_that_lead_out_of_the_dataset_are_not_followed(damaged, tmp_path):
     copy = damaged("imagenet-webdataset")
     (tmp_path / "elsewhere").mkdir()
     (copy.root / "val/more").symlink_to(tmp_path / "elsewhere")

@@ -16,7 +16,7 @@ from tests.support.faults import Damaged, linked_copy
 from tests.support.finished import details, kinds, verify_here
 
 
-def test_a_manifest_that_is_none(damaged):
+def test_a_file_that_is_no_manifest_is_found(damaged):
     copy = damaged("imagenet-webdataset")
     for data in (b"", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"schema_version": "9.0"}'):
         copy.write("dataset.json", data)
@@ -24,7 +24,7 @@ def test_a_manifest_that_is_none(damaged):
         assert (report.verdict, kinds(report)) == ("differs", {"manifest"})
 
 
-def test_a_manifest_that_was_reformatted(damaged):
+def test_a_reformatted_manifest_is_found(damaged):
     copy = damaged("imagenet-webdataset")
     copy.write("dataset.json", json.dumps(copy.document).encode())
     assert "manifest dataset.json: other bytes than a build writes" in details(verify_here(copy.root))
@@ -39,7 +39,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data(), name=st.sampled_from(["imagenet-imagefolder", "coco-tfrecord", "coco-links"]))
-def test_no_manifest_is_hostile_enough_to_crash_it(finished, tmp_path_factory, data, name):
+def test_no_hostile_manifest_crashes_verify(finished, tmp_path_factory, data, name):
     copy = Damaged(tmp_path_factory.mktemp("hostile") / "copy")
     linked_copy(finished(name), copy.root)
     document = copy.document
@@ -137,7 +137,7 @@ def test_split_of_another_dataset_is_refused(finished, tmp_path):
     assert "split 'test', expected one of train, val" in faults
 
 
-def test_layout(finished):
+def test_files_and_repeats_other_than_a_builds_are_faults(finished):
     manifest = manifest_of(finished, "imagenet-webdataset")
     shards = ({**manifest.splits[0].shards[0], "file": "../../etc/passwd"}, *manifest.splits[0].shards[1:])
     faults = list(layout_faults(with_split(manifest, shards=shards, repeats={"count": 5, "stored": 1})))
@@ -149,7 +149,7 @@ def test_layout(finished):
     assert list(layout_faults(twice)) == ["splits train, train, expected each once and at least one"]
 
 
-def test_consistency(finished):
+def test_counts_that_contradict_each_other_are_faults(finished):
     manifest = manifest_of(finished, "imagenet-webdataset")
     split = manifest.splits[0]
     more = with_split(manifest, samples=split.samples + 1, class_counts=(*split.class_counts, 1))
@@ -175,7 +175,7 @@ def published(finished, **changes):
     return list(published_faults(manifest, DATASETS["imagenet"], classes))
 
 
-def test_published_counts(finished):
+def test_counts_other_than_the_published_ones_are_faults(finished):
     assert published(finished) == []
     counts = (49, *(50,) * 999)
     assert published(finished, samples=49_999, class_counts=counts, rejected={"truncated": 1}) == []
@@ -188,7 +188,7 @@ def test_published_counts(finished):
     ]
 
 
-def test_published_classes_and_repeats(finished):
+def test_classes_and_repeats_other_than_the_published_ones_are_faults(finished):
     coco = replace(manifest_of(finished, "coco-five-times"), partial=False)
     assert [fault for _, fault in published_faults(coco, DATASETS["coco-dup5"], ())] == [
         f"{coco.splits[0].samples:,} samples and {sum(coco.splits[0].rejected.values()):,} rejected; "

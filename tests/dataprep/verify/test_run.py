@@ -11,7 +11,7 @@ from tests.support.finished import CHECKED, build_here, change_cell, column_valu
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_no_false_alarm(finished, name):
+def test_an_undamaged_dataset_has_no_findings(finished, name):
     manifest = Damaged(finished(name)).document
     for deep in (False, True):
         report = verify_here(finished(name), deep=deep)
@@ -21,7 +21,7 @@ def test_no_false_alarm(finished, name):
         assert report.shards == sum(len(split["shards"]) for split in manifest["splits"])
 
 
-def test_worker_processes_find_the_same(finished, damaged):
+def test_worker_processes_find_the_same_faults(finished, damaged):
     copy = damaged("imagenet-webdataset")
     plant(copy.root, seed=7)
     here, there = (verify_here(copy.root, deep=True, workers=workers) for workers in (0, 2))
@@ -46,7 +46,7 @@ def test_planted_faults_are_found_and_the_original_is_not_touched(finished, tmp_
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
-def test_in_a_bucket(originals, bucket_url, fmt):
+def test_damage_in_a_bucket_is_found(originals, bucket_url, fmt):
     url = build_here("imagenet", originals["imagenet"], bucket_url, fmt)
     assert verify_here(url, deep=True).verdict == "whole"
     storage = open_storage(url)
@@ -72,7 +72,7 @@ def test_in_a_bucket(originals, bucket_url, fmt):
 # What cannot be read proves nothing
 
 
-def test_what_cannot_be_read_is_undecided(finished, damaged, monkeypatch):
+def test_a_shard_that_cannot_be_read_is_undecided(finished, damaged, monkeypatch):
     shard = Damaged(finished("imagenet-webdataset")).shards()[0]
     opened = LocalStorage.open
 

@@ -12,7 +12,7 @@ from tests.support.finished import SHARDED, details, kinds, verify_here
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_sample_twice(damaged, name):
+def test_a_duplicate_sample_is_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[0]
     samples = copy.read_shard(shard)
@@ -24,7 +24,7 @@ def test_a_sample_twice(damaged, name):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_sample_in_place_of_another_of_the_same_size(damaged, name):
+def test_a_sample_replaced_by_one_of_the_same_size_is_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[1]
     samples = copy.read_shard(shard)
@@ -38,7 +38,7 @@ def test_a_sample_in_place_of_another_of_the_same_size(damaged, name):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_swapped_samples(damaged, name):
+def test_swapped_samples_are_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[1]
     samples = copy.read_shard(shard)
@@ -51,7 +51,7 @@ def test_swapped_samples(damaged, name):
 
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord"])
-def test_another_label(damaged, name):
+def test_a_changed_label_is_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[2]
     samples = copy.read_shard(shard)
@@ -66,7 +66,7 @@ def test_another_label(damaged, name):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_dropped_sample(damaged, name):
+def test_a_dropped_sample_is_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[0]
     samples = copy.read_shard(shard)
@@ -77,7 +77,7 @@ def test_a_dropped_sample(damaged, name):
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_shard_of_noise(damaged, name):
+def test_a_shard_of_noise_is_found(damaged, name):
     copy = damaged(name)
     shard = copy.shards()[0]
     copy.write(shard, random.Random(1).randbytes(100_000))
@@ -89,7 +89,7 @@ def test_a_shard_of_noise(damaged, name):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data(), name=st.sampled_from(["imagenet-webdataset", "coco-tfrecord"]))
-def test_a_shard_cut_anywhere(finished, tmp_path_factory, data, name):
+def test_a_truncated_shard_is_found(finished, tmp_path_factory, data, name):
     copy = Damaged(tmp_path_factory.mktemp("cut") / "copy")
     linked_copy(finished(name), copy.root)
     shard = copy.shards()[0]
@@ -99,7 +99,7 @@ def test_a_shard_cut_anywhere(finished, tmp_path_factory, data, name):
     assert kinds(verify_here(copy.root)) & {"format", "count"}
 
 
-def test_keys_that_differ_in_case_alone(damaged):
+def test_keys_that_differ_in_case_alone_are_found(damaged):
     copy = damaged("imagenet-webdataset")
     shard = copy.shards()[0]
     samples = copy.read_shard(shard)

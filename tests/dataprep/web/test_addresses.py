@@ -14,7 +14,7 @@ from tests.support.hostile_urls import BAD, PUBLIC, REFUSED
 
 
 @pytest.mark.parametrize(("address", "name"), REFUSED.items())
-def test_what_is_not_public_is_refused_by_its_name(address, name):
+def test_addresses_that_are_not_public_are_refused_with_their_kind(address, name):
     assert name in refusal(address)
 
 
@@ -25,7 +25,7 @@ def test_public_addresses_are_not_refused(address):
 
 @settings(deadline=None)
 @given(st.ip_addresses())
-def test_nothing_passes_that_the_standard_library_knows_better(address):
+def test_every_accepted_address_is_global_for_the_standard_library(address):
     if refusal(str(address)) is None:
         mapped = getattr(address, "ipv4_mapped", None)
         judged = mapped or address
@@ -37,7 +37,7 @@ def test_nothing_passes_that_the_standard_library_knows_better(address):
 
 @settings(deadline=None)
 @given(st.ip_addresses(v=4))
-def test_an_address_in_another_is_judged_as_itself(address):
+def test_an_ipv4_address_inside_an_ipv6_address_is_judged_as_itself(address):
     plain = refusal(str(address)) is None
     assert (refusal(f"::ffff:{address}") is None) == plain
     assert (refusal(str(ipaddress.IPv6Address(f"64:ff9b::{address}"))) is None) == plain
@@ -77,12 +77,12 @@ def test_a_malformed_network_is_refused(text):
         ("http://[2606:4700:0::1111]:80/x", "http://[2606:4700::1111]/x"),
     ],
 )
-def test_a_url_is_sent_as_it_was_meant(text, sent):
+def test_a_url_is_encoded_as_a_browser_does(text, sent):
     assert str(checked_url(text)) == sent
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD.items(), ids=[repr(text)[:40] for text in BAD])
-def test_what_is_no_public_web_address_is_never_asked_for(text, reason):
+def test_urls_that_are_not_public_web_addresses_are_refused(text, reason):
     with pytest.raises(Failed) as failed:
         checked_url(text)
     assert failed.value.status is Status.BAD_URL

@@ -32,7 +32,7 @@ def test_a_body_in_any_pieces_is_the_whole_body(body, pieces, encoding):
 
 @settings(deadline=None)
 @given(st.integers(0, 2_000), st.integers(1, 2_000), st.integers(1, 300), st.sampled_from(["", "gzip", "deflate"]))
-def test_a_byte_over_the_limit_is_too_large_and_the_limit_is_not(num_bytes, limit_bytes, pieces, encoding):
+def test_a_body_is_too_large_from_one_byte_over_the_limit_on(num_bytes, limit_bytes, pieces, encoding):
     packed = PACKED[encoding](bytes(num_bytes))
     if max(num_bytes, len(packed)) <= limit_bytes:
         assert len(read(packed, pieces, limit_bytes, encoding)) == num_bytes
@@ -59,7 +59,7 @@ def test_a_byte_over_the_limit_is_too_large_and_the_limit_is_not(num_bytes, limi
         "html",
     ],  # gzip's head has the time: no name of a test that two processes share
 )
-def test_what_does_not_decompress_whole_is_refused(body, status):
+def test_a_body_that_does_not_decompress_whole_is_refused(body, status):
     with pytest.raises(Failed) as failed:
         read(body, 1_000, 1 << 20, "gzip", image=True)
     assert failed.value.status is status
@@ -93,11 +93,11 @@ def test_a_body_in_single_bytes_takes_no_more_memory_than_in_one_piece():
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "animated", "exif", "corrupt"])
-def test_images_are_known_by_their_first_bytes_however_they_come(kind):
+def test_images_are_recognised_by_their_first_bytes_in_any_pieces(kind):
     assert read(picture(kind), 5, 1 << 20, image=True) == picture(kind)
 
 
-def test_what_is_no_image_is_refused_before_the_rest_comes():
+def test_a_body_that_is_no_image_is_refused_from_its_first_bytes():
     body = Body(1 << 20)
     with pytest.raises(Failed, match="begins with b'<html><body>'"):
         body.feed(b"<html><body>")

@@ -11,7 +11,7 @@ from dataprep.web.caches import Cache
 from dataprep.web.outcomes import Failed, Status
 
 
-def test_many_who_ask_at_once_are_answered_by_one_look_up():
+def test_concurrent_requests_share_one_look_up():
     asked = Counter()
 
     async def make():
@@ -27,7 +27,7 @@ def test_many_who_ask_at_once_are_answered_by_one_look_up():
     assert asked["key"] == 1
 
 
-def test_one_who_gives_up_does_not_take_the_answer_from_the_others():
+def test_a_cancelled_request_does_not_cancel_the_shared_look_up():
     async def make():
         await asyncio.sleep(0.05)
         return "value"
@@ -42,7 +42,7 @@ def test_one_who_gives_up_does_not_take_the_answer_from_the_others():
     assert asyncio.run(ask()) == "value"
 
 
-def test_failures_are_remembered_and_old_values_are_not():
+def test_failures_are_cached_and_old_values_expire():
     made = []
 
     async def fail():
@@ -66,7 +66,7 @@ def test_failures_are_remembered_and_old_values_are_not():
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), max_size=60))
-def test_the_weight_is_bounded_and_the_oldest_go_first(asked):
+def test_the_weight_of_a_cache_is_bounded_and_the_oldest_entries_go_first(asked):
     held: dict[str, int] = {}
 
     async def run():

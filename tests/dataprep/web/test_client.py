@@ -50,7 +50,7 @@ def test_each_row_of_a_mixed_table_ends_with_the_right_status():
         ("stall", "", None),
     ],
 )
-def test_failures_say_why(web, fetch, kind, reason, code):
+def test_each_failure_has_its_reason(web, fetch, kind, reason, code):
     (outcome,) = fetch([web.url(f"/{kind}")], read_s=0.5)
     assert outcome.status is KINDS[kind.partition("/")[0]][1]
     assert reason in outcome.reason
@@ -60,7 +60,7 @@ def test_failures_say_why(web, fetch, kind, reason, code):
 @pytest.mark.parametrize(
     "kind", ["image", "chunked", "gzip", "wrong-type", "redirect", "elsewhere", "busy", "other-robot"]
 )
-def test_success_is_the_whole_image_and_where_it_was(web, fetch, kind):
+def test_a_success_has_the_whole_image_and_its_final_url(web, fetch, kind):
     (outcome,) = fetch([web.url(f"/{kind}/1.jpg#x")])
     assert outcome.body == picture()
     moved = {"redirect": web.url("/image/1.jpg"), "elsewhere": web.url("/image/1.jpg", f"other.{DOMAIN}")}
@@ -69,7 +69,7 @@ def test_success_is_the_whole_image_and_where_it_was(web, fetch, kind):
 
 
 @pytest.mark.parametrize("redirects", [0, 1, 5])
-def test_exactly_as_many_redirects_are_followed_as_are_allowed(web, fetch, redirects):
+def test_at_most_the_allowed_number_of_redirects_is_followed(web, fetch, redirects):
     chain = [web.url("/image/1")]
     for hop in range(redirects + 1):
         chain.append(web.url(f"/to/{hop}?{quote(chain[-1], safe='')}"))
@@ -79,7 +79,7 @@ def test_exactly_as_many_redirects_are_followed_as_are_allowed(web, fetch, redir
     assert web.asked[f"host.{DOMAIN}", "/image/1"] == 1  # nothing behind the last redirect is asked for
 
 
-def test_a_request_says_who_asks_and_nothing_else(web, fetch):
+def test_a_request_sends_the_user_agent_and_no_other_identity(web, fetch):
     fetch([web.url("/redirect/1"), web.url("/image/2")], agent="our-bot")
     for head in web.heads:
         assert head.headers["user-agent"].startswith("our-bot/")
@@ -120,7 +120,7 @@ def test_rows_that_wait_for_a_host_that_stalls_end_without_being_asked_for(web, 
     assert sum(web.asked[f"slow.{DOMAIN}", f"/stall/{row}"] for row in range(400)) < 400
 
 
-def test_a_host_without_answers_is_given_up(web, fetch):
+def test_a_host_without_answers_is_abandoned(web, fetch):
     outcomes = fetch([web.url(f"/stall/{row}") for row in range(60)], read_s=0.2, host_failures=4, host_connections=2)
     assert Counter(outcome.status for outcome in outcomes)[Status.HOST_DOWN] >= 50
     assert sum(count for (_, path), count in web.asked.items() if path != "/robots.txt") <= 6
@@ -139,7 +139,7 @@ def test_closing_early_leaves_no_task_and_no_connection(web, limits):
     assert asyncio.run(some()) < 200
 
 
-def test_nothing_is_begun_while_nobody_takes(web, limits):
+def test_no_request_is_sent_while_outcomes_are_not_taken(web, limits):
     drawn = []
 
     def requests():
@@ -156,7 +156,7 @@ def test_nothing_is_begun_while_nobody_takes(web, limits):
     assert asyncio.run(slowly()) <= 11
 
 
-def test_two_tables_at_once_share_what_is_allowed(limits):
+def test_two_concurrent_tables_share_the_limits(limits):
     async def one(web, fetcher, first):
         requests = (Request(row, web.url(f"/image/{row}", f"host{row % 3}.{DOMAIN}")) for row in range(first, 200, 2))
         async with contextlib.aclosing(fetcher.fetch_many(requests)) as outcomes:
@@ -171,7 +171,7 @@ def test_two_tables_at_once_share_what_is_allowed(limits):
     assert set(web.most_at_once.values()) == {3}
 
 
-def test_closing_one_table_early_gives_back_what_it_held(web, limits):
+def test_closing_one_table_early_releases_its_share_of_the_limits(web, limits):
     async def statuses(fetcher, kinds):
         requests = [Request(row, web.url(f"/{kind}/{row}", f"{kind}.{DOMAIN}")) for row, kind in enumerate(kinds)]
         async with contextlib.aclosing(fetcher.fetch_many(requests)) as outcomes:
@@ -223,7 +223,7 @@ def test_slow_bodies_take_memory_only_for_what_has_come(web, limits, monkeypatch
     assert asyncio.run(run()) == [Status.SUCCESS] * 40
 
 
-def test_waiting_for_the_caller_is_no_hosts_fault(web, limits):
+def test_time_spent_waiting_for_the_caller_is_no_timeout_of_the_host(web, limits):
     tight = limits(body_bytes=len(picture("png")), memory_bytes=len(picture("png")), answer_s=1.0)
 
     async def slowly():
@@ -236,13 +236,13 @@ def test_waiting_for_the_caller_is_no_hosts_fault(web, limits):
     assert asyncio.run(slowly()) == [Status.SUCCESS] * 12
 
 
-def test_no_answer_however_broken_is_more_than_one_rows_failure(web, fetch):
+def test_a_broken_answer_fails_its_own_row_alone(web, fetch):
     urls = [web.url(f"/mutated/{row}", f"host{row % 60}.{DOMAIN}") for row in range(300)]
     outcomes = fetch(urls, read_s=0.3, host_failures=1_000, retries=1, retry_after_s=1.0)
     assert len({outcome.status for outcome in outcomes}) >= 6
 
 
-def test_an_error_in_the_table_is_the_callers(limits):
+def test_an_error_while_reading_the_table_is_raised_to_the_caller(limits):
     def requests():
         yield Request(0, "ftp://example.org/")
         raise OSError("the table ends here")
@@ -255,7 +255,7 @@ def test_an_error_in_the_table_is_the_callers(limits):
         asyncio.run(read())
 
 
-def test_what_is_known_of_hosts_is_not_asked_again(web, names, fetch):
+def test_robots_and_addresses_of_a_host_are_requested_once(web, names, fetch):
     known = Known()
     for row in range(3):
         assert fetch([web.url(f"/image/{row}")], known)[0].status is Status.SUCCESS
@@ -268,6 +268,6 @@ def test_every_status_is_documented():
     assert [name for name, _ in rows] == [status.value for status in Status]
 
 
-def test_a_certificate_of_nobody_is_refused_unless_that_is_allowed(tls_web, fetch):
+def test_an_untrusted_certificate_is_refused_unless_allowed(tls_web, fetch):
     assert fetch([tls_web])[0].status is Status.TLS
     assert fetch([tls_web], verify_tls=False)[0].body == picture()

@@ -14,35 +14,35 @@ from tests.support.samples import examples
 CONTACT = "mailto:me@example.org"
 
 
-def test_sites_are_told_who_asks_and_whom_to_write_to():
+def test_the_user_agent_has_a_name_and_a_contact():
     assert Limits(contact=CONTACT).user_agent == f"dataprep/{__version__} (+{CONTACT})"
     assert Limits(contact="https://example.org/bot", agent="my-bot").user_agent.startswith("my-bot/")
 
 
 @pytest.mark.parametrize("contact", ["", "me", "me@example.org", "ftp://example.org", "https://", "mailto:me\r\nX: y"])
-def test_who_cannot_be_reached_does_not_fetch(contact: str):
+def test_limits_without_a_contact_are_refused(contact: str):
     with pytest.raises(UsageError, match=r"give an https:// page or mailto:name@example\.org"):
         Limits(contact=contact)
 
 
 @pytest.mark.parametrize("agent", ["", "my bot", "bot/2", "bot\r\nX: y", "Bötchen"])
-def test_a_name_that_robots_txt_cannot_address_is_refused(agent: str):
+def test_an_agent_name_that_robots_txt_cannot_address_is_refused(agent: str):
     with pytest.raises(UsageError, match="other characters than letters, - and _"):
         Limits(contact=CONTACT, agent=agent)
 
 
 @pytest.mark.parametrize("name", ["in_flight", "body_bytes", "connect_s", "row_s", "host_connections", "host_per_s"])
 @pytest.mark.parametrize("value", [0, -1])
-def test_a_limit_is_positive(name: str, value: int):
+def test_limits_of_0_or_less_are_refused(name: str, value: int):
     with pytest.raises(UsageError, match=f"{name} is {value}; it must be positive"):
         Limits(contact=CONTACT, **{name: value})
 
 
-def test_no_redirects_and_no_retries_may_be_asked_for():
+def test_redirects_and_retries_may_be_0():
     assert Limits(contact=CONTACT, redirects=0, retries=0, verify_tls=False).redirects == 0
 
 
-def test_memory_holds_one_body_at_least():
+def test_a_memory_limit_below_one_body_is_refused():
     with pytest.raises(UsageError, match=r"memory_bytes is 99, less than one body of 100; raise it"):
         Limits(contact=CONTACT, memory_bytes=99, body_bytes=100)
 

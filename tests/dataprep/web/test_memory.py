@@ -73,13 +73,13 @@ def test_every_body_arrives_within_the_budget(seed, num_bytes, bodies):
         assert last.take_now(num_bytes), "all of it is free again"
 
 
-def test_a_body_takes_what_has_come_and_not_what_may_come():
+def test_a_body_counts_with_the_bytes_received_and_not_with_its_declared_size():
     memory = Memory(3 * BODY_BYTES, BODY_BYTES)
     arriving = [memory.arriving().__enter__() for _ in range(100)]
     assert all(each.take_now(2) for each in arriving)
 
 
-def test_the_younger_leave_room_for_the_whole_of_the_oldest():
+def test_younger_bodies_leave_room_for_all_of_the_oldest():
     memory = Memory(2 * BODY_BYTES, BODY_BYTES)
     with memory.arriving() as oldest, memory.arriving() as second, memory.arriving() as third:
         assert second.take_now(60)
@@ -88,7 +88,7 @@ def test_the_younger_leave_room_for_the_whole_of_the_oldest():
         assert oldest.take_now(BODY_BYTES)
 
 
-def test_the_next_oldest_may_go_on_once_the_caller_takes_the_first():
+def test_the_next_oldest_body_continues_once_the_caller_takes_the_first():
     memory = Memory(2 * BODY_BYTES, BODY_BYTES)
 
     async def run():
@@ -107,7 +107,7 @@ def test_the_next_oldest_may_go_on_once_the_caller_takes_the_first():
 
 
 @pytest.mark.parametrize("granted", [False, True])
-def test_who_is_cancelled_while_it_waits_takes_nothing(granted):
+def test_a_body_cancelled_while_it_waits_holds_no_memory(granted):
     memory = Memory(BODY_BYTES, BODY_BYTES)
 
     async def wait():

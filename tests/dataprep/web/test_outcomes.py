@@ -10,14 +10,14 @@ import pytest
 from dataprep.web.outcomes import Failed, Outcome, Status
 
 
-def test_statuses_are_their_words():
+def test_each_status_equals_its_documented_word():
     """Tables and manifests hold the words."""
     assert Status.SUCCESS == "success"
     assert all(each.value == each.name.lower() for each in Status)
     assert pickle.loads(pickle.dumps(Status.DNS)) is Status.DNS
 
 
-def test_a_failure_is_told_again_without_the_tracebacks_of_before():
+def test_a_cached_failure_is_raised_again_without_old_tracebacks():
     first = Failed(Status.HTTP, "the server said 404", 404)
     for _ in range(3):
         with pytest.raises(Failed):

@@ -51,7 +51,7 @@ def test_retry_after_pauses_the_whole_host(web, fetch):
     assert len(after_s) == 6
 
 
-def test_a_host_that_wants_to_be_left_alone_for_long_is(web, fetch):
+def test_a_host_that_asks_for_a_long_pause_is_given_no_more_requests(web, fetch):
     outcomes = fetch([web.url(f"/image/{row}", f"overloaded-1.{DOMAIN}") for row in range(20)], host_connections=1)
     assert sorted(outcome.status for outcome in outcomes) == [Status.HOST_BUSY] * 19 + [Status.HTTP]
     (failure,) = [outcome for outcome in outcomes if outcome.status is Status.HTTP]
@@ -109,7 +109,7 @@ def test_workers_share_a_hosts_limits():
         ({"memory_bytes": 5}, "less than one body"),
     ],
 )
-def test_limits_are_checked(changed, text):
+def test_limits_out_of_range_are_refused(changed, text):
     with pytest.raises(UsageError, match=text):
         Limits(**{"contact": "https://example.org/", **changed})
 

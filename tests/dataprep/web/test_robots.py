@@ -58,7 +58,7 @@ def test_rules_say_what_the_standard_says(text, expected):
     ("code", "expected"),
     [(204, False), (404, False), (403, False), (410, False), (429, True), (500, True), (503, True)],
 )
-def test_a_missing_file_allows_all_and_a_failing_one_nothing(code, expected):
+def test_a_missing_robots_txt_allows_all_and_a_failing_one_nothing(code, expected):
     rules = rules_of("dataprep", code)
     if expected:
         with pytest.raises(Failed, match=f"robots.txt answered {code}"):
@@ -96,13 +96,13 @@ def test_an_opt_out_for_all_or_for_this_robot_counts(lines, expected):
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", "tdm-reservation"), (" 1 ", "tdm-reservation"), ("0", None)])
-def test_reserved_text_and_data_mining_counts(value, expected):
+def test_a_reservation_of_text_and_data_mining_is_an_opt_out(value, expected):
     assert opt_out([], value, "dataprep") == expected
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=60))
-def test_any_file_is_rules(words):
+def test_any_bytes_are_parsed_as_rules(words):
     forbidden("User-agent: *\n" + "".join(words))
     assert 0 <= rules_of("dataprep", 200, "".join(words).encode("utf-8", "surrogatepass")).crawl_delay_s <= 30
 
@@ -197,7 +197,7 @@ def test_wildcards_are_compared_with_a_url_only_where_that_is_quick():
         rules_of("dataprep", 200, text.encode()).check(URL("http://host.images.test/" + "a" * 4_000))
 
 
-def test_a_large_robots_txt_is_parsed_beside_the_event_loop(web, limits, monkeypatch):
+def test_a_large_robots_txt_is_parsed_outside_the_event_loop(web, limits, monkeypatch):
     parsing, ticked = threading.Event(), threading.Event()
 
     def slowly(agent: str, code: int, body: bytes = b"") -> Rules:
@@ -224,7 +224,7 @@ def test_a_large_robots_txt_is_parsed_beside_the_event_loop(web, limits, monkeyp
     assert asyncio.run(run()) == [Status.SUCCESS]
 
 
-def test_robots_txt_is_asked_for_once_a_host_and_before_anything_else(web, fetch):
+def test_robots_txt_is_requested_once_per_host_and_before_anything_else(web, fetch):
     fetch([web.url(f"/image/{row}", f"host{row % 3}.{DOMAIN}") for row in range(60)])
     for number in range(3):
         assert web.asked[f"host{number}.{DOMAIN}", "/robots.txt"] == 1
@@ -234,7 +234,7 @@ def test_robots_txt_is_asked_for_once_a_host_and_before_anything_else(web, fetch
     assert set(first.values()) == {"GET /robots.txt HTTP/1.1"}
 
 
-def test_what_is_forbidden_is_not_asked_for(web, fetch):
+def test_forbidden_urls_are_not_requested(web, fetch):
     web.robots[f"picky.{DOMAIN}"] = "User-agent: our-bot\nDisallow: /image/\n\nUser-agent: *\nDisallow: /\n"
     urls = [web.url("/image/1", f"picky.{DOMAIN}"), web.url("/png/1", f"picky.{DOMAIN}")]
     assert [outcome.status for outcome in fetch(urls, agent="our-bot")] == [Status.ROBOTS, Status.SUCCESS]
@@ -242,7 +242,7 @@ def test_what_is_forbidden_is_not_asked_for(web, fetch):
     assert web.asked[f"picky.{DOMAIN}", "/image/1"] == 0
 
 
-def test_where_a_redirect_leads_has_its_own_robots_txt(web, fetch):
+def test_the_target_of_a_redirect_is_checked_by_its_own_robots_txt(web, fetch):
     web.robots[f"other.{DOMAIN}"] = "User-agent: *\nDisallow: /\n"
     (outcome,) = fetch([web.url("/elsewhere/1")])
     assert (outcome.status, outcome.reason) == (Status.ROBOTS, f"robots.txt of other.{DOMAIN} forbids it")
@@ -250,7 +250,7 @@ def test_where_a_redirect_leads_has_its_own_robots_txt(web, fetch):
     assert web.asked[f"other.{DOMAIN}", "/image/1.jpg"] == 0
 
 
-def test_where_a_redirect_leads_on_the_same_host_is_checked_too(web, fetch):
+def test_the_target_of_a_redirect_on_the_same_host_is_checked_too(web, fetch):
     web.robots[f"host.{DOMAIN}"] = "User-agent: *\nDisallow: /image/\n"
     (outcome,) = fetch([web.url("/redirect/1")])
     assert (outcome.status, outcome.reason) == (Status.ROBOTS, f"robots.txt of host.{DOMAIN} forbids it")

@@ -155,12 +155,12 @@ def test_a_redirect_to_a_name_of_the_trap_is_not_followed(trap, outside, address
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_host_written_so_that_it_looks_like_another(trap, scheme, host):
+def test_a_host_disguised_as_another_is_not_connected_to(trap, scheme, host):
     assert fetch(f"{scheme}://{host}:{trap.port}/a.jpg").status in (*REFUSALS, Status.DNS)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_redirect_to_a_host_written_to_look_like_another_is_not_followed(trap, outside, host):
+def test_a_redirect_to_a_host_disguised_as_another_is_not_followed(trap, outside, host):
     target = quote(f"http://{host}:{trap.port}/a.jpg", safe="")
     outcome = fetch(
         outside.url(f"/to/?{target}", "site.test"), lambda name, before: [OUTSIDE] if name == "site.test" else []
@@ -179,14 +179,14 @@ def test_other_schemes_are_refused_in_a_url_and_by_redirect(trap, outside, schem
 
 
 @pytest.mark.parametrize("text", BAD, ids=[repr(text)[:40] for text in BAD])
-def test_a_redirect_to_no_url_is_refused(trap, outside, text):
+def test_a_redirect_to_a_malformed_url_is_refused(trap, outside, text):
     """Relative to its site a text may be a path there; elsewhere it leads nowhere."""
     answers = {"site.test": [OUTSIDE]}
     target = quote(text, safe="", errors="surrogatepass")
     fetch(outside.url(f"/to/?{target}", "site.test"), lambda name, before: answers.get(name, []))
 
 
-def test_a_name_that_is_another_address_the_second_time_is_looked_up_once(trap, outside):
+def test_a_name_that_changes_its_address_is_looked_up_once(trap, outside):
     asked = []
 
     def rebinding(name: str, before: int) -> list[str]:
@@ -199,7 +199,7 @@ def test_a_name_that_is_another_address_the_second_time_is_looked_up_once(trap, 
     assert set(asked) == {0}
 
 
-def test_a_name_that_is_another_address_later_is_checked_again(trap, outside):
+def test_a_name_whose_address_changed_later_is_checked_again(trap, outside):
     url = outside.url("/image/1", "site.test")
     assert fetch(url, lambda name, before: [OUTSIDE]).status is Status.SUCCESS
     assert fetch(url, lambda name, before: ["127.0.0.1"]).status is Status.REFUSED_ADDRESS

@@ -65,19 +65,19 @@ def test_a_name_in_two_zones_needs_the_zone(gcloud):
     assert find_zone("twice", "europe-west4-a").zone == "europe-west4-a"
 
 
-def test_no_such_tpu_lists_those_there_are(gcloud):
+def test_a_missing_tpu_is_refused_with_the_existing_ones(gcloud):
     with pytest.raises(UsageError, match="no such TPU, gcloud lists my-tpu, twice"):
         find_zone("other")
 
 
 @pytest.mark.parametrize("name", ["--help", "a b", "", "x=y", "A"])
-def test_what_is_no_name_never_reaches_gcloud(gcloud, name):
+def test_a_malformed_name_is_refused_before_gcloud_runs(gcloud, name):
     with pytest.raises(UsageError, match="not a name of a TPU"):
         find_zone(name)
     assert not (gcloud / "calls").exists()
 
 
-def test_without_gcloud_the_next_step_is_said(tmp_path, monkeypatch):
+def test_a_missing_gcloud_is_an_error_with_the_next_step(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         UsageError, match="--tpu: gcloud is not on the PATH; install the Google Cloud CLI, or give --zone"
@@ -85,7 +85,7 @@ def test_without_gcloud_the_next_step_is_said(tmp_path, monkeypatch):
         find_zone("my-tpu")
 
 
-def test_what_gcloud_says_of_a_failure_is_passed_on(gcloud):
+def test_errors_of_gcloud_are_passed_on(gcloud):
     (gcloud / "says").write_text("ERROR: not logged in\nmore")
     with pytest.raises(
         UndecidedError,
@@ -95,7 +95,7 @@ def test_what_gcloud_says_of_a_failure_is_passed_on(gcloud):
 
 
 @pytest.mark.parametrize("answer", ["not JSON", '{"an": "object"}'])
-def test_an_answer_that_is_no_list_decides_nothing(gcloud, answer):
+def test_a_malformed_answer_of_gcloud_is_undecided(gcloud, answer):
     (gcloud / "gcloud").write_text(f"#!/bin/sh\necho '{answer}'\n")
     with pytest.raises(UndecidedError, match=r"tpu-vm list: its answer is no .*; run it by hand, or give --zone"):
         find_zone("my-tpu")

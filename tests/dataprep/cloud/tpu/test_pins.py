@@ -31,7 +31,7 @@ def test_pins_of_a_framework_hold_what_the_package_needs(framework):
         assert [int(part) for part in re.findall(r"\d+", pinned)] >= [int(part) for part in least.split(".")]
 
 
-def test_torch_is_the_one_that_the_tests_run_with():
+def test_the_pinned_torch_is_the_one_of_the_tests():
     for line in SETUP["options.extras_require"]["xla"].split():
         name, _, version = line.partition("==")
         assert pins("torch")[name_of(name)] == version

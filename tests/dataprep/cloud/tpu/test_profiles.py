@@ -48,5 +48,5 @@ def test_a_trace_outside_a_folder_named_by_a_time_is_refused():
         arrange([(0, "x/a.xplane.pb")])
 
 
-def test_no_traces_are_arranged_as_none():
+def test_no_traces_give_no_run():
     assert arrange([]) == {}

@@ -53,7 +53,7 @@ def test_packages_are_installed_and_shares_mounted_with_retries(machine):
     ]
 
 
-def test_what_failed_ten_times_is_recorded(machine):
+def test_a_command_that_failed_ten_times_is_recorded(machine):
     (machine / "failures").write_text("x\n" * 10)
     record, calls = boot(machine, startup_script())
     assert record == "failed: apt-get -o DPkg::Lock::Timeout=600 -y update"

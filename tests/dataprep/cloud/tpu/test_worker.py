@@ -65,7 +65,7 @@ def test_worker_program_runs_on_an_old_python_with_nothing_installed():
     assert {name.partition(".")[0] for name in modules} <= set(sys.stdlib_module_names) | {"__future__"}
 
 
-def test_many_starts_at_once_are_one(machine):
+def test_concurrent_starts_of_a_run_start_it_once(machine):
     words = ("start", "r", "--", "sh", "-c", 'echo x >> "$HOME/starts"; sleep 0.3')
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(lambda _: call(machine, *words), range(8)))
@@ -94,7 +94,7 @@ def test_a_run_that_has_ended_is_not_started_again(machine):
     assert (machine / "home/starts").read_text() == "x\n"
 
 
-def test_without_its_watcher_a_run_goes_on_and_is_lost_when_it_ends(machine):
+def test_a_run_whose_watcher_was_killed_continues_and_is_lost_when_it_ends(machine):
     call(machine, "start", "r", "--", "sh", "-c", 'while [ ! -e "$HOME/stop" ]; do sleep 0.02; done')
     os.kill(json.loads((machine / "home/.dataprep/runs/r/claimed.json").read_text())["pid"], signal.SIGKILL)
     assert call(machine, "state", "r")["state"] == "running"
@@ -130,7 +130,7 @@ def test_processes_that_hold_a_chip_are_found(machine, device, chip):
     assert call(machine, "release")["lock"] == ("removed" if chip else "absent")
 
 
-def test_where_not_every_process_can_be_seen_the_lock_file_stays(machine, monkeypatch):
+def test_the_lock_file_is_kept_unless_every_process_can_be_seen(machine, monkeypatch):
     monkeypatch.setattr(worker, "ROOT", machine / "root")
     (machine / "root/tmp/libtpu_lockfile").touch()
     seen = worker.Path.iterdir
@@ -146,7 +146,7 @@ def test_where_not_every_process_can_be_seen_the_lock_file_stays(machine, monkey
     assert (machine / "root/tmp/libtpu_lockfile").exists()
 
 
-def test_end_wants_the_very_process_and_that_it_still_holds_a_chip(machine):
+def test_a_process_is_ended_only_if_it_is_the_same_and_still_holds_a_chip(machine):
     path = machine / "root/dev/accel0"
     path.touch()
     program = "import sys, time; f = open(sys.argv[1]); print(1, flush=True); time.sleep(60)"
@@ -206,7 +206,7 @@ def test_a_share_that_cannot_be_mounted_is_an_error_after_some_attempts(machine,
     assert "Connection timed out" in said
 
 
-def test_what_another_share_holds_is_left_alone(machine, share):
+def test_a_folder_with_another_share_is_left_alone(machine, share):
     call(machine, "mount", "server:/vol", str(share), "--delay-s=0")
     said = call(machine, "mount", "server:/other", str(share), "--delay-s=0")["error"]
     assert said == f"{share} is server:/vol, expected server:/other; unmount it, or choose another folder"
@@ -222,7 +222,7 @@ def open_folder():
 
 
 @as_root
-def test_what_root_may_do_goes_through_sudo(open_folder):
+def test_commands_that_need_root_run_through_sudo(open_folder):
     machine = open_folder
     (machine / "bin").mkdir()
     (machine / "bin/sudo").write_text('#!/bin/sh\nshift\n[ "$1" = true ] || echo "$@" >> "$SEEN"\n')
