@@ -26,6 +26,7 @@ COMMANDS = {
     "replicate": "Copy a dataset to other regions, near its readers.",
     "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",
     "tpu": "Create, set up and delete TPU VMs, and run programs on all their workers.",
+    "train": "Train on a dataset: start one of the training programs.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }
 """One line of help by name; a command is `command` in dataprep.commands.<name with underscores>."""
@@ -63,7 +64,8 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line, and end the process with the command's exit code."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start a thread a core for algebra that is not here
+    if sys.argv[1:2] != ["train"]:  # a training program gets the environment that its console script would get
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start threads for algebra that is not used
     try:
         code = exit_code_of(group, "dataprep")
     except BrokenPipeError:
@@ -79,13 +81,13 @@ def exit_code_of(command: click.Command, name: str) -> int:
 
     Args:
         command: Returns its exit code, or anything else for 0.
-        name: Begins that line.
+        name: Name of the program, which begins that line and the usage line of help texts.
 
     Returns:
         The exit code; INTERRUPTED after Ctrl-C.
     """
     try:
-        code = command(standalone_mode=False)
+        code = command(prog_name=name, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:

@@ -110,6 +110,14 @@ def test_ratios_in_the_text_about_loaders_follow_from_the_recorded_run():
         assert f"{min(ours) / max(ours):.2f} {interpolation}" in BENCHMARKS
 
 
+def test_the_speed_of_the_fallback_decoder_follows_from_the_table_of_the_decision():
+    decision = (ROOT / "docs/decisions/0004-decoding-in-c.md").read_text()
+    ms = dict(re.findall(r"^\| (.+?) \| ([\d.]+) \| [\d.]+ \|$", decision, re.MULTILINE))
+    share = float(ms["extension, bicubic antialiased"]) / float(ms["simplejpeg and torch, bicubic antialiased"])
+    for path in ("docs/loaders.md", "loaders/decode/decoders.py"):
+        assert f"{share:.2f} times as fast as the extension" in (ROOT / path).read_text(), path
+
+
 def test_the_same_measurement_has_one_figure_in_every_document():
     (shard_by_shard,) = re.findall(r"rows take 33 s instead of (\d+)", BENCHMARKS.replace("\n", " "))
     fetching = (ROOT / "docs/fetching.md").read_text()

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from dataprep.cli import COMMANDS, group
+from dataprep.commands.train import ENTRIES
 from dataprep.sources import DATASETS
 from dataprep.sources.coco import PARTS
 from pipelines.options import pipeline_options
@@ -105,6 +106,9 @@ def test_the_parser_accepts_every_documented_dataprep_command(words):
     name, *arguments = words
     command = group.get_command(click.Context(group), name)
     assert command is not None, f"{name} is none of {', '.join(COMMANDS)}"
+    if name == "train" and arguments[0] in ENTRIES:
+        name, *arguments = arguments
+        command = importlib.import_module(dict(SCRIPTS)[ENTRIES[name].script]).command
     if name == "build":
         _, command, arguments = command.resolve_command(click.Context(command), arguments)
         assert command is not None

@@ -73,9 +73,11 @@ IN_PROCESSES = {"adopt", "bench", "diagnose", "retry-failed", "replicate", *(nam
 
 
 def leaves(parent: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that is no group, by its words."""
+    """Every command that is no group, by its words; the programs that `train` starts have flags of their own."""
     context = click.Context(parent)
     for name in parent.list_commands(context):
+        if name == "train":
+            continue
         command = parent.get_command(context, name)
         assert command is not None
         words = f"{path} {name}".strip()

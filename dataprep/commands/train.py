@@ -1,0 +1,83 @@
+"""`dataprep train`: one name for the training programs, which are console scripts of this distribution.
+
+dataprep imports nothing of `train`: a program is found by the name of its script when it is started.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import click
+
+from dataprep.errors import DISTRIBUTION, UsageError
+
+EPILOG = """\b
+Examples:
+  dataprep train --help
+  dataprep train pretrain-mae --help
+  dataprep train pretrain-mae --data_path shards/coco-dup5 --output_dir runs/mae --effective_batch_size 256
+  dataprep train vit --plan --plan_devices 256
+
+All arguments after ENTRY are passed to its console script unchanged: `dataprep train vit` is `dataprep-train-vit`.
+"""
+
+
+class Entry(NamedTuple):
+    """A training program."""
+
+    script: str
+    """Name of its console script in setup.cfg."""
+    help: str
+    """Line of help."""
+
+
+ENTRIES = {
+    "pretrain-mae": Entry("dataprep-pretrain-mae", "Pretrain a masked autoencoder."),
+    "finetune-mae": Entry("dataprep-finetune-mae", "Fine-tune a pretrained encoder, or train a linear probe on it."),
+    "vit": Entry("dataprep-train-vit", "Train a vision transformer of any size, with FSDP."),
+    "resnet": Entry("dataprep-train-resnet", "Train a ResNet or another classifier of torchvision."),
+    "resnet-jax": Entry("dataprep-train-resnet-jax", "Train a ResNet in JAX."),
+    "export": Entry("dataprep-export", "Write the weights of a checkpoint for timm and other tools."),
+}
+"""Training programs by their names in `dataprep train`."""
+
+
+class _Program(click.Command):
+    """A training program, which reads its arguments itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)  # --help too: parsing any of them would need the program
+        return []
+
+    def invoke(self, ctx: click.Context) -> Any:
+        script = ENTRIES[str(self.name)].script
+        start = _find(script)
+        sys.argv = [script, *ctx.args]
+        return start.load()()
+
+
+class _Programs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(ENTRIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = cmd_name.removeprefix("train-")  # `train-vit`, as in the name of the script
+        return _Program(name, short_help=ENTRIES[name].help) if name in ENTRIES else None
+
+
+@click.group("train", cls=_Programs, epilog=EPILOG, subcommand_metavar="ENTRY [ARGUMENTS]...")
+def command() -> None:
+    """Train on a dataset: start one of the training programs."""
+
+
+def _find(script: str) -> metadata.EntryPoint:
+    """Return a console script of the installed distribution."""
+    try:
+        found = metadata.distribution(DISTRIBUTION).entry_points
+        return found.select(group="console_scripts", name=script)[script]
+    except (metadata.PackageNotFoundError, KeyError):
+        raise UsageError(
+            f"{script}: not among the console scripts of an installed {DISTRIBUTION}; install it again with pip"
+        ) from None
