@@ -36,7 +36,7 @@ def cloud(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pod(cloud) -> FakeCloud:
-    """Two workers, which have the program already: copying it is shown by `test_a_fresh_worker_gets_the_worker_program`."""
+    """Two workers that have the program: `test_a_fresh_worker_gets_the_worker_program` shows how it is copied."""
     cloud.add_tpu("my-tpu", workers=2, acceleratorType="v4-16")
     source, name = worker_program()
     for worker in range(2):
