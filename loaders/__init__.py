@@ -12,7 +12,7 @@ Loader           Iterates over batches, one epoch at a time; load_state_dict, se
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
 LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
 LoaderSettings   The same settings as the type of open_loader's keyword arguments.
-PilTransform     Makes a setting `transform` of an augmentation of PIL images, such as timm's.
+PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
 read_fields      Read fields such as a caption from the bytes of one record.
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 OnError: TypeAlias = Literal["raise", "skip"]
 RegionPolicy: TypeAlias = Literal["refuse", "warn", "off"]
 EVALUATION_CROP = 0.875
-"""Side of the centre crop over the resized short side, as ImageNet is evaluated since AlexNet: 224 of 256."""
+"""Ratio of the centre crop to the resized short side: 224 of 256, as ImageNet has been evaluated since AlexNet."""
 MAX_THREADS = 16
-"""Threads that one interpreter can hand out work to; with more cores, `processes` share it."""
+"""Maximum number of decoding threads that one interpreter can keep busy; `processes` use further cores."""
 
 
 class LoaderSettings(TypedDict, total=False):
@@ -76,13 +76,13 @@ class LoaderConfig:
     """
 
     batch_size: int
-    """Images in one step, over all ranks."""
+    """Number of images in one step, over all ranks."""
     seed: int = 0
     rank: int = 0
     world_size: int = 1
     """Number of ranks: processes that share a batch, whatever devices each of them drives."""
     shuffle: bool = True
-    """False: evaluation, every sample once in the stored order."""
+    """True: random order, for training. False: every sample once in the stored order, for evaluation."""
     image_size: int = 224
     """Side of the images that are delivered, pixels."""
     interpolation: Interpolation = "bicubic"
@@ -90,15 +90,15 @@ class LoaderConfig:
     augment: bool = True
     """True: random resized crop and flip; False: resize and centre crop."""
     scale: tuple[float, float] = (0.2, 1.0)
-    """Area of a crop as a share of the image's, as MAE trains; torchvision's default begins at 0.08."""
+    """Smallest and largest area of a crop, as shares of the image's, as in MAE; torchvision's begins at 0.08."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Width over height of a crop."""
+    """Smallest and largest ratio of a crop's width to its height."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
     clip_crop: bool = False
     """True: a crop larger than the image is cut to it, as in BYOL; False: another one is drawn, as in torchvision."""
     resize: int | None = None
-    """Short side before the centre crop, pixels; by default the image size over 0.875."""
+    """Short side before the centre crop, pixels; by default the image size divided by 0.875."""
     fields: tuple[str, ...] = ()
     """Fields that are delivered with the images, e.g. `caption`."""
     transform: Transform | None = None
@@ -108,21 +108,21 @@ class LoaderConfig:
     check_digests: bool = True
     """Compare every image's CRC32C with the index: ten microseconds each, and no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS
-    """Streams among which a pass deals out its blocks; a multiple of the number of ranks reads every byte once."""
+    """Number of streams that share the blocks of a pass; a multiple of the number of ranks reads every byte once."""
     window: int = WINDOW
-    """Pieces of a stream whose samples are mixed with each other."""
+    """Number of successive pieces (blocks, or parts of one) of a stream whose samples are mixed with each other."""
     block_bytes: int = BLOCK_BYTES
-    """Encoded bytes of consecutive samples that are read at once, about."""
+    """Approximate size of one read from a bucket: the encoded images of consecutive samples."""
     prefetch_bytes: int = 2**30
     """Bytes of encoded images held or in flight from a bucket, at most."""
     deadline_s: float = 4.5
     """Seconds without an answer from a bucket after which reading fails; its 429 and 5xx are retried for a minute."""
     stall_s: float = 600.0
-    """Seconds in which no image was read or decoded after which waiting for a batch is an error."""
+    """Seconds without any image read or decoded after which waiting for a batch is an error."""
     prefetch_batches: int = 3
-    """Batches decoded ahead of the one that is asked for."""
+    """Number of batches that are decoded ahead of the one that is in use."""
     reads_in_flight: int | None = None
-    """Requests in flight to a bucket, 128 by default; never more than the images of the batches ahead."""
+    """Requests in flight to a bucket, 128 by default; never more than there are images in the batches ahead."""
     threads: int | None = None
     """Decoding threads in every process; by default one a core, at most 16."""
     processes: int = 0
@@ -134,7 +134,7 @@ class LoaderConfig:
     cache_bytes: int = 100 * 2**30
     """Size of that folder, at most."""
     region_policy: RegionPolicy = "refuse"
-    """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not ask)."""
+    """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not check)."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -148,7 +148,7 @@ class LoaderConfig:
 
     @property
     def rows(self) -> int:
-        """Rows of a batch that this rank gets: its images of one step."""
+        """Number of rows in a batch of this rank: its images of one step."""
         return self.batch_size // self.world_size
 
     @cached_property
@@ -169,8 +169,7 @@ class LoaderConfig:
         return max(1, min(MAX_THREADS, available_cores() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, Any]:
-        """Return the settings on which the sequence of batches depends; the ranks and the machinery are not among
-        them."""
+        """Return the settings on which the sequence of batches depends, without ranks and settings of speed alone."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         document = {name: getattr(self, name) for name in names}
@@ -196,7 +195,7 @@ def _name_of(transform: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Int:
-    """A whole number of at least `least`; NumPy's become Python's."""
+    """A whole number, `least` or more; NumPy's integers become Python's."""
 
     least: int
     below: int = 2**63
@@ -211,7 +210,7 @@ class _Int:
 
 @dataclass(frozen=True, slots=True)
 class _Float:
-    """A number; a finite one above 0 unless another check knows its range."""
+    """A number, finite and above 0; without `has_range` any number, whose range another check knows."""
 
     expected: str
     has_range: bool = True

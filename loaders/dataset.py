@@ -53,7 +53,7 @@ class Dataset:
 
 
 def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset:
-    """Read the manifest of a dataset; every bucket that a loader reads is judged here before it is read.
+    """Read the manifest of a dataset; what reading a bucket costs is checked before it is read.
 
     Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
     reads that one for less.

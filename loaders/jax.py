@@ -34,13 +34,13 @@ class JaxBatch:
     labels: jax.Array
     """(B,), int32; -1 where an image has no label."""
     mask: jax.Array
-    """(B,), bool; False where a row is no sample."""
+    """(B,), bool; False where a row holds no sample."""
     keys: list[str]
     """Keys of the N rows on this process's devices, in the order of the rows."""
     fields: dict[str, list[Any]]
     """Fields of the same rows."""
     state: dict[str, Any]
-    """State for the loader's `load_state_dict`, which goes on after this batch, whatever is on the devices already."""
+    """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
 
 
 def host_rank() -> tuple[int, int]:
@@ -55,13 +55,13 @@ def device_batches(
 ) -> Generator[JaxBatch]:
     """Yield the rest of the loader's epoch on the devices of a mesh.
 
-    When the iteration is left early, the loader goes on after the batch that was yielded last.
+    When the iteration is left early, the loader continues after the batch that was yielded last.
 
     Args:
         loader: Loader that was opened with the numbers of `host_rank()`.
         mesh: Mesh of all processes' devices.
         axis: Axes of the mesh along which the batch is cut; the other axes get copies.
-        prefetch: Batches on their way to the devices besides the one that is yielded.
+        prefetch: Number of batches that are sent to the devices ahead of the one that is yielded.
 
     Raises:
         UsageError: The loader has another rank than this process, or the batch cannot be cut along the axis.

@@ -42,17 +42,17 @@ class Batch:
     """One rank's part of one step."""
 
     images: NDArray[np.uint8]
-    """(rows, size, size, 3); the memory is used again when nothing refers to it."""
+    """(rows, size, size, 3); the memory is reused when nothing refers to it any more."""
     labels: NDArray[np.int64]
     """(rows,); -1 where an image has no label."""
     keys: list[str]
     """Name of each image, unique in its split."""
     mask: NDArray[np.bool_]
-    """(rows,); False where a row is no sample: the tail of an evaluation, or an image that was skipped."""
+    """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
-    """Values of the fields that were asked for, one a row."""
+    """Values of the fields that the setting `fields` names, one for each row."""
     state: dict[str, Any]
-    """State for `load_state_dict`, which goes on after this batch; JSON, under 4 KB."""
+    """State for `load_state_dict`, which continues after this batch; JSON, under 4 KB."""
 
 
 def open_loader(
@@ -156,7 +156,7 @@ class Loader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where a state says; it may come from another number of ranks.
+        """Continue after the batch of a state, which may come from another number of ranks.
 
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.

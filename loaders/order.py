@@ -1,4 +1,4 @@
-"""Which sample stands at which position: a pure function of the seed and the global position, for any number of ranks.
+"""Which sample is at which position: a pure function of the seed and the global position, for any number of ranks.
 
     G = 0, 1, 2, …            global position, which grows over all epochs
     q = G // N, p = G % N     pass and position in it; N samples are stored, an epoch has `passes` passes
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 NUM_STREAMS = 192
 """Number of streams; with 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64 or 96 ranks every stream belongs to one rank."""
 WINDOW = 2
-"""Pieces of a stream whose samples are mixed with each other."""
+"""Number of successive pieces of a stream whose samples are mixed with each other."""
 BLOCK_BYTES = 2 * 2**20
 """Size of one read from a bucket: below this, requests cost as much time as bytes."""
 _PLANNED_SAMPLES = 256
-"""Samples of a stream that are planned at once, because a NumPy call costs as much as a hundred samples."""
+"""Number of samples of a stream that are planned at once: a NumPy call costs as much as a hundred samples."""
 _BLOCKS_PER_HELD = 16
-"""Blocks of a pass for every block that is held at once, at least; a smaller dataset gets smaller blocks."""
+"""Minimum ratio of the blocks in a pass to the blocks held at once; a smaller dataset gets smaller blocks."""
 
 
 class Piece(NamedTuple):
@@ -64,7 +64,7 @@ class Pick(NamedTuple):
     sample: int
     """Index of the sample in the piece's shard."""
     of_piece: int
-    """Samples of the piece that this rank picks, from where it began; after the last one the bytes can be freed."""
+    """Number of samples that this rank picks from the piece, from where it began; then the bytes can be freed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +81,13 @@ class Order:
     global_batch: int
     """B: samples in one step, over all ranks."""
     samples_per_block: int
-    """c: samples in a block, at most."""
+    """c: maximum number of samples in a block."""
     passes: int = 1
     """Passes over the stored samples in one epoch."""
     num_streams: int = NUM_STREAMS
-    """K: streams among which a pass deals out its blocks."""
+    """K: number of streams that share the blocks of a pass."""
     window: int = WINDOW
-    """w: pieces of a stream whose samples are mixed with each other."""
+    """w: number of successive pieces of a stream whose samples are mixed with each other."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):
@@ -287,7 +287,7 @@ class _Share(NamedTuple):
 class _Stream:
     """One stream of a pass, planned some windows at a time for the share of one rank.
 
-    A turn is a position in the stream: turn t of stream k stands at position t * K + k of the pass.
+    A turn is a position in the stream: turn t of stream k is at position t * K + k of the pass.
     """
 
     def __init__(self, layout: _PassLayout, number: int, share: _Share) -> None:

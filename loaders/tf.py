@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _END_S = 5.0
-"""Longest wait for a running iterator at the end of the interpreter: a loader notices a lost bucket within it."""
+"""Longest wait for a running iterator when the interpreter ends, seconds: a lost bucket is noticed sooner."""
 
 
 def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     """Return the loader's batches, from its current position on; use one iterator at a time.
 
     The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
-    `mask` (N,) bool, False where a row is no sample; `keys` (N,) string; `fields`, each (N,) string, empty where there
-    is none, JSON where it is no text; `state`, JSON for the loader's `load_state_dict`, which goes on after this batch.
+    `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
+    sample lacks it, JSON if it is not text; `state`, JSON for the loader's `load_state_dict`, to continue afterwards.
     tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
     batch that you used to the loader.
 
     Args:
         loader: Loader of this process.
-        epochs: Number of epochs, of which the first may be the rest of one; by default there is no end.
+        epochs: Number of epochs, the first of which is the rest of the current one; by default there is no end.
     """
     import tensorflow as tf
 

@@ -29,11 +29,11 @@ class TorchBatch:
     labels: torch.Tensor
     """(N,), int64; -1 where an image has no label."""
     mask: torch.Tensor
-    """(N,), bool; False where a row is no sample."""
+    """(N,), bool; False where a row holds no sample."""
     keys: list[str]
     fields: dict[str, list[Any]]
     state: dict[str, Any]
-    """State for the loader's `load_state_dict`, which goes on after this batch."""
+    """State for the loader's `load_state_dict`, which continues after this batch."""
 
 
 class TorchBatches(IterableDataset[TorchBatch]):

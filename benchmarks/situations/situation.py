@@ -76,7 +76,7 @@ class Situation:
         return min(self.prefetch_batches * self.batch_size, self.reads_in_flight or READS_IN_FLIGHT)
 
     @property
-    def batches_a_burst(self) -> int:
+    def batches_per_burst(self) -> int:
         """Batches that may come at nearly the same time: reads that began together share the link, and end together."""
         return self.prefetch_batches if self.is_in_bucket else 1
 

@@ -86,7 +86,7 @@ def _steps(situation: Situation, device: Device, residents: Iterator[Any], secon
     for _ in range(situation.prefetch_batches + situation.transfer_ahead + 2):
         device.step(next(residents))
     started_s, steps, elapsed_s = time.perf_counter(), 0, 0.0
-    while elapsed_s < seconds or steps < MIN_STEPS or steps % situation.batches_a_burst:
+    while elapsed_s < seconds or steps < MIN_STEPS or steps % situation.batches_per_burst:
         device.step(next(residents))
         steps += 1
         elapsed_s = time.perf_counter() - started_s

@@ -373,7 +373,7 @@ def _bucket(bytes_per_s: float, pod: Pod) -> str:
 def _resources(plan: CapacityPlan) -> Table:
     table = Table(title="One host; the bucket is shared by all hosts", title_justify="left", box=None, padding=(0, 2))
     table.add_column("")
-    for name in ("needed", "there", "headroom"):
+    for name in ("needed", "available", "headroom"):
         table.add_column(name, justify="right")
     for resource in sorted(plan.resources, key=lambda resource: resource.headroom):
         sign = "≥ " if resource.at_least else ""

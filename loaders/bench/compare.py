@@ -56,7 +56,7 @@ class BenchRequest:
     copied_images: int = 2000
     """Images to copy for loaders that need another layout, at most."""
     copies: Path | None = None
-    """Folder in which the copies stay; None: they are removed, and data in a bucket are not copied."""
+    """Folder that keeps the copies; None: they are removed in the end, and data in a bucket are not copied."""
     peer_python: Path | None = None
     """Interpreter of an environment with more loaders; None: the one that `make setup` creates, if it exists."""
 
@@ -74,7 +74,7 @@ def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTab
     Args:
         request: Datasets and loaders.
         work: Empty folder for indexes and copies; the caller removes it.
-        progress: Told what is being done.
+        progress: Receives what is being done.
 
     Raises:
         DataprepError: A dataset cannot be read, or our own loader failed.
@@ -102,10 +102,10 @@ def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTab
 
 
 def find_pythons(request: BenchRequest) -> dict[str, Path | str]:
-    """Return the interpreter of each peer: ours, or the other one if only that has all of its packages.
+    """Return the interpreter for each peer: this one, or `peer_python` if only that has all packages of the peer.
 
     Raises:
-        UsageError: The environment that was named cannot be used.
+        UsageError: `peer_python` cannot be run.
     """
     others = request.peer_python or (PEERS_PYTHON if PEERS_PYTHON.exists() else None)
     chosen = {name: PEERS[name].packages for name in request.loaders if name in PEERS}
@@ -228,10 +228,10 @@ class _DatasetBench:
         if name not in self._pythons:
             self._leave_out(name, _missing(name))
             return None
-        if PEERS[name].layout == data.layout and not data.closed:
+        if PEERS[name].layout == data.layout and not data.why_unreadable:
             return self._peer(name, data.root, "original", data.files)
         if not self._may_copy:
-            self._leave_out(name, f"{data.closed}; --convert DIR compares on a local copy of some images")
+            self._leave_out(name, f"{data.why_unreadable}; --convert DIR compares on a local copy of some images")
             return None
         try:
             return self._on_copy(name)
@@ -266,4 +266,4 @@ class _DatasetBench:
 
 def _missing(name: str) -> str:
     packages = ", ".join(PEERS[name].packages.values())
-    return f"needs {packages}: install it here, or elsewhere (`make setup`) and say --peer-python ENV/bin/python"
+    return f"needs {packages}: install it, here or in another environment (`make setup`; --peer-python ENV/bin/python)"

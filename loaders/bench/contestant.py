@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
 
 ROOFLINE = "decode"
-"""Name of the roofline: full JPEG decoding in plain threads, of images that were read into memory before."""
+"""Name of the roofline: full JPEG decoding, in plain threads, of images that are in memory already."""
 STALL_S = 120
-"""Seconds without a batch after which a loader is given up; TensorFlow imports in 20 s on two busy cores."""
+"""Seconds without a batch after which a run fails; importing TensorFlow takes 20 s on two busy cores."""
 DECODED_IMAGES = 4096
-"""Images that the roofline holds, at most."""
+"""Maximum number of images that the roofline holds in memory."""
 DECODED_AT_ONCE = 32
-"""Images that the roofline decodes in one task."""
+"""Number of images that the roofline decodes in one task."""
 
 Stages = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run."""
+    """Description of one run, which the parent sends to its process."""
 
     loader: str
     """Name of the loader: `dataprep`, `decode`, or one of `PEERS`."""
@@ -56,11 +56,11 @@ class Job:
     image_size: int
     batch_size: int
     workers: int
-    """Processes or threads of the loader, and cores for all of them."""
+    """Number of processes or threads of the loader, and of the cores that it may use."""
     seconds: float = 0.0
-    """Shortest length of the run."""
+    """Minimum length of the run."""
     images: int = 0
-    """Fewest images of the run."""
+    """Minimum number of images in the run."""
     started_s: float
     """Time at which the parent started this process, by time.monotonic()."""
 
@@ -105,7 +105,7 @@ def _watched(batches: Iterator[int]) -> Iterator[int]:
 
 
 def _opened(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
-    """Return the sizes of batches without end, and a function that tells what the stages did so far."""
+    """Return an endless iterator over the sizes of batches, and a function that returns the stages' sums so far."""
     if job.loader == OURS:
         return _ours(job)
     if job.loader == ROOFLINE:

@@ -18,21 +18,21 @@ from loaders.bench.data import INDEX_DEADLINE_S, BenchData
 from loaders.bench.runs import last_line, module_command
 
 SHARDS = 8
-"""Shards of every layout; more where there are more workers."""
+"""Number of shards of every layout; with more workers, one for each."""
 IMAGE_FOLDER = "imagefolder"
 READERS = 8
 _JPEG = b"\xff\xd8\xff"
 
 
 class Copy:
-    """Copy of images that are spread evenly over one split. Layouts that exist in the folder are used as they are.
+    """Copy of some images, evenly spread over one split. A layout that the folder has already is used as it is.
 
     Args:
         data: Dataset that is copied.
         folder: Folder of the layouts, one folder for each.
         most: Number of images, at most.
         workers: Workers that will read the copy.
-        progress: Told what is being done.
+        progress: Receives what is being done.
     """
 
     def __init__(self, data: BenchData, folder: Path, most: int, workers: int, progress: Progress) -> None:
@@ -54,7 +54,7 @@ class Copy:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the copy has all images of a dataset that is on a disk, too."""
+        """Whether the copy has all images and the dataset, too, is on a disk, so that the copy saves nothing."""
         return self.images == self._data.dataset.split.samples and self._data.is_local
 
     def layout(self, layout: str, python: Path | str = sys.executable) -> Path:
@@ -111,9 +111,9 @@ class Copy:
         with ThreadPoolExecutor(max(READERS, storage.reads_in_flight)) as pool:
             copied = sum(pool.map(copy, range(self._wanted)))
         if not copied:
-            raise UsageError(f"{self._data.url}: none of {self._wanted:,} images is a JPEG, as the other loaders want")
+            raise UsageError(f"{self._data.url}: none of {self._wanted:,} images is a JPEG, which other loaders need")
         if copied < self._wanted:
-            self._progress.log(f"{self._wanted - copied:,} images are no JPEG and not in the copy for other loaders")
+            self._progress.log(f"{self._wanted - copied:,} images are not JPEGs and are left out for other loaders")
 
     def _write_layout(self, layout: str, folder: Path, python: Path | str) -> None:
         self._progress.step(f"writing the copy as {layout}")

@@ -19,14 +19,14 @@ from loaders.fetch.index import SplitIndex
 
 INDEX_DEADLINE_S = 60.0
 SAMPLED_SHARDS = 64
-"""Shards from which the mean size of an image is taken, at most."""
+"""Maximum number of shards from which the mean size of an image is estimated."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchData:
-    """One dataset."""
+    """Dataset of a benchmark: how our loader and how other loaders open it."""
 
     url: str
     """URL as it was given; several tars are joined by blanks."""
@@ -37,8 +37,8 @@ class BenchData:
     """Folder of the split's files as other loaders read them."""
     files: tuple[str, ...]
     """Shards of the split; empty for an image folder."""
-    closed: str
-    """Why other loaders cannot read the files as they are; empty where they can."""
+    why_unreadable: str
+    """Reason why other loaders cannot read the files as they are; empty if they can."""
     bytes_per_image: float
     """Mean size of an encoded image."""
 
@@ -75,7 +75,7 @@ def open_bench_data(urls: tuple[str, ...], split: str, index: Path, progress: Pr
         urls: URLs of one dataset, as `grouped` returns them.
         split: Name of a split.
         index: Folder for the index of data without a manifest.
-        progress: Told what is being done.
+        progress: Receives what is being done.
         workers: Processes that index.
 
     Raises:
@@ -107,7 +107,7 @@ def open_bench_data(urls: tuple[str, ...], split: str, index: Path, progress: Pr
         is_local=storage.is_local,
         root=storage.url_of(_class_folders(dataset, opened)) if opened.one_file_per_image else storage.url,
         files=files,
-        closed=_closed(dataset, is_local=storage.is_local),
+        why_unreadable=_why_unreadable(dataset, is_local=storage.is_local),
         bytes_per_image=_bytes_per_image(dataset, opened),
     )
 
@@ -142,7 +142,7 @@ def _class_folders(dataset: Dataset, index: SplitIndex) -> str:
     return file.partition(f"/{class_name}/")[0].strip("/")
 
 
-def _closed(dataset: Dataset, *, is_local: bool) -> str:
+def _why_unreadable(dataset: Dataset, *, is_local: bool) -> str:
     if not is_local:
         return "reads files on a disk, not a bucket"
     return "" if dataset.manifest.classes else "needs labels, the dataset has none"

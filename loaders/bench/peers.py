@@ -42,7 +42,7 @@ class PeerConfig:
     root: Path
     """Folder of the split's files in the peer's layout."""
     files: tuple[str, ...] = ()
-    """Shards of the split, where the folder has others, too; by default all below `root`."""
+    """Shards of the split, needed if `root` also has other shards; by default all below `root`."""
     image_size: int = 224
     """Side of the delivered images, pixels."""
     batch_size: int = 128
@@ -63,9 +63,9 @@ class Peer(Protocol):
     interpolation: ClassVar[Interpolation]
     """Interpolation of its resize."""
     recipe: ClassVar[str]
-    """Documents that the set-up follows, and how, in one line."""
+    """One line that names the document and the settings that the set-up follows."""
     packages: ClassVar[dict[str, str]]
-    """Packages that it imports, with their names in a package registry; the peer's own comes first."""
+    """Packages that the peer imports, with their names in a package registry; the peer's own comes first."""
 
     def __init__(self, config: PeerConfig) -> None: ...
 
@@ -75,7 +75,7 @@ class Peer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Torchvision:
-    """Files in class folders, by PIL in worker processes."""
+    """Files in class folders, decoded by PIL in worker processes."""
 
     config: PeerConfig
     layout: ClassVar[str] = "imagefolder"
@@ -208,7 +208,7 @@ class MosaicStreaming:
 class Grain:
     """Records of array_record, read in a global shuffle, decoded by PIL in threads.
 
-    Its worker processes (`mp_prefetch`) took 5.0 ms of CPU an image where the threads took 4.2.
+    It runs in threads, because its worker processes (`mp_prefetch`) took 5.0 ms of CPU an image, threads 4.2.
     """
 
     config: PeerConfig
@@ -298,7 +298,7 @@ def _torch_batches(dataset: Any, config: PeerConfig, *, shuffle: bool | None = N
 
 
 def _started_by(parent_pid: int, worker: int) -> None:
-    """End a worker of torch with its parent, also where that died before torch's own watchdog began to look."""
+    """End a worker of torch when its parent ends, even if that is before torch's own watchdog has started."""
     end_with(parent_pid)
 
 

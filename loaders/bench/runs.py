@@ -39,11 +39,11 @@ class BenchSettings:
     batch_size: int = 128
     image_size: int = 224
     workers: int = 0
-    """Processes or threads of each loader, and cores for all of them; 0: all cores."""
+    """Number of processes or threads of each loader, and of the cores that it may use; 0: all cores."""
     seconds: float = 5.0
     """Length of a run after the first batches."""
     images: int = 0
-    """Fewest images of a run."""
+    """Minimum number of images in a run."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("image_size", 1), ("workers", 0), ("seconds", 0), ("images", 0)):
@@ -174,12 +174,12 @@ def _share(name: str, stage: Mapping[str, float], images: int) -> StageShare:
 
 
 def module_command(python: Path | str, module: str, *arguments: object) -> list[str]:
-    """Return a command that runs a module of ours in any environment; its own packages come before ours on the path."""
+    """Return a command that runs one of our modules in any environment, whose own packages are imported first."""
     code = f"import sys; sys.path.append({str(ROOT)!r}); from {module} import main; main()"
     return [str(python), "-P", "-c", code, *map(str, arguments)]
 
 
 def last_line(stderr: str) -> str:
-    """Return the last line of a failed process, or the one of its watchdog."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no word"]
+    """Return the last line that a failed process wrote to stderr, or the line of its watchdog."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no output"]
     return next((line for line in lines if line.startswith("Timeout (")), lines[-1])[:300]

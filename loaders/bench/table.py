@@ -21,11 +21,11 @@ class StageShare:
     name: str
     busy_share: float
     get_wait_share: float
-    """Share in which they waited for the stage before."""
+    """Share of the time in which the stage's threads waited for the stage before it."""
     put_wait_share: float
-    """Share in which they waited for the stage after."""
+    """Share of the time in which the stage's threads waited for the stage after it."""
     busy_ms_per_image: float
-    """Working time for an image, over all threads of the stage."""
+    """Working time for one image, summed over all threads of the stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,24 +40,24 @@ class BenchRow:
     """Whether it read the dataset's own files, or a copy of some images that was made for the comparison."""
     interpolation: str
     images_per_s: float
-    """Rate after the first batches."""
+    """Median rate, not counting the first batches."""
     slowest_images_per_s: float
     fastest_images_per_s: float
     mb_per_s: float
-    """Rate of encoded images, 10^6 bytes."""
+    """Rate at which encoded images are read, 10^6 bytes per second."""
     cpu_ms_per_image: float
-    """User and system time of all its processes, for an image."""
+    """User and system time for one image, over all processes of the loader."""
     first_batch_s: float
     """Time from exec to the first batch, including imports."""
     largest_mb: float
-    """Peak memory of its largest process."""
+    """Peak memory of the loader's largest process, 10^6 bytes."""
     sum_mb: float
-    """Sum of the peaks of all its processes; pages that they share count once for each."""
+    """Sum of the peaks of all processes of the loader, 10^6 bytes; pages that they share count once for each."""
     rounds_images_per_s: tuple[float, ...]
     version: str = ""
-    """Version of its package."""
+    """Version of the loader's package."""
     stages: tuple[StageShare, ...] = ()
-    """Stages of our loader; the others do not count theirs."""
+    """Stages of our loader; empty for other loaders, which do not report theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

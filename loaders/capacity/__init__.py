@@ -1,4 +1,4 @@
-"""The hosts and cores that a training on a pod needs, for `dataprep plan-input`.
+"""The hosts and cores that training on a pod needs, for `dataprep plan-input`.
 
 Measured costs of an image are compared with a table of machines; docs/capacity.md has the arithmetic.
 """

@@ -58,8 +58,8 @@ def measured_here() -> dict[str, tuple[MeasuredCost, ...]]:
 def cost_from_table(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:
     """Return what an image of this size costs a loader.
 
-    Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels, and its part that
-    grows with the stored pixels to be linear in the stored bytes.
+    Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels. The part of it that
+    grows with the stored pixels is assumed to be linear in the stored bytes.
 
     Raises:
         UndecidedError: The loader was not measured at this size.
@@ -93,7 +93,7 @@ def costs_from_document(document: Any, name: str) -> MeasuredFile:
         name: Name of the file, for errors.
 
     Raises:
-        UsageError: The document is neither.
+        UsageError: The document is not the JSON of either command, or has no CPU time above 0.
     """
     if not isinstance(document, dict) or document.get("schema_version") != 1:
         raise UsageError(
@@ -111,7 +111,7 @@ def costs_from_document(document: Any, name: str) -> MeasuredFile:
 
 
 def measured_cost(loader: str, cpu_ms: float, bytes_per_image: float) -> ImageCost:
-    """Return a cost that a user measured; for a loader that our table lacks, the rest is that of our own loader."""
+    """Return a measured cost; its part for stored pixels has the share of this loader in our table, or else of ours."""
     row = measured_here().get(loader, measured_here()["dataprep"])[0].cost
     stored_ms = cpu_ms * row.stored_ms / row.cpu_ms
     return ImageCost(loader=loader, cpu_ms=cpu_ms, stored_ms=stored_ms, num_bytes=bytes_per_image, decodes=row.decodes)

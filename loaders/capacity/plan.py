@@ -81,15 +81,15 @@ class StoredImages:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resource:
-    """One resource that loading needs."""
+    """One resource that loading needs: how much of it is needed, and how much the hosts have."""
 
     name: Literal["cores", "workers", "serial stage", "network", "bucket"]
     needed: float
-    """Need at the asked rate: of one host, or of all hosts together for the bucket."""
+    """Need at the required rate: of one host, or of all hosts together for the bucket."""
     available: float
     unit: str
     at_least: bool = False
-    """Whether `available` is only what is certain, and there may be more."""
+    """Whether `available` is a lower bound, because the real amount is not published."""
 
     @property
     def headroom(self) -> float:
@@ -109,7 +109,7 @@ class WhatIf:
     utilisation: float
     """Utilisation of the accelerator, 0..1."""
     limit: str
-    """The resource that is short next."""
+    """The resource that limits the rate after the change."""
     certain: bool
 
 
@@ -124,13 +124,13 @@ class CapacityPlan:
     """Rate that one host must deliver."""
     resources: tuple[Resource, ...]
     limit: str
-    """The resource that is short, or would be short first."""
+    """The resource that is short, or that would be the first to be short at a higher rate."""
     headroom: float
-    """Headroom of that resource."""
+    """Headroom of the resource `limit`."""
     images_per_s: float
     """Rate that the hosts certainly deliver if the accelerator is fast enough."""
     most_images_per_s: float
-    """The same rate if there were enough of every resource whose amount is not known."""
+    """Rate that the hosts could deliver if every resource of unknown amount were sufficient."""
     utilisation: float
     """Utilisation of the accelerator by what is certain, 0..1. MLPerf Storage passes at 0.9."""
     what_ifs: tuple[WhatIf, ...]
@@ -156,13 +156,13 @@ def plan_capacity(
     short_side: int | None = None,
     other_loaders: Mapping[str, ImageCost] | None = None,
 ) -> CapacityPlan:
-    """Compare what the accelerator asks of its hosts with what they have.
+    """Compare what the accelerator needs from its hosts with what they have.
 
     Args:
         images_per_s: Rate that the accelerator takes from all hosts.
         pod: The hosts.
         cost: Cost of an image with the loader in question.
-        stored: The dataset as it is stored, to see what other ways to store or cache it would change.
+        stored: The dataset as it is stored; with it, smaller images and caches are considered as changes.
         short_side: Short side to which the stored images could be shrunk, pixels.
         other_loaders: Costs of other loaders, by name.
 
@@ -230,12 +230,12 @@ def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 
 def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
     """Return the plan in one sentence."""
     short = next(resource for resource in plan.resources if resource.name == plan.limit)
-    ratio = f"{_number(short.needed)} {short.unit} needed{_where(short)}, {_number(short.available)} there"
+    ratio = f"{_number(short.needed)} {short.unit} needed{_where(short)}, {_number(short.available)} available"
     least = "at least " if short.at_least else ""
     if plan.verdict == "fed":
         return (
             f"{accelerator} is fed with {least}{_number(plan.headroom)}-fold headroom: "
-            f"{_number(plan.host_images_per_s)} images/s a host are needed; "
+            f"{_number(plan.host_images_per_s)} images/s needed per host; "
             f"{_named(short)} would be short first ({ratio})."
         )
     if plan.verdict == "input-bound":
@@ -246,13 +246,14 @@ def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
             f"{_named(short)} is short ({ratio})."
         )
     return (
-        f"Cannot tell whether {accelerator} is fed: {_number(short.needed)} Gbit/s are needed{_where(short)}, their "
-        f"network is not published, and only {_number(short.available)} are certain; measure it and give --host-gbps."
+        f"Cannot tell whether {accelerator} is fed: {_number(short.needed)} Gbit/s are needed{_where(short)}, the "
+        f"hosts' network is not published, and only {_number(short.available)} are certain; measure it and give "
+        "--host-gbps."
     )
 
 
 def _judge(resources: tuple[Resource, ...]) -> tuple[Verdict, Resource]:
-    """Return the verdict and its resource; one that is certainly short comes before one that may be."""
+    """Return the verdict and the resource that decides it; one certainly short precedes one that may be short."""
     certain = min(_known(resources), key=_headroom)
     if certain.headroom < 1:
         return "input-bound", certain
@@ -307,18 +308,18 @@ def _headroom(resource: Resource) -> float:
 
 
 def _named(resource: Resource) -> str:
-    """Return a resource's name for a sentence about the hosts."""
+    """Return a resource's name for the sentence of the verdict."""
     return {
-        "cores": "their CPU",
-        "workers": "what the loader uses of their CPU, one core a worker,",
+        "cores": "the hosts' CPU",
+        "workers": "what the loader uses of the hosts' CPU, one core per worker,",
         "serial stage": "the loader's serial stage",
-        "network": "their network",
+        "network": "the hosts' network",
         "bucket": "the bucket",
     }[resource.name]
 
 
 def _where(resource: Resource) -> str:
-    return "" if resource.name == "bucket" else " a host"
+    return "" if resource.name == "bucket" else " per host"
 
 
 def _number(value: float) -> str:

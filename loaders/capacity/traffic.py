@@ -1,4 +1,4 @@
-"""Requests and bytes that loaders ask of a bucket in one pass over a split."""
+"""Requests that loaders send to a bucket, and bytes that they read from it, in one pass over a split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pass_traffic(dataset: Dataset, *, world_size: int = 1, deadline_s: float = 3
         at_once = samples_per_block(split.samples, dataset.open_index(deadline_s).mean_image_bytes())
     counts = [shard["samples"] for shard in split.shards]
     pieces = num_pieces(counts, at_once)
-    readers = ranks_a_piece(world_size, split.samples / max(1.0, pieces))
+    readers = ranks_per_piece(world_size, split.samples / max(1.0, pieces))
     return PassTraffic(round(pieces * readers), round(split.num_bytes * readers))
 
 
@@ -46,7 +46,7 @@ def num_pieces(shard_samples: list[int], at_once: int, num_streams: int = NUM_ST
     return blocks + (streams - 1) * (1 - blocks / samples) if samples else 0.0
 
 
-def ranks_a_piece(world_size: int, samples: float, num_streams: int = NUM_STREAMS) -> float:
+def ranks_per_piece(world_size: int, samples: float, num_streams: int = NUM_STREAMS) -> float:
     """Return the expected number of ranks that read a piece of some samples; 1 where the ranks divide the streams."""
     sharing = world_size // math.gcd(world_size, num_streams)
     without: float = (1 - 1 / sharing) ** samples

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TRIES = 10
-"""Boxes that are drawn before the largest one in the middle is taken, as in torchvision."""
+"""Number of boxes that are drawn before the largest centred one is taken instead, as in torchvision."""
 WORDS = 24
-"""Random words of one position: area and ratio of each try, then top, left and flip; a multiple of Philox's four."""
+"""Random words for one position: area and ratio of each try, then top, left and flip; a multiple of Philox's four."""
 _SKIPPED_WORDS = 5_000
-"""Words that may be made and thrown away between two positions; a second call takes as long as 5,000 words, 26 us."""
+"""Most words to make and discard between two positions: a second call takes as long as 5,000 words, 26 us."""
 
 
 class View(NamedTuple):
@@ -54,9 +54,9 @@ class RandomCrop:
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
-    """Area of the box, as a share of the image's."""
+    """Smallest and largest area of the box, as shares of the image's."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    """Width of the box over its height; drawn uniformly on a logarithmic scale."""
+    """Smallest and largest ratio of the box's width to its height, drawn uniformly on a logarithmic scale."""
     flip: float = 0.5
     """Probability of a horizontal flip."""
     clip: bool = False
@@ -83,12 +83,12 @@ def train_views(
     """Draw a random box for each image, scaled to the output and flipped or not.
 
     Args:
-        seed: The loader's.
+        seed: Seed of the loader.
         positions: Global positions of the samples; fastest where they ascend and lie close together.
         heights: Heights of the images, pixels.
         widths: Widths of the images, pixels.
         size: Side of the output, pixels.
-        crop: What to draw; by default a `RandomCrop` with its defaults.
+        crop: Ranges of the draws; by default those of `RandomCrop()`.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
 """From an image's bytes and a view to one row of a batch: decode, crop, scale, flip.
 
 The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the view needs and scales as Pillow does, bit for bit.
-Without it, simplejpeg decodes the whole image, and torch or Pillow scales. Pillow decodes what is no plain JPEG in
-either case. Shapes: N rows of the batch, H height, W width, C = 3 colours, red first; uint8.
+Without it, simplejpeg decodes the whole image, and torch or Pillow scales. In either case Pillow decodes what is not a
+plain JPEG. Shapes: N rows of the batch, H height, W width, C = 3 colours, red first; uint8.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Decoder(ABC):
                 with _open(data) as image:
                     return image.height, image.width
             except Exception as error:
-                raise ImageError(f"no image of a known format: {_reason(error)}; expected a JPEG") from error
+                raise ImageError(f"not an image of a known format: {_reason(error)}; expected a JPEG") from error
 
     def decode_many(
         self,
@@ -265,7 +265,7 @@ def scale_by_pillow(
 def _scale_by_torch(
     image_HWC: NDArray[np.uint8], view: View, size: int, interpolation: Interpolation
 ) -> NDArray[np.uint8]:
-    """Return the output of a view within two grey levels of Pillow's, 0.003 in the mean, in a fifth of the time."""
+    """Return the output of a view: at most two grey levels from Pillow's, 0.003 on average, in a fifth of its time."""
     import numpy as np
     import torch
 

@@ -17,12 +17,12 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 class PilTransform:
-    """Make a `transform` of an augmentation of PIL images that draws from global generators, as timm's do.
+    """Turn an augmentation of PIL images that draws from global random generators, as timm's do, into a `transform`.
 
         from timm.data.auto_augment import rand_augment_transform
         open_loader(url, batch_size=1024, transform=PilTransform(rand_augment_transform("rand-m9-mstd0.5", {})))
 
-    Before each call the generators of Python and NumPy are seeded from the sample's own one, and restored after it.
+    For each call the generators of Python and NumPy are seeded from the sample's own one, and restored afterwards.
     Each process augments one image at a time; to use more cores, set `processes`.
 
     Args:

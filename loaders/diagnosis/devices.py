@@ -35,7 +35,7 @@ class Device(Protocol):
         """Name that reports show."""
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Any:
-        """Copy a batch to the device; return when it is there."""
+        """Copy a batch to the device; return when it has arrived."""
 
     def step(self, resident: Any) -> None:
         """Make one training step; return when the device has finished it."""

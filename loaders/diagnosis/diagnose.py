@@ -48,7 +48,7 @@ def diagnose(
         setup: The run.
         device: Device that it trains on.
         seconds: Length of the run that is watched; each stage takes half of it.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
 
     Raises:
         DataprepError: The data cannot be read.
@@ -169,7 +169,7 @@ def _contention(observed: float, predicted: Prediction) -> str:
         return ""
     return (
         f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they make {observed:,.0f}: "
-        "they are in each other's way for cores, memory or the interpreter lock"
+        "they compete for cores, memory or the interpreter lock"
     )
 
 
@@ -180,7 +180,7 @@ def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]
     else:
         start = f"You are waiting for {WAITED_FOR[limit]}: {observed:,.0f} images/s, {share}."
     if not fixes:
-        return f"{start} No single change here brings 5 %."
+        return f"{start} No single change would bring 5 %."
     best = fixes[0]
     return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from dataprep.host.cpu import cpu_time, memory_bytes
 from loaders.config import LoaderConfig
 from loaders.diagnosis.findings import StageRate
-from loaders.diagnosis.observed_run import batches_a_burst, images_in_flight
+from loaders.diagnosis.observed_run import batches_per_burst, images_in_flight
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.pipeline import LOOKUPS_IN_FLIGHT, fetch_settings
 from loaders.fetch.fetcher import Fetcher, Record, Ticket
@@ -39,7 +39,7 @@ class Fetched:
     rate: StageRate
     bytes_per_image: float
     in_flight: float
-    """Images requested and not there yet, on average."""
+    """Average number of images that were requested and had not arrived."""
     images: list[bytes]
     is_cold: bool
     """Whether the bytes came from the disk or bucket, and not from the page cache."""
@@ -48,7 +48,7 @@ class Fetched:
 def fetch_rate_alone(
     loader: Loader, config: LoaderConfig, seconds: float, busy_cores: float, *, keep: int = 0, share: float = 1.0
 ) -> Fetched:
-    """Fetch what a loader would, as far ahead as it would, and do nothing with it.
+    """Fetch what a loader would fetch, as far ahead as it would, and discard the bytes.
 
     Args:
         loader: Loader of the dataset and the order; it need not run.
@@ -64,7 +64,7 @@ def fetch_rate_alone(
         _forget_files(storage, (shard["file"] for shard in dataset.split.shards))
     if share < 1:
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
-    burst = batches_a_burst(storage, config)
+    burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
     with open_fetcher(storage, index, fetch_settings(config)) as fetcher:
         arrivals = _arrivals(fetcher, index, _batches(loader, config), config)
@@ -89,7 +89,7 @@ def fetch_rate_alone(
 def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:
     """Fetch every image of a small dataset, which fills the cache that the config names.
 
-    This has no time limit, because a cache that is still being filled is only as fast as it is written.
+    This has no time limit: the rate of a cache can be measured only when it is full.
     """
     storage, index = loader.dataset.storage, loader.index
     batches = _batches(loader, replace(config, rank=0, world_size=1))
@@ -111,12 +111,12 @@ class _ShortReads:
         self.reads_in_flight, self.url_of = storage.reads_in_flight, storage.url_of
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
-        """Return as many bytes as were asked for."""
+        """Read a share of the range, and fill up the rest with zeros."""
         return self._storage.read_range(name, offset, max(1, int(num_bytes * self._share))).ljust(num_bytes, b"\0")
 
 
 def _warm_up(arrivals: Iterator[list[bytes]], config: LoaderConfig, keep: int, seconds: float) -> list[bytes]:
-    """Take the first batches, until as many requests are in flight as ever; return some of their images."""
+    """Take the first batches, until the usual number of requests is in flight; return some of their images."""
     images: list[bytes] = []
     until_s = time.perf_counter() + seconds
     for number, batch in enumerate(arrivals, 1):
@@ -170,7 +170,7 @@ def _forget_files(storage: Storage, names: Iterable[str]) -> None:
         try:
             file = os.open(storage.url_of(name), os.O_RDONLY)
         except OSError:
-            continue  # the shards of an image folder are no files
+            continue  # a shard of an image folder is not a file
         try:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:

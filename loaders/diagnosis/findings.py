@@ -33,7 +33,7 @@ class StepTimes:
     """Parts of one step as the training loop sees them, seconds."""
 
     started_s: float
-    """Start of the step, after that of the first step that is listed."""
+    """Start of the step, counted from the start of the first step in the list."""
     wait_s: float
     """Time in which the loop waited for a batch."""
     transfer_s: float
@@ -59,7 +59,7 @@ class Fix:
     is_tried: bool
     """Whether a run with the change was measured."""
     gain: float
-    """Rate over the observed one: 1.0 changes nothing, 2.0 doubles it."""
+    """Rate with the change divided by the observed rate: 1.0 changes nothing, 2.0 doubles it."""
     limit: Limit
     """What limits the run with the change."""
     advice: str
@@ -68,7 +68,7 @@ class Fix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """The best change that needs no rebuild, tried."""
+    """A run with the best change that needs neither rebuild nor copy."""
 
     name: str
     settings: dict[str, Any]
@@ -92,14 +92,14 @@ class Diagnosis:
     contention: str
     """Why the stages together are more than a tenth slower than predicted; empty if they are not."""
     utilisation: float
-    """Accelerator's utilisation: observed rate over compute alone, 0..1. MLPerf Storage passes at 0.9."""
+    """Accelerator's utilisation: observed rate divided by that of compute alone, 0..1. MLPerf Storage passes at 0.9."""
     stages: tuple[StageRate, ...]
     wait_share: float
     """Share of all steps' time in which the loop waited for a batch; the three shares add up to 1."""
     transfer_share: float
-    """Share in which the device waited for a batch to arrive."""
+    """Share of all steps' time in which the device waited for a batch to arrive."""
     compute_share: float
-    """Share in which the device computed."""
+    """Share of all steps' time in which the device computed."""
     timeline: tuple[StepTimes, ...]
     """The first steps, at most 200."""
     fixes: tuple[Fix, ...]

@@ -26,20 +26,20 @@ from loaders.loader import Batch
 MIN_GAIN = 1.05
 """Gain below which a change is not worth a restart, and a difference may be noise."""
 TIE = 0.97
-"""Share of the best rate from which on a change that costs less effort comes first."""
+"""Share of the best rate at which a change that takes less effort is preferred to the best one."""
 TRUSTED = 0.9
-"""Share of the best prediction from which on a change that was tried comes first, because half of all predictions are
+"""Share of the best prediction at which a change that was tried is preferred to it, because half of all predictions are
 off by 6 % or more, and a third by 10 %."""
 NEAR = 1.15
-"""Factor of the slowest stage's rate up to which another stage may be the limit as well."""
+"""Largest ratio of a stage's rate to that of the slowest one at which the stage may be the limit as well."""
 EFFORTS = ("restart", "rebuild", "copy")
 """What changes need, the least effort first."""
 IDLE_SHARE = 0.5
-"""Share of their cores that busy workers use, at least."""
-BESIDE_S = 0.005
+"""Share of the workers' cores in use below which the workers wait for something other than cores."""
+SAME_REGION_READ_S = 0.005
 """Time of a small read from a bucket in the same region."""
 CACHED_S = 0.0
-"""Latency of a read from a local cache: its time is CPU time, which counts for its stage."""
+"""Latency of a read from a local cache: none, because its time is CPU time, which is counted for its stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Calibration:
 
     @property
     def ratio(self) -> float:
-        """Observed rate of the run over its predicted one."""
+        """Observed rate of the run divided by its predicted one."""
         return self.observed / self.predicted.images_per_s
 
     def fix(self, change: _Change) -> Fix:
@@ -160,7 +160,7 @@ def _other_workers(stages: Stages) -> list[dict[str, int]]:
     prepare = stages.alone["prepare"]
     workers = min(stages.available_cores(), config.num_threads * max(1, config.processes))
     if config.transform is not None and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
-        found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something else than cores
+        found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something other than cores
     return [each for each in found if each != {"threads": config.num_threads, "processes": config.processes}]
 
 
@@ -223,15 +223,15 @@ def _nearer_bucket(stages: Stages) -> Iterator[_Change]:
     if stages.is_local:
         return
     latency_s = request_latency_s(stages.loader)
-    if latency_s < 2 * BESIDE_S:
+    if latency_s < 2 * SAME_REGION_READ_S:
         return
     fetch = stages.fetched.rate
     request_s = stages.fetched.in_flight / fetch.images_per_s
-    nearer_s = max(BESIDE_S, request_s - latency_s + BESIDE_S)
+    nearer_s = max(SAME_REGION_READ_S, request_s - latency_s + SAME_REGION_READ_S)
     rate = min(stages.fetched.in_flight / nearer_s, max(_bandwidth_rate(stages), fetch.images_per_s))
-    advice = f"A read takes {latency_s * 1e3:,.0f} ms: read from a bucket beside this machine (dataprep check-region)"
+    advice = f"A read takes {latency_s * 1e3:,.0f} ms: read from a bucket in this region (dataprep check-region)"
     stage = replace(fetch, images_per_s=rate)
-    yield _Change("location", {}, "copy", advice, {"fetch": stage}, request_latency_s=BESIDE_S)
+    yield _Change("location", {}, "copy", advice, {"fetch": stage}, request_latency_s=SAME_REGION_READ_S)
 
 
 def _bandwidth_rate(stages: Stages) -> float:
@@ -254,7 +254,7 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
         changed["fetch"] = stages.fetched_with(larger).rate
     if predict(stages.rates(setup, changed)).limit in ("prepare", "cores"):
         changed["prepare"] = stages.prepared(larger)
-    advice = f"Train with batches of {batch_size:,} (and its learning rate): --batch-size {batch_size}"
+    advice = f"Train with batches of {batch_size:,} (and adapt the learning rate): --batch-size {batch_size}"
     yield _Change("batch", {"batch_size": batch_size}, "restart", advice, changed)
 
 

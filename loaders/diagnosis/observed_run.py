@@ -55,7 +55,7 @@ def steps_ahead(setup: RunSetup) -> int:
 
 
 def images_in_flight(storage: Storage, config: LoaderConfig) -> int:
-    """Return the number of images that are requested and not there yet while a run waits for its data."""
+    """Return the number of images that are requested and have not arrived while a run waits for its data."""
     return min(config.prefetch_batches * config.rows, reads_in_flight(storage, config))
 
 
@@ -66,7 +66,7 @@ def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
     return config.reads_in_flight or 2 * storage.reads_in_flight
 
 
-def batches_a_burst(storage: Storage, config: LoaderConfig) -> int:
+def batches_per_burst(storage: Storage, config: LoaderConfig) -> int:
     """Return the number of batches that may arrive together.
 
     Reads that began together share the link to a bucket and end together, so all batches in flight may come at nearly
@@ -76,10 +76,10 @@ def batches_a_burst(storage: Storage, config: LoaderConfig) -> int:
 
 
 def observe(setup: RunSetup, device: Device, seconds: float) -> ObservedRun:
-    """Train for some seconds and whole bursts of batches; the first steps, in which queues fill, do not count."""
+    """Train for some seconds and whole bursts of batches; the first steps, while queues fill, are not counted."""
     with setup.open() as loader:
         steps = feed(endless(loader), device, setup.transfer_ahead)
-        burst = batches_a_burst(loader.dataset.storage, loader.config)
+        burst = batches_per_burst(loader.dataset.storage, loader.config)
         try:
             return _observe(steps, steps_ahead(setup), seconds, burst)
         finally:

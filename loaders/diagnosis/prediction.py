@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from loaders.diagnosis.findings import STAGES, Limit, Stage
 
 COMPUTE_BOUND = 0.95
-"""Share of the rate of compute alone from which on the device is the limit."""
+"""Share of the rate of compute alone at which the device is taken for the limit."""
 SIMULATED_BATCHES = 400
 """Batches that are simulated; the first quarter, in which queues fill, does not count."""
 CONTENTION = 0.9

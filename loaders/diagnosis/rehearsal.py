@@ -1,8 +1,8 @@
 """Rehearsal of a run with other data: a sample on the local disk, fetched as if from a bucket.
 
-The images take the loader's own way from buckets, with as many reads in flight. Before an image is delivered, as many
-bytes as it has are read from the real bucket, so that a dataset of smaller images can be tried before it is built. To
-try a cache nothing is read from the bucket, because the loader fills and reads the cache itself.
+The sample is fetched by the loader's own code for buckets, with as many reads in flight. Before an image is delivered,
+the same number of bytes is read from the real bucket, so that a dataset of smaller images can be tried before it is
+built. To try a cache nothing is read from the bucket, because the loader fills and reads the cache itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 MAX_PLACES = 1024
-"""Places in a bucket that are read in turn, at most."""
+"""Maximum number of places in a bucket that are read in turn."""
 
 
 class Place(NamedTuple):
@@ -32,19 +32,19 @@ class Place(NamedTuple):
     file: str
     offset: int
     most_bytes: int
-    """Bytes that can be read from there on."""
+    """Number of bytes from the offset to the end of the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Bucket whose bytes are read in place of a sample's."""
+    """Bucket that is read for its timing only: the bytes that a run uses are those of a local sample."""
 
     dataset: Dataset
     places: tuple[Place, ...]
     deadline_s: float
     """Deadline of a read, seconds."""
-    images_a_read: int = 1
-    """Images that come by one read."""
+    images_per_read: int = 1
+    """Number of images that one read brings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class RehearsalSetup(RunSetup):
 
 
 def places_in(dataset: Dataset, index: SplitIndex) -> tuple[Place, ...]:
-    """Return the places of the images in the first shard that has some; in a shard, bytes after them can be read."""
+    """Return the places of the images in the first shard that has some; a read at one may go on to the shard's end."""
     shard = next(number for number, each in enumerate(dataset.split.shards) if each["samples"])
     entries, shard_bytes = index.shard(shard), dataset.split.shards[shard]["bytes"]
     found = []
@@ -88,7 +88,7 @@ class _RehearsedDataset(Dataset):
 
 
 class _RehearsedStorage:
-    """Storage of the sample; with a bucket, a read takes as long as one of as many bytes from there."""
+    """Storage of the sample; with a bucket, each read also reads the same number of bytes from the bucket."""
 
     is_local = False
 
@@ -105,8 +105,8 @@ class _RehearsedStorage:
         return self._sample.read_range(name, offset, num_bytes)
 
     def _read_as_many(self, bucket: Bucket, num_bytes: int) -> None:
-        read, rest = divmod(next(self._reads), bucket.images_a_read)
+        read, rest = divmod(next(self._reads), bucket.images_per_read)
         if rest:
-            return  # these bytes came with the image before
+            return  # the read for an earlier image of the block has brought these bytes
         file, offset, most_bytes = bucket.places[read % len(bucket.places)]
-        self._far.read_range(file, offset, min(bucket.images_a_read * num_bytes, most_bytes))
+        self._far.read_range(file, offset, min(bucket.images_per_read * num_bytes, most_bytes))

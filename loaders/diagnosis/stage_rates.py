@@ -1,4 +1,4 @@
-"""The other stages alone: prepare with the data at hand, the way to the device, the device fed from memory."""
+"""Rates of single stages other than fetching: preparing local data, transfer to the device, the device itself."""
 
 from __future__ import annotations
 

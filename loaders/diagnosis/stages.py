@@ -34,7 +34,7 @@ class StageBench:
     device: Device
     """Device that the run trains on."""
     loader: Loader
-    """Loader of the run; it does not run."""
+    """Loader of the run; it is not iterated."""
     batch: Batch
     """One of the loader's batches."""
     busy_cores: float
@@ -44,7 +44,7 @@ class StageBench:
     folder: Path
     """Folder for samples of the data; the caller removes it."""
     progress: Callable[[str], None]
-    """Told what is being measured."""
+    """Function that is called with what is being measured."""
 
 
 class Stages:
@@ -133,13 +133,13 @@ class Stages:
         """Measure fetching from a bucket as if images had a share of their bytes: as many reads of less, or fewer reads
         where several images come by one read."""
         self.progress("fetching, as if images were smaller")
-        config, factor = self.setup.config, self._images_a_read(share) / self._images_a_read(1.0)
+        config, factor = self.setup.config, self._images_per_read(share) / self._images_per_read(1.0)
         found = fetch_rate_alone(
             self.loader, config, self._seconds, self.busy_cores, share=min(1.0, share * factor)
         ).rate
         return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
 
-    def _images_a_read(self, share: float) -> int:
+    def _images_per_read(self, share: float) -> int:
         """Return how many images come by one read from a bucket, if images had a share of their bytes."""
         order, config = self.loader.order, self.setup.config
         if order.samples_per_block == 1 or self.loader.index.one_file_per_image:
@@ -166,21 +166,21 @@ class Stages:
         return observe(setup, self.device, 2 * self._seconds).images_per_s
 
     def tried_cached(self) -> float:
-        """Return the images/s of a run whose cache holds the sample, as every epoch but the first finds all images."""
+        """Return the images/s of a run whose cache holds the whole sample, as in every epoch after the first."""
         filled = self.cached
         self.progress(f"a run from a cache that gives {filled.images_per_s:,.0f} images/s")
         return observe(self._cached_setup, self.device, 2 * self._seconds).images_per_s
 
     def tried_smaller(self, short_side: int) -> float:
-        """Return the images/s of a run on smaller images; from a bucket, as many bytes are read as these have."""
+        """Return the images/s of a run on smaller images; from a bucket, only as many bytes are read as they have."""
         sample, num_bytes = self.shrunk(short_side)
         self.progress("a run on smaller images")
         config = self.setup.config
         setup = replace(self.setup, url=sample, split=SPLIT, config=replace(config, fields=()))
         if not self.is_local:
             places = places_in(self.loader.dataset, self.loader.index)
-            images_a_read = self._images_a_read(num_bytes / self.bytes_per_image)
-            bucket = Bucket(self.loader.dataset, places, config.deadline_s, images_a_read)
+            images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
+            bucket = Bucket(self.loader.dataset, places, config.deadline_s, images_per_read)
             setup = self._rehearsed(sample, config, bucket)
         return observe(setup, self.device, 2 * self._seconds).images_per_s
 
@@ -215,9 +215,9 @@ class Stages:
         """Return what `predict` needs: the stages, with some of them changed.
 
         Args:
-            setup: The run with the changed transfer.
-            changed: Stages that differ.
-            request_latency_s: Latency of a read where the data would lie; by default the measured one.
+            setup: The run, with the change if that is one of its settings.
+            changed: Stages that the change makes faster or slower.
+            request_latency_s: Latency of a read after a change that moves the data; by default the measured one.
         """
         stages = self.alone | dict(changed or {})
         if self.is_local and not self.fetched.is_cold:
@@ -235,7 +235,7 @@ class Stages:
     def _batches(self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None) -> Batches:
         """Return how the run moves its images.
 
-        Where the batches ahead request all their bytes at once, those arrive a round trip later.
+        If the batches ahead request all their bytes at once, the bytes arrive a round trip later.
         """
         config, latency_s = setup.config, 0.0
         if not self.is_local:

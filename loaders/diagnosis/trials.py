@@ -1,4 +1,4 @@
-"""Trials of the leading changes: arithmetic on stages finds them, a short run with each measures what it gains.
+"""Trials of the leading changes: arithmetic on the stages selects them, a short run with each measures its gain.
 
 A change of settings is tried on the data themselves, a cache and smaller images on a sample of them (`rehearsal.py`).
 A change that needs another bucket keeps its prediction.
@@ -17,8 +17,8 @@ from loaders.diagnosis.stages import Stages
 MOST_TRIED = 5
 """Changes that are tried, at most.
 
-Each takes as long as the run itself was watched, and twice that where it is repeated. Behind a link four changes can be
-tried; the first or second is usually so fast that no other can be faster.
+Each takes as long as the run itself was watched, and twice that if it is repeated. For data behind a link four changes
+can be tried; the first or second is usually so fast that no other can be faster.
 """
 DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
@@ -43,7 +43,7 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], observed: float, limit: Li
             if rate is not None and rate < DISTURBED * fix.predicted_images_per_s:
                 rate = max(rate, _tried(stages, fix) or 0.0)
         except (MemoryError, RuntimeError):
-            return 0.0  # e.g. a batch that does not fit
+            return 0.0  # e.g. a batch that does not fit into memory
         return rate
 
     return _try_leading(fixes, observed, limit, rate_of)

@@ -1,4 +1,4 @@
-"""Which sample stands in which row of a rank's batches: the order, cut into batches and shared among processes."""
+"""Which sample belongs in which row of a rank's batches: the order, cut into batches and shared among processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loaders.order import Order, Pick, stored_picks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """The batches of one rank, from one of them on; picklable. Training has no end, an evaluation has one.
+    """The batches of one rank from `first_batch` on; picklable. Training has no end, an evaluation has one.
 
     With `parts` processes each takes every parts-th row of the rank's sequence, whatever batch the row is in.
     """
@@ -25,11 +25,11 @@ class BatchPlan:
 
     @property
     def num_batches(self) -> int:
-        """Batches of an evaluation; the last one is filled up with rows that are no samples."""
+        """Number of batches in an evaluation; the last one is padded with rows that hold no sample."""
         return -(-self.order.num_samples // self.order.global_batch)
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
-        """Yield for each batch its rows with their samples; rows that are no samples are left out."""
+        """Yield for each batch its rows with their samples; padding rows are left out."""
         batch_size, number = self.order.global_batch, self.first_batch
         batch: list[tuple[int, Pick]] = []
         for pick in self._picks():

@@ -1,4 +1,4 @@
-"""Memory of batches, used again when nothing refers to it: fresh memory costs a page fault every 4 KiB, 7 % of a step.
+"""Memory of batches, reused when nothing refers to it: fresh memory costs a page fault every 4 KiB, 7 % of a step.
 
 An array's memory is free when the array and every slice, view and tensor made from it are gone. A user who keeps a
 batch only makes the next one need fresh memory.

@@ -45,7 +45,7 @@ CLOSE_S = 10.0
 """Longest wait of `close` for an image that is being decoded; a thread that hangs is left behind."""
 CHUNK_ROWS = 16
 """Images decoded in one task: with fewer, handing tasks over takes 1 % of the decoding time."""
-CLOSED = "loader: closed while a batch was awaited; open it again to go on"
+CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
 LOOKUPS_IN_FLIGHT = 32
 """Shards whose index entries are read at once, over a network."""
 
@@ -58,7 +58,7 @@ class Rows:
     """(rows, size, size, 3)"""
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
-    """False where the row is no sample: the tail of an evaluation, or an image that could not be read."""
+    """False where the row holds no sample: the tail of an evaluation, or an image that could not be read."""
     keys: list[str]
     fields: dict[str, list[Any]]
     skipped: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ class Rows:
 
 
 def finish(rows: Rows) -> Rows:
-    """Blank the rows that are no samples, because their memory still has the images of another batch."""
+    """Set rows without a sample to 0, because their memory still has the images of another batch."""
     if not rows.mask.all():
         rows.images[~rows.mask] = 0
     return rows
@@ -113,7 +113,7 @@ class Pipeline:
         format_name: Format of the dataset, by which fields are read.
         index: Index of the split.
         config: Settings of the loader.
-        stats: Where the stages add their work.
+        stats: Receives the work of the stages.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class Pipeline:
         """Begin to fill rows, which are filled when all futures are done. One thread calls this, in the plan's order.
 
         Args:
-            picks: Rows and the samples that stand in them; rows that are not named stay masked.
-            rows: Where the images go.
+            picks: Numbers of rows with the samples for them; all other rows stay masked.
+            rows: Rows that receive the images.
         """
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))

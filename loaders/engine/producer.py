@@ -34,7 +34,7 @@ class Producer(Protocol):
     """Makes the rows of one batch after another."""
 
     def __next__(self) -> Rows:
-        """Return the filled rows of the next batch. Raises what kept them from being made."""
+        """Return the filled rows of the next batch. Raises the error that prevented it."""
 
     def fetch_stats(self) -> dict[str, float]:
         """Return the counters of all fetchers, summed."""
@@ -51,7 +51,7 @@ def open_producer(dataset: Dataset, index: SplitIndex, config: LoaderConfig, pla
         index: Index of the split, which the loader has opened.
         config: Settings of the loader.
         plan: The batches to make.
-        stats: Where the stages add their work.
+        stats: Receives the work of the stages.
     """
     if config.processes:
         from loaders.engine.workers import ProcessProducer

@@ -13,11 +13,11 @@ class Stage:
 
     items: int = 0
     busy_s: float = 0.0
-    """Time that its threads worked, summed over them."""
+    """Working time, summed over the threads of the stage."""
     get_wait_s: float = 0.0
-    """Time that its threads waited for the stage before."""
+    """Time in which threads of the stage waited for the stage before it, summed over the threads."""
     put_wait_s: float = 0.0
-    """Time that its threads waited for the stage after."""
+    """Time in which threads of the stage waited for the stage after it, summed over the threads."""
 
 
 class Stats:

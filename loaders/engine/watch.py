@@ -43,7 +43,7 @@ class Activity:
         self.count += 1
 
     def __str__(self) -> str:
-        return some([describe() for describe in list(self._doing.values())], "; ") or "nothing is under way"
+        return some([describe() for describe in list(self._doing.values())], "; ") or "nothing is in progress"
 
 
 class BatchWatch:
@@ -70,7 +70,7 @@ class BatchWatch:
                 self._still,
                 self._stall_s,
                 f"loader: batch {self._batch}: no image was read or decoded",
-                lambda: f"under way: {self._activity}",
+                lambda: f"in progress: {self._activity}",
                 "Look whether the disk or the transform hangs, or raise stall_s, and resume from the last state",
             )
         return found
@@ -88,12 +88,12 @@ class BatchWatch:
 
 
 def require_progress(still: Standstill, stall_s: float, what: str, details: Callable[[], str], advice: str) -> None:
-    """Look once whether something stands still: warn on stderr after the first minute, then raise an error.
+    """Check once for progress: after a minute without any warn on stderr, and after the limit raise an error.
 
     Args:
-        still: What is watched.
+        still: Watch of what must make progress.
         stall_s: Limit that the messages name.
-        what: What stands still, as the start of a sentence.
+        what: What made no progress, as the start of a sentence.
         details: Describes what hangs; called only where a message needs it.
         advice: What to do, as a sentence.
 

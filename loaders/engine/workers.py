@@ -53,16 +53,16 @@ T = TypeVar("T")
 JOIN_S = 5.0
 """Longest wait for workers to end before they are killed."""
 FROZEN_S = 5.0
-"""Seconds beyond `stall_s` after which a silent worker is frozen; a live one reports hanging threads by then."""
+"""Seconds beyond `stall_s` after which a silent worker counts as frozen; a live one reports hanging threads earlier."""
 NAMING_S = 5.0
-"""Longest look-up of what a frozen worker was to read, because the index may lie on the disk that hangs."""
+"""Longest time to look up what a frozen worker was to read: the index may be on the disk that hangs."""
 CLOSED_POLL_S = 1.0
-"""Seconds between two looks whether another thread closed the loader."""
+"""Interval at which to check whether another thread closed the loader, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a worker reports about its rows of one batch, whose images are in their place already."""
+    """Report of a worker on its rows of one batch; the images themselves are in shared memory."""
 
     rows: list[int]
     labels: list[int]
@@ -83,9 +83,9 @@ class _Worker:
     parts: deque[_Part]
     """Reports on batches that other workers have not finished."""
     still: Standstill
-    """Watches the thread of the worker that watches its other threads."""
+    """Watch of the thread in which the worker watches its other threads."""
     mapped: int = 0
-    """Number of slots that it has mapped."""
+    """Number of slots of shared memory that the worker has mapped."""
     fetch: dict[str, float] | None = None
 
 

@@ -29,18 +29,18 @@ from loaders.fetch.index import ShardIndex, SplitIndex
 from loaders.order import Pick, Piece
 
 MAX_HEDGE_RATIO = 0.05
-"""Hedged reads a first read, at most, not counting FREE_HEDGES."""
+"""Maximum number of hedged reads per first read, not counting FREE_HEDGES."""
 FREE_HEDGES = 5
-"""Hedged reads that are always allowed, so that a loader's first reads can be hedged, too."""
+"""Number of hedged reads that are always allowed, so that a loader's first reads can be hedged, too."""
 HEDGE_THREADS = 8
 HEDGE_POLL_S = 0.02
-"""Seconds between two looks for slow reads."""
+"""Interval at which slow reads are looked for, seconds."""
 MIN_HEDGE_AFTER_S = 0.2
-"""Seconds before a read is hedged, at least."""
+"""Minimum age of a read that is hedged, seconds."""
 MIN_KNOWN_READS, MAX_KNOWN_READS = 20, 200
-"""Number of last reads from which the usual time of a read is taken, at least and at most."""
+"""Minimum and maximum number of latest reads from which the usual time of a read is estimated."""
 FIRST_HEDGE_AFTER_S = 1.0
-"""Seconds before a read is hedged while the usual time is not known."""
+"""Age at which a read is hedged while the usual time of a read is not known, seconds."""
 IDLE_S = 0.25
 """If no ticket is waited on for this long, admit one more piece, so that the consumer cannot deadlock."""
 CLOSE_S = 1.0
@@ -55,7 +55,7 @@ class _Range:
     offset: int
     num_bytes: int
     users: int
-    """Tickets that are not done, including those still to be requested."""
+    """Number of tickets that are not done, including those still to be requested."""
     data: bytes | None = None
     error: Exception | None = None
     settled: threading.Event = field(default_factory=threading.Event)
@@ -78,9 +78,9 @@ class BucketFetcher(Fetcher):
         self._running: dict[_Range, None] = {}
         """Ranges whose first read is in flight, in the order of their starts."""
         self._outstanding = 0
-        """Tickets that are not done."""
+        """Number of tickets that are not done."""
         self._waited_on = 0
-        """Tickets that are not done and have been waited on."""
+        """Number of tickets that are not done and have been waited on."""
         self._room = threading.Condition(self._lock)
         self._closed = threading.Event()
         self._read_times_s: deque[float] = deque(maxlen=MAX_KNOWN_READS)
@@ -115,7 +115,7 @@ class BucketFetcher(Fetcher):
             found.settled.wait()
             self._add(wait_s=time.monotonic() - started_s)
         if found.data is None:
-            raise found.error or UsageError("a ticket was waited for after it was done; wait first")
+            raise found.error or UsageError("wait() was called after done() on a ticket; call wait() first")
         return self._cut(ticket.entries, ticket.entry, found.data, found.offset)
 
     def give_back(self, ticket: _RangeTicket) -> None:

@@ -12,7 +12,7 @@ HEDGED_SHARE = 1 / 32
 
 
 def check_budget(order: Order, world_size: int, mean_image_bytes: float, prefetch_bytes: int) -> None:
-    """Refuse a budget that the order overruns: every stream of a rank mixes the samples of a window of pieces.
+    """Refuse a budget that the order would exceed: every stream of a rank mixes the samples of a window of pieces.
 
     Args:
         order: Order of the samples.

@@ -29,9 +29,9 @@ MAGIC = b"dpc1"
 # Other files stay untouched, because a user may name a folder such as /tmp.
 ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.piece|[0-9a-f]{32}\.tmp")
 EVICTED_SHARE = 0.1
-"""Share of the bound that an eviction frees beyond what it must, because listing the folder costs 3 us an entry."""
+"""Share of `max_bytes` that an eviction frees in addition to what it must: listing the folder costs 3 us an entry."""
 STALE_S = 600.0
-"""Age at which a temporary file belongs to a dead process, seconds."""
+"""Age at which a temporary file is taken to be that of a dead process, seconds."""
 
 
 class DiskCache:
@@ -53,7 +53,7 @@ class DiskCache:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 reason = error.strerror
-                raise UsageError(f"{folder}: no cache can be kept there ({reason}); choose another folder") from error
+                raise UsageError(f"{folder}: cannot hold a cache ({reason}); choose another folder") from error
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key, or None; a damaged entry is removed."""

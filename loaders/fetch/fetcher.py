@@ -38,7 +38,7 @@ class FetchSettings:
     """Bytes held or in flight, at most."""
     threads: int | None = None
     """Reads in flight at once; by default twice what the storage recommends for large reads. Pieces of a small dataset
-    are single images: at 50 ms each, 64 in flight are 1,030 a second and 128 are 1,700."""
+    are single images: at 50 ms each, 64 in flight deliver 1,030 a second and 128 deliver 1,700."""
     hedge_after_s: float | None = None
     """Seconds after which a read is hedged; by default 3 times the 95th percentile of the last reads."""
     deadline_s: float = DEADLINE_S
@@ -74,7 +74,7 @@ class Ticket(Protocol):
         """Return the image's bytes or the whole record. Raises DataprepError with the URL of the shard."""
 
     def done(self) -> None:
-        """Give the bytes back; a second call does nothing."""
+        """Release the bytes; a second call does nothing."""
 
 
 COUNTERS = (
@@ -84,7 +84,7 @@ COUNTERS = (
 
 
 class Fetcher(ABC):
-    """Gets bytes for one rank's picks. One thread calls `request`, any thread uses the tickets; never fork it."""
+    """Reads the bytes of one rank's picks. One thread calls `request`, any thread uses the tickets; never fork it."""
 
     def __init__(self, storage: Storage, index: SplitIndex, settings: FetchSettings) -> None:
         self._storage, self._index, self._settings = storage, index, settings

@@ -185,7 +185,7 @@ class SplitIndex:
         """Return the stored object that holds one of these entries of a shard.
 
         Raises:
-            FormatError: The entry is one that no object can hold.
+            FormatError: The label has no class, or the index has no column of files although the dataset needs one.
         """
         if not self.one_file_per_image:
             return self.shard_file(shard)
@@ -208,7 +208,7 @@ class SplitIndex:
         return image_file(root, key, class_name, suffix)
 
     def mean_image_bytes(self) -> float:
-        """Return the mean size of the images in the first shard that has some: the same in every format and place."""
+        """Return the mean image size of the first shard that is not empty: the same in every format and place."""
         for shard, entry in enumerate(self._split.shards):
             if entry["samples"]:
                 entries = self.shard(shard)

@@ -1,6 +1,6 @@
 """A diagnosis or a table of loaders as one self-contained HTML page; docs/bottleneck.md says how to read it.
 
-Numbers become words here and in wording.py; where they stand is the template's.
+Numbers become text here and in wording.py; the template decides where it is shown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STAGE_WORK = {
     "compute": "the training step",
 }
 PLOT_MEDIANS = 3
-"""Height of the plot of steps, in median steps: in a higher one a single slow step would flatten all others."""
+"""Height of the plot of steps, in median steps: in a higher plot a single slow step would flatten all others."""
 
 
 def diagnosis_page(found: Diagnosis, bench: BenchTable | None = None) -> str:
@@ -148,7 +148,7 @@ def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
 
 
 def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
-    if math.isinf(target):  # of a simulated device that takes no time
+    if math.isinf(target):  # the rate of a simulated device that takes no time
         target = max((bar.value for bar in bars if not math.isinf(bar.value)), default=1.0)
     return bar_chart(title, bars, target)
 

@@ -10,10 +10,10 @@ from loaders.bench.table import OURS, BenchRow, BenchSection
 from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
 
 PASSES = 0.9
-"""Accelerator's utilisation from which on MLPerf Storage calls a run a pass."""
+"""Utilisation of the accelerator at which a run passes MLPerf Storage."""
 NEEDS = {"restart": "another run", "rebuild": "the dataset built again", "copy": "the dataset copied"}
 SHARES_CORES = 0.25
-"""Share of an image's CPU time from which on a stage is marked where the cores are the limit."""
+"""Share of an image's CPU time at which a stage is marked if the cores are the limit."""
 
 
 def rate(images_per_s: float) -> str:
@@ -73,7 +73,7 @@ def attainable_sentence(found: Diagnosis) -> str:
         return ""
     cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
     divided = f" ({cores} cores)" if cores else ""
-    return f"With the cores divided as well as can be: {rate(found.attainable_images_per_s)} images/s{divided}."
+    return f"With the best division of the cores: {rate(found.attainable_images_per_s)} images/s{divided}."
 
 
 def bench_sentence(section: BenchSection) -> str:

@@ -108,7 +108,7 @@ def _transform_without_end(processes: int, folder: Path) -> str:
     hanging = {"batch_size": 4, "image_size": 32, "transform": without_end, "processes": processes, "stall_s": 20}
     with (
         open_loader(_loaded(folder), **hanging) as loader,
-        pytest.raises(StorageError, match="under way: transforming ") as caught,
+        pytest.raises(StorageError, match="in progress: transforming ") as caught,
     ):
         next(iter(loader))
     return str(caught.value)

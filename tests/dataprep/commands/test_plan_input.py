@@ -30,7 +30,7 @@ def plan_input(capsys, monkeypatch):
 def test_hosts_that_feed_the_accelerator_exit_with_0(plan_input):
     code, out = plan_input(*MAE, *MAE_STEP)
     assert code == 0
-    assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s a host are needed;")
+    assert out.startswith("v3-256 is fed with at least 67.7-fold headroom: 128 images/s needed per host;")
     for fact in ("128 chips, 256 cores", "32, each 96 vCPUs, 334 GB RAM, network not published", "at 448 pixels"):
         assert fact in out
     assert "1,281,167 images of imagenet" in out
@@ -53,7 +53,7 @@ def test_hosts_that_are_too_slow_exit_with_1(plan_input):
 def test_a_plan_with_an_unknown_figure_exits_with_3(plan_input):
     code, out = plan_input(*RESNET, "--images-per-s", 60000)
     assert code == 3
-    assert out.startswith("Cannot tell whether v4-32 is fed: 13.9 Gbit/s are needed a host,")
+    assert out.startswith("Cannot tell whether v4-32 is fed: 13.9 Gbit/s are needed per host,")
     code, out = plan_input(*RESNET, "--images-per-s", 60000, "--host-gbps", 30)
     assert code == 0
 

@@ -49,7 +49,7 @@ def test_braces_are_expanded_as_in_a_shell(pattern, found):
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_built_dataset_names_its_files_for_other_loaders(dataset, tmp_path, fmt):
     data = open_bench_data((str(dataset(fmt)),), "train", tmp_path, QUIET, 0)
-    assert (data.layout, data.is_local, data.closed) == (fmt, True, "")
+    assert (data.layout, data.is_local, data.why_unreadable) == (fmt, True, "")
     assert 5e3 < data.bytes_per_image < 5e5
     if fmt == "imagefolder":
         assert Path(data.root) == dataset(fmt) / "train"
@@ -94,7 +94,7 @@ def test_data_without_labels_cannot_be_read_by_other_loaders(tmp_path):
         AdoptRequest(url=str(tmp_path), index_url=str(tmp_path / "i"), labels="none", splits=(("train", "."),)), QUIET
     )
     data = open_bench_data((str(tmp_path / "i"),), "train", tmp_path / "index", QUIET, 0)
-    assert "labels" in data.closed
+    assert "labels" in data.why_unreadable
     copied = Copy(data, tmp_path / "copies", 9, 1, QUIET)
     assert {file.parent.name for file in copied.layout("imagefolder").glob("*/*")} == {"00000"}
     assert (copied.images, copied.is_whole) == (9, False)

@@ -57,4 +57,4 @@ def test_a_stage_that_did_nothing_has_no_shares():
 def test_the_last_line_of_a_failed_run_is_its_reason():
     assert last_line("Traceback\n  File x\nOSError: broken\n\n") == "OSError: broken"
     assert last_line("Timeout (0:02:00)!\nThread 1\n  File y\n") == "Timeout (0:02:00)!"
-    assert last_line("") == "no word"
+    assert last_line("") == "no output"

@@ -48,8 +48,8 @@ def test_the_plan_of_long_sequence_mae_on_v3_256_equals_arithmetic_by_hand():
     assert (plan.verdict, plan.limit, plan.utilisation) == ("fed", "network", 1.0)
     assert plan.headroom == pytest.approx(69.137, abs=1e-3)
     assert verdict_sentence(plan, "v3-256") == (
-        "v3-256 is fed with at least 69.1-fold headroom: 128 images/s a host are needed; their network would be "
-        "short first (0.116 Gbit/s needed a host, 8 there)."
+        "v3-256 is fed with at least 69.1-fold headroom: 128 images/s needed per host; the hosts' network would be "
+        "short first (0.116 Gbit/s needed per host, 8 available)."
     )
 
 
@@ -74,8 +74,8 @@ def test_the_plan_of_resnet_50_on_v4_32_equals_arithmetic_by_hand():
     assert (unknown.verdict, unknown.limit) == ("unknown", "network")
     assert unknown.utilisation == pytest.approx(0.88496, abs=1e-5)
     assert verdict_sentence(unknown, "v4-32") == (
-        "Cannot tell whether v4-32 is fed: 9.04 Gbit/s are needed a host, their network is not published, and only 8 "
-        "are certain; measure it and give --host-gbps."
+        "Cannot tell whether v4-32 is fed: 9.04 Gbit/s are needed per host, the hosts' network is not published, and "
+        "only 8 are certain; measure it and give --host-gbps."
     )
     measured = plan_capacity(40_000, pod_of("v4-32", measured_gbps=30), cost)
     assert (measured.verdict, measured.headroom) == ("fed", pytest.approx(3.31858, abs=1e-5))
@@ -101,7 +101,7 @@ def test_the_plan_explains_why_published_resnets_up_to_152_take_the_same_time():
     assert plans["152"].headroom == pytest.approx(1, abs=0.01)
     assert verdict_sentence(plans["50"], "v3-128") == (
         "v3-128 is input-bound: reaches 16,040 images/s, 36% of the 44,800 that it takes; what the loader uses of "
-        "their CPU, one core a worker, is short (11.2 cores needed a host, 4 there)."
+        "the hosts' CPU, one core per worker, is short (11.2 cores needed per host, 4 available)."
     )
 
 

@@ -256,7 +256,7 @@ def test_one_bad_image_leaves_the_others_alone(backend):
     assert "100,000,000 pixels" in reasons[5]
     assert all("\n" not in reason for reason in reasons if reason)
     for data in images[1:4]:
-        with pytest.raises(ImageError, match=r"^no image of a known format: .*; expected a JPEG$"):
+        with pytest.raises(ImageError, match=r"^not an image of a known format: .*; expected a JPEG$"):
             decoder.image_size(data)
 
 

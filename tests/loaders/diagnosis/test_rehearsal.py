@@ -28,9 +28,9 @@ def sample(dataset, tmp_path) -> str:
 def far(bucket_dataset):
     """The dataset in a bucket from which as much is read."""
 
-    def of(fmt: str, images_a_read: int = 1) -> Bucket:
+    def of(fmt: str, images_per_read: int = 1) -> Bucket:
         with RunSetup(url=bucket_dataset(fmt), split=SPLIT, config=CONFIG).open() as loader:
-            return Bucket(loader.dataset, places_in(loader.dataset, loader.index), DEADLINE_S, images_a_read)
+            return Bucket(loader.dataset, places_in(loader.dataset, loader.index), DEADLINE_S, images_per_read)
 
     return of
 
@@ -57,7 +57,7 @@ def test_each_image_of_the_sample_costs_one_read_of_the_bucket(sample, far, gcs,
 
 
 def test_images_of_one_block_cost_one_read(sample, far, gcs):
-    bucket = far("webdataset", images_a_read=4)
+    bucket = far("webdataset", images_per_read=4)
     before = operations(gcs)
     with rehearsed(sample, bucket, shuffle=False, augment=False).open() as loader:
         for _ in loader:

@@ -19,10 +19,10 @@ def test_a_hanging_transform_is_an_error_that_names_batch_shard_and_key(dataset,
     hanging = {**SETTINGS, "processes": processes, "transform": without_end, "stall_s": stall_s}
     with open_loader(dataset("webdataset"), **hanging) as loader, pytest.raises(StorageError) as caught:
         next(iter(loader))
-    told = rf"loader: batch 0: no image was read or decoded for \d+ s \(stall_s {stall_s}\); under way: transforming "
+    told = rf"loader: batch 0: no image was read or decoded for \d+ s \(stall_s {stall_s}\); in progress: transforming "
     assert re.match(told + r"\S+train/\S+\.tar: \S+", str(caught.value))
     assert "raise stall_s, and resume from the last state" in str(caught.value)
-    assert f"s; an error after {stall_s} s; under way: " in capfd.readouterr().err
+    assert f"s; an error after {stall_s} s; in progress: " in capfd.readouterr().err
 
 
 def test_a_program_can_end_while_a_thread_of_its_loader_hangs(dataset):

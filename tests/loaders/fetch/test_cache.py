@@ -220,5 +220,5 @@ def test_a_folder_that_goes_away_means_no_caching(tmp_path):
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"file/c: no cache can be kept there \(Not a directory\); choose another"):
+    with pytest.raises(UsageError, match=r"file/c: cannot hold a cache \(Not a directory\); choose another"):
         DiskCache(tmp_path / "file/c", 10_000)
