@@ -13,8 +13,8 @@ Rooms, from above; a room imports only what is below it:
 
 flags/               command lines
 loops/               the one training loop, its backends and their devices
-checkpoints/ optim/  what a run saves; optimisers and learning rates
-batches/ models/ telemetry/     what a step is given; networks; what a run says
+checkpoints/ optim/  saved states of a run; optimisers and learning rates
+batches/ models/ telemetry/     inputs of a step; networks; logs, profiles and diagnoses of a run
 """
 
 __all__ = ["export", "finetune_mae", "pretrain_mae", "train_resnet", "train_resnet_jax", "train_vit"]

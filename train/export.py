@@ -1,4 +1,4 @@
-"""The weights of a checkpoint as a file that timm, ViTDet and others read.
+"""Export of a checkpoint's weights to a file that timm, ViTDet and others read.
 
 dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
 timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
@@ -41,7 +41,7 @@ bytes; 2 usage or input.
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Facts about what was written."""
+    """Facts about an exported file."""
 
     output: str
     model: str
@@ -54,25 +54,25 @@ class Exported:
     parameters: int
     bytes: int
     step: int | None
-    """Updates that were done when the source was saved, where it says so."""
+    """Number of updates after which the source was saved; None if it does not say so."""
     source: str
     source_digest: str
     """First 16 digits of the SHA-256 of the source's bytes."""
 
 
 def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
-    """Write an encoder, and a classifier's head where there is one, create-only: whole or not at all.
+    """Write an encoder, and a classifier's head if it has one, to a new file: whole or not at all.
 
     Args:
-        source: A checkpoint of ours, whole or in parts, a published MAE file, or timm's; on a disk or gs://.
-        output: A .safetensors or .pth file on a disk or gs://.
-        key_bias: `add`: one bias of queries, keys and values, as timm and ViTDet have it; `remove`: of queries and
-            values, as BEiT has them; `keep`: as the source.
+        source: Checkpoint of ours (whole or in parts), published MAE file, or file of timm's; on a disk or gs://.
+        output: Path or URL of a .safetensors or .pth file.
+        key_bias: `add`: biases for queries, keys and values, as in timm and ViTDet; `remove`: for queries and values
+            only, as in BEiT; `keep`: as in the source.
 
     Raises:
-        UsageError: The source is not there, or the output is of neither kind.
-        FormatError: The source is damaged, or of no vision transformer.
-        ConflictError: Other bytes stand at the output.
+        UsageError: The source does not exist, or the name of the output has another suffix.
+        FormatError: The source is damaged, or is not a vision transformer.
+        ConflictError: The output exists and has other bytes.
     """
     if not output.endswith(SUFFIXES):
         raise UsageError(f"{output}: expected a name that ends with {' or '.join(SUFFIXES)}")
@@ -106,13 +106,13 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object], name: str) -> None:
-    """Write tensors and facts; the same ones make the same bytes."""
+    """Write tensors and facts; equal ones give equal bytes."""
     if name.endswith(SAFETENSORS):
         try:
             from safetensors.torch import save
         except ImportError:
             raise UsageError(f"{name} needs safetensors: {install_hint('finetune')}, or give .pth") from None
-        # Its save_file puts another file in the place of this one, whose descriptor the storage holds to sync it.
+        # Not safetensors' save_file: it would replace this file, whose descriptor the storage keeps to sync it.
         path.write_bytes(save(tensors, {"dataprep": json.dumps(facts)}))
         return
     with path.open("wb") as file:  # given a path, torch writes its name into the file

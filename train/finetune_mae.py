@@ -49,7 +49,7 @@ from train.optim.layer_decay import open_layered_adamw
 from train.telemetry.logs import LOG_FILE, Logs
 
 UNCROPPED_SIDE = 224
-"""Side in pixels above which images are evaluated without the border that is otherwise cut away."""
+"""Side in pixels above which images are resized to just that side for evaluation, without a border to crop away."""
 EPILOG = """\b
 Examples:
   dataprep-finetune-mae --data_path shards/imagenet --finetune runs/mae/checkpoint-000001000-….pth \\
@@ -63,9 +63,9 @@ Exit codes: 0 trained or evaluated; 1 the loss was not finite, or a disk or buck
 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
 REFUSED = LAUNCHERS | {
-    "resplit": "images are augmented once, there are no splits of augmentations to spare from erasing"
+    "resplit": "images are augmented once, so no split of augmentations could be spared from erasing"
 }
-"""Reasons by the names of flags that have no meaning here."""
+"""Reasons why flags of MAE's fine-tuning are refused, by the flags' names."""
 NOT_PROBED: Mapping[str, Any] = {
     "drop_path": 0.0,
     "layer_decay": 1.0,
@@ -77,7 +77,7 @@ NOT_PROBED: Mapping[str, Any] = {
     "color_jitter": 0.0,
     "reprob": 0.0,
 }
-"""Values of the flags that a linear probe does without."""
+"""Values that turn off what a linear probe does without, by the flags' names."""
 LINEAR_PROBE: Mapping[str, Any] = {
     **NOT_PROBED,
     "epochs": 90,
@@ -88,17 +88,17 @@ LINEAR_PROBE: Mapping[str, Any] = {
     "weight_decay": 0.0,
     "global_pool": False,
 }
-"""Defaults where --linear_probe is given."""
+"""Defaults of flags with --linear_probe, by the flags' names."""
 
 
 def _probed(text: str, name: str) -> str:
-    """Add a probe's default to a flag's help."""
+    """Add the default with --linear_probe to a flag's help."""
     return f"{text} With --linear_probe: {LINEAR_PROBE[name]:g}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(RecipeFlags):
-    """Flags of MAE's fine-tuning and linear probing with their meaning, and ours; the defaults are fine-tuning's."""
+    """Flags of MAE's fine-tuning and linear probing, and our own; the defaults are those of fine-tuning."""
 
     model: str | None = flag(
         None,
@@ -115,7 +115,7 @@ class Flags(RecipeFlags):
         None, "Number of logits; default: as many as the data have classes.", COUNT, also=("num_classes",)
     )
     global_pool: bool = flag(True, "Classify the mean of all patches; with --linear_probe: off.", either=True)
-    cls_token: bool = flag(False, "Classify the class token; the same as --no_global_pool.")
+    cls_token: bool = flag(False, "Classify the class token, as --no_global_pool does.")
     drop_path: float = flag(
         0.1,
         "Stochastic depth: probability of dropping a branch of the last block; smaller in earlier ones.",
@@ -138,7 +138,7 @@ class Flags(RecipeFlags):
         text=_probed("Epochs in which the learning rate rises linearly.", "warmup_epochs"),
     )
     weight_decay: float = redefined(
-        RecipeFlags, "weight_decay", text=_probed("Weight decay, of matrices alone.", "weight_decay")
+        RecipeFlags, "weight_decay", text=_probed("Weight decay of matrices; other weights have none.", "weight_decay")
     )
     layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", SHARE_ABOVE_0)
     clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", NOT_NEGATIVE)
@@ -197,7 +197,7 @@ class Flags(RecipeFlags):
 
     @property
     def pool(self) -> str:
-        """What of the tokens is classified, as `ViTConfig.pool`."""
+        """Way to pool the tokens that are classified, as `ViTConfig.pool`."""
         return "average" if self.global_pool and not self.cls_token else "token"
 
     def mix_config(self) -> MixConfig:
@@ -212,7 +212,7 @@ class Flags(RecipeFlags):
         )
 
     def transform(self) -> FinetuneAugment | None:
-        """Return what is done to an image after its crop and flip; None for nothing."""
+        """Return the augmentation of an image after its crop and flip; None for none."""
         erasing = Erasing(prob=self.reprob, mode=self.remode, count=self.recount)
         if not (self.aa or self.color_jitter or self.reprob):
             return None
@@ -222,19 +222,19 @@ class Flags(RecipeFlags):
 
     @property
     def threads(self) -> None:
-        """Number of threads that decode, as the loader chooses: an augmentation holds the interpreter, so that threads
-        would wait for each other, and `processes` do the work."""
+        """Number of decoding threads: None, the loader's default, because augmentations run in `processes`; threads
+        would wait for each other's interpreter lock."""
 
     @property
     def processes(self) -> int:
-        """Number of processes that decode beside this one."""
+        """Number of worker processes that decode."""
         if self.num_workers is not None:
             return self.num_workers
         return min(MAX_THREADS, available_cores()) if self.aa or self.color_jitter or self.reprob else 0
 
 
 def recipe_flags(**given: Any) -> Flags:
-    """Make flags with the defaults of fine-tuning, or of linear probing where that is given."""
+    """Make flags with the defaults of fine-tuning, or with those of linear probing if `linear_probe` is given."""
     defaults = LINEAR_PROBE if given.get("linear_probe") else {}
     if given.get("effective_batch_size"):
         defaults = {name: value for name, value in defaults.items() if name != "batch_size"}
@@ -249,7 +249,7 @@ class FinetuneTask(ClassifierTask):
     best: float = field(default=0.0, init=False)
 
     def evaluate(self) -> dict[str, float]:
-        """Judge, and add `best_accuracy`: of this run and of what its log holds from before it was resumed."""
+        """Evaluate, and add `best_accuracy`, which includes evaluations that the log has from before a resume."""
         found = super().evaluate()
         if found:
             self.best = max(self.best, found["accuracy"], self._logged())
@@ -308,10 +308,10 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
 
 
 def evaluate(training: Training[TorchBackend]) -> int:
-    """Print what the weights do on the validation images; return the exit code.
+    """Print loss and accuracy on the validation images; return the exit code.
 
     Raises:
-        UsageError: There are no such images.
+        UsageError: There are no validation images.
     """
     with training.loader:
         found = training.backend.task.evaluate()
@@ -322,7 +322,7 @@ def evaluate(training: Training[TorchBackend]) -> int:
 
 
 def _open_model(flags: Flags, num_classes: int) -> VisionTransformer:
-    """Make a classifier, pretrained or with random weights of the seed; for --eval with all of a checkpoint's."""
+    """Make a classifier with pretrained weights or random ones of the seed; for --eval with those of a checkpoint."""
     torch.manual_seed(flags.seed)
     weights = _weights(flags)
     config = ClassifierConfig(
@@ -357,7 +357,7 @@ def _open_optimizer(model: VisionTransformer, flags: Flags, lr: float) -> torch.
 
 
 def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
-    """Return settings of evaluations, in batches of one part: no gradient is kept, so that they fit."""
+    """Return settings of evaluations, whose batches have the size of one part, so that they fit into memory."""
     return replace(
         settings,
         batch_size=settings.batch_size // flags.accum_iter,

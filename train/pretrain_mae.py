@@ -35,7 +35,7 @@ from train.optim.optimizer import open_adamw
 from train.telemetry.logs import Logs
 
 _PICTURE_IMAGES = 4
-"""Images in the picture that is painted after each checkpoint."""
+"""Number of images in the picture that is made after each checkpoint."""
 EPILOG = """\b
 Examples:
   dataprep-pretrain-mae --data_path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
@@ -51,7 +51,7 @@ signal after a checkpoint: the same command with --resume automatic continues.
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(RecipeFlags):
-    """Flags of long_seq_mae with their meaning, and ours."""
+    """Flags of long_seq_mae, and our own."""
 
     model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
     input_size: int = flag(224, "Side of the images, pixels.", SIDE)
@@ -89,7 +89,7 @@ class Flags(RecipeFlags):
 
 @dataclass(kw_only=True)
 class MAETask(Task):
-    """Reconstruction of hidden patches; after each checkpoint a picture of it."""
+    """Training of a masked autoencoder, with a picture of its predictions after each checkpoint."""
 
     model: MaskedAutoencoder
     runtime: Runtime
@@ -100,7 +100,7 @@ class MAETask(Task):
     precision: str
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses of parts, each of every accum_iter-th row: rows that lie on one device stay there."""
+        """Yield the losses of parts, each of every accum_iter-th row, so that rows need not move to another device."""
         masks = draw_masks(self.masks, seed=self.seed, positions=positions)
         visible_NK, place_NL = (
             self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
@@ -115,7 +115,7 @@ class MAETask(Task):
             yield loss
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Paint the same few images each time, on the host's processor: no device has to compile anything for it."""
+        """Log predictions for the same few images each time, computed on the host so that no device compiles for it."""
         if logs.folder is None:
             return
         model = MaskedAutoencoder(self.model.config)
@@ -129,7 +129,7 @@ class MAETask(Task):
 
     @cached_property
     def _shown(self) -> torch.Tensor:
-        """First images of the dataset, NHWC, uint8."""
+        """The first images of the dataset, NHWC, uint8."""
         config = LoaderConfig(
             batch_size=min(_PICTURE_IMAGES, self.loader.order.num_samples),
             image_size=self.loader.config.image_size,

@@ -41,22 +41,22 @@ from train.optim.schedule import Schedule, Steps, WarmSteps
 from train.telemetry.logs import Logs
 
 RECIPE_MODEL = "resnet50"
-"""Model whose learning rate falls in steps where no flag says otherwise."""
+"""Model whose learning rate falls in steps by default."""
 STEPS = "WarmupAndExponentialDecayScheduler"
 CONSTANT = "constant"
 _CHECKPOINTS = "checkpoints go to --output_dir, on a disk or gs://, and --resume takes them from there"
 _TARS = (
     "give the folder or gs:// prefix above the tars as --data_path; their headers are indexed, hosts share them evenly"
 )
-_COUNTED = "samples are counted where the data are indexed"
-_PORT = "no server waits for a profiler; --profile_steps A:B writes a trace where TensorBoard finds it"
-_CLOSURES = "losses are read at every log line alone, and no step waits for that"
+_COUNTED = "samples are counted when the data are indexed"
+_PORT = "no profiler server runs; --profile_steps A:B writes a trace where TensorBoard finds it"
+_CLOSURES = "losses are read only at log lines, so steps do not wait for it"
 REFUSED = {
     **LAUNCHERS,
-    "num_cores": "a process drives all devices of its host; TPU_VISIBLE_CHIPS, or CPU_NUM_DEVICES, makes them fewer",
-    "dataset": "the files of --data_path say what they are",
-    "drop_last": "no batch is cut short: training runs on across epochs, and evaluation counts every image once",
-    "tidy": "nothing is removed but older checkpoints, see --keep_checkpoints",
+    "num_cores": "a process drives all devices of its host; TPU_VISIBLE_CHIPS or CPU_NUM_DEVICES reduces their number",
+    "dataset": "the kind of the dataset is recognised from the files of --data_path",
+    "drop_last": "no batch is incomplete: training continues across epochs, and evaluation counts every image once",
+    "tidy": "only older checkpoints are removed, see --keep_checkpoints",
     "async_closures": _CLOSURES,
     "debug": _CLOSURES,
     "profiler_port": _PORT,
@@ -69,7 +69,7 @@ REFUSED = {
     "load_chkpt_dir": _CHECKPOINTS,
     "model_bucket": _CHECKPOINTS,
 }
-"""Reasons by the names of gcspytorchimagenet's flags that have no meaning here."""
+"""Reasons why some flags of gcspytorchimagenet are refused, by the flags' names."""
 
 
 IMAGENET_CLASSES = 1000
@@ -88,7 +88,7 @@ Exit codes: 0 trained; 1 the loss was not finite, the accuracy below --target_ac
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(RunFlags):
-    """Flags of gcspytorchimagenet with their meaning, and ours."""
+    """Flags of gcspytorchimagenet, and our own."""
 
     data_path: str = redefined(
         RunFlags,
@@ -102,7 +102,7 @@ class Flags(RunFlags):
     epochs: int = redefined(RunFlags, "epochs", default=18, also=("num_epochs",))
     ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=1)
     log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_steps",))
-    metrics_debug: bool = flag(False, "Print XLA's counters, compilations among them, after every epoch, on stderr.")
+    metrics_debug: bool = flag(False, "Print XLA's counters, including compilations, to stderr after every epoch.")
 
     model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.")
     num_classes: int | None = flag(
@@ -118,7 +118,7 @@ class Flags(RunFlags):
     )
     lr_scheduler_type: str | None = flag(
         None,
-        f"How the learning rate changes; default: the first one for {RECIPE_MODEL}, constant for others.",
+        f"How the learning rate changes; default: in steps for {RECIPE_MODEL}, constant for others.",
         choices=(STEPS, CONSTANT),
     )
     lr_scheduler_divide_every_n_epochs: float | None = flag(
@@ -136,14 +136,14 @@ class Flags(RunFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model in mae_names():
-            raise UsageError(f"--model {self.model} classifies nothing; `dataprep-pretrain-mae` trains it")
+            raise UsageError(f"--model {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
         check_diagnosable(self.fake_data, self.diagnose)
 
     def schedule(self) -> Schedule:
-        """Return the learning rate.
+        """Return the schedule of the learning rate.
 
         Raises:
-            UsageError: It is constant, and flags say how it changes.
+            UsageError: The learning rate is constant, but flags say how it changes.
         """
         is_recipe = self.model == RECIPE_MODEL
         lr = (0.5 if is_recipe else 0.1) if self.lr is None else self.lr
@@ -163,13 +163,13 @@ class Flags(RunFlags):
 
 @dataclass(kw_only=True)
 class ResNetTask(ClassifierTask):
-    """Cross entropy; after every epoch the accuracy, and XLA's counters where they are asked for."""
+    """Training of a classifier that can print XLA's counters after every evaluation."""
 
     logs: Logs
     shows_metrics: bool
 
     def evaluate(self) -> dict[str, float]:
-        """Judge as every classifier."""
+        """Evaluate as every classifier does, and print XLA's counters if they are wanted."""
         found = super().evaluate()
         if self.shows_metrics:
             self.logs.tell(self.runtime.metrics())
@@ -193,7 +193,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     schedule = flags.schedule()
     runtime = flags.open_runtime()
     if flags.metrics_debug and runtime.name != "xla":
-        raise UsageError(f"--metrics_debug: XLA counts, and this runs on {runtime.name}; leave it out, or --device xla")
+        raise UsageError(f"--metrics_debug needs XLA, this runs on {runtime.name}; leave it out, or use --device xla")
     loader, validation, num_classes = _open_loaders(flags, runtime)
     if flags.target_accuracy and validation is None:
         raise UsageError(f"--target_accuracy: {flags.data_path} has no split val; leave it out, or add one")

@@ -3,7 +3,7 @@
     dataprep-train-resnet-jax --workdir=runs/resnet50 --config=configs/tpu.py \\
         --config.dataset.root=gs://bucket/imagenet --config.batch_size=1024
 
-A configuration file of resnet_jax is a program. None is run: its name chooses one of `PRESETS`.
+Configuration files of resnet_jax are programs. They are not run: the name of the file chooses one of `PRESETS`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 PREFIX = "--config."
 NEVER = -1
-"""Number of epochs, steps or minutes that stands for none."""
+"""Value of an interval in epochs, steps or minutes that means "never"."""
 EPILOG = """\b
 Examples:
   dataprep-train-resnet-jax --workdir runs/small --config configs/default.py --config.model _ResNet1 \\
@@ -92,7 +92,7 @@ class DatasetConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Flags of resnet_jax with their meaning, and ours: `--config.…`.
+    """Flags of resnet_jax, and our own: `--config.…`.
 
     Raises:
         UsageError: A value is out of its range.
@@ -144,10 +144,10 @@ class Config:
         parse_steps(self.profile_steps, "--config.profile_steps")
 
     def data_path(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Return where the images are.
+        """Return the path or URL of the data.
 
         Raises:
-            UsageError: No flag says it, or there is no TFDS dataset.
+            UsageError: No flag gives it, or there is no TFDS dataset.
         """
         dataset = self.dataset
         root = dataset.root or (environment.get("TFDS_DATA_DIR", "") if dataset.use_tfds else "")
@@ -158,7 +158,7 @@ class Config:
         if dataset.name:
             raise UsageError(
                 f"--config.dataset.name {dataset.name}: names a dataset that tensorflow-datasets prepared; give "
-                "--config.dataset.use_tfds=True, too, or leave it out"
+                "--config.dataset.use_tfds=True as well, or leave it out"
             )
         return root
 
@@ -179,7 +179,7 @@ class Config:
         )
 
     def loop_config(self) -> LoopConfig:
-        """Return the settings of the training loop, in which 0 stands for NEVER."""
+        """Return the settings of the training loop, in which 0 means NEVER."""
         return LoopConfig(
             epochs=self.num_epochs,
             max_steps=self.max_steps,
@@ -192,7 +192,7 @@ class Config:
             ckpt_interval_minutes=max(0.0, self.checkpoint_per_minute),
             profile_steps=parse_steps(self.profile_steps),
             flag_prefix=PREFIX,
-            resume_hint="the same command goes on",
+            resume_hint="the same command continues it",
             batch_hint="a smaller --config.batch_size",
         )
 
@@ -208,28 +208,28 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """Flags and their values, by the names of resnet_jax's configuration files."""
 REFUSED = {
-    "shuffle_buffer_size": "there is no buffer: an epoch's order is a permutation of the whole dataset; leave it out",
+    "shuffle_buffer_size": "no buffer is used: an epoch's order is a permutation of the whole dataset; leave it out",
     "dataset.pin_memory": "XLA takes batches from any memory; leave it out",
 }
-"""Reasons by the names of resnet_jax's flags that have no meaning here."""
+"""Reasons why some flags of resnet_jax are refused, by the flags' names."""
 
 
 def config_of(path: str, keys: Mapping[str, Any]) -> Config:
-    """Return the configuration that a file of this name stands for, with some flags set otherwise.
+    """Return the preset that is named as a configuration file, with some flags replaced.
 
     Args:
         path: Path of a file named as one of `PRESETS`; the file is not read.
         keys: Values by the flags' names, e.g. `dataset.root`.
 
     Raises:
-        UsageError: There is no configuration of that name, or a value is out of its range.
+        UsageError: The name is not that of a preset, or a value is out of its range.
     """
     name = PurePosixPath(path).stem
     if name not in PRESETS:
         known = ", ".join(f"configs/{each}.py" for each in PRESETS)
         raise UsageError(
-            f"--config {path}: no such configuration, and files are not run; choose one of {known}, and set the rest "
-            "by --config.KEY=VALUE"
+            f"--config {path}: not a known configuration, and files are not run; choose one of {known}, and set the "
+            "rest by --config.KEY=VALUE"
         )
     found = {**PRESETS[name], **keys}
     of_dataset = {key.removeprefix("dataset."): value for key, value in found.items() if key.startswith("dataset.")}
@@ -246,7 +246,7 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
     """Open all that a run needs: devices, loaders, model; nothing is trained yet.
 
     Raises:
-        UsageError: There are no such data, or they have no labels or nothing to evaluate.
+        UsageError: The data do not exist, have no labels, or have no split to evaluate on.
     """
     from loaders.jax import host_rank
     from train.batches.data import open_data
@@ -293,7 +293,7 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     """Make the functions that devices run.
 
     Raises:
-        UsageError: There is no such model.
+        UsageError: The model is unknown.
     """
     from train.loops.jax_steps import Steps
     from train.models.jax_resnet import create_resnet
@@ -333,7 +333,7 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
 def command(context: click.Context, /, workdir: str, path: str, debug: bool, is_diagnosed: bool, **_values: Any) -> int:
     """Train a ResNet (He et al., 2016) on images with labels."""
     if debug and is_diagnosed:
-        raise UsageError("--debug and --diagnose: what is not compiled says nothing about the run; give one of them")
+        raise UsageError("--debug and --diagnose: a run that is not compiled has other speeds; give one of them")
     config = config_of(path, given_flags(context, Config))
 
     try:
@@ -348,7 +348,7 @@ def command(context: click.Context, /, workdir: str, path: str, debug: bool, is_
 
 
 def run(config: Config, workdir: str, *, debug: bool = False) -> int:
-    """Train, from where a run in the same folder left off; return the exit code."""
+    """Train, and continue a run in the same folder if there is one; return the exit code."""
     import jax
 
     from train.loops.loop import AUTOMATIC

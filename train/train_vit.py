@@ -1,4 +1,4 @@
-"""Train a vision transformer of any size: weights cut among the devices (FSDP through SPMD), on any of our datasets.
+"""Train a vision transformer of any size: weights sharded among devices (FSDP through SPMD), on any of our datasets.
 
     dataprep-train-vit --data_dir gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit10b --log_dir logs \\
         --embed_dim 5120 --num_heads 32 --num_blocks 32 --batch_size 1024 --resume automatic
@@ -45,7 +45,7 @@ from train.optim.optimizer import moments_of, open_adamw, start_moments
 from train.optim.schedule import HalfCosine
 
 BETAS = (0.9, 0.999)
-"""Betas of AdamW itself, which vit_10b_fsdp_example leaves as they are."""
+"""PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
 EPILOG = """\b
 Examples:
   dataprep-train-vit --data_dir /datasets/imagenet-1k --ckpt_dir runs/vit --resume automatic
@@ -62,16 +62,16 @@ _COMPILER = "the compiler decides when weights are gathered and freed again"
 REFUSED = {
     **LAUNCHERS,
     "no_reshard_after_forward": f"{_COMPILER}; --run_without_fsdp keeps them whole",
-    "flatten_parameters": "every weight is cut by itself, along its own dimensions; see --plan",
-    "shard_on_cpu": "weights are always cut on the host: devices get their own parts alone",
-    "mark_step_after_forward": "forward and backward pass are one graph; it was for a limit of an older TPU runtime",
+    "flatten_parameters": "every weight is sharded by itself, along its own dimensions; see --plan",
+    "shard_on_cpu": "weights are always sharded on the host: devices get only their own parts",
+    "mark_step_after_forward": "forward and backward pass are one graph; the flag was for older TPU runtimes",
 }
-"""Reasons by the names of vit_10b_fsdp_example's flags that have no meaning under SPMD."""
+"""Reasons why some flags of vit_10b_fsdp_example are refused, by the flags' names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(RunFlags):
-    """Flags of vit_10b_fsdp_example with their meaning, and ours."""
+    """Flags of vit_10b_fsdp_example, and our own."""
 
     data_path: str = redefined(
         RunFlags,
@@ -97,7 +97,7 @@ class Flags(RunFlags):
     image_size: int = flag(224, "Side of the images, pixels.", SIDE)
     patch_size: int = flag(14, "Side of a patch, pixels.", COUNT)
     embed_dim: int = flag(5120, "Width of the network.", COUNT)
-    num_heads: int = flag(32, "Heads of attention.", COUNT)
+    num_heads: int = flag(32, "Number of attention heads.", COUNT)
     num_blocks: int = flag(32, "Number of blocks.", COUNT)
     mlp_ratio: float = flag(4.0, "Width of a block's hidden layer, divided by the width of the block.", POSITIVE)
     pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", SHARE_BELOW_1)
@@ -116,9 +116,9 @@ class Flags(RunFlags):
         10000, "Updates in which the learning rate rises linearly; then it falls along half a cosine.", COUNT_OR_NONE
     )
     no_grad_ckpt: bool = flag(False, "Keep what every block computes, instead of computing it again for its gradient.")
-    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are divided.")
+    run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.")
 
-    plan: bool = flag(False, "Print how the weights of this model would be cut and what a device would hold, and end.")
+    plan: bool = flag(False, "Print how this model's weights would be sharded and what a device would hold, and exit.")
     plan_devices: int = flag(128, "Number of devices that --plan is for.", COUNT)
     json: bool = flag(False, "Print the plan as JSON.")
 
@@ -131,7 +131,7 @@ class Flags(RunFlags):
         check_diagnosable(self.fake_data, self.diagnose)
 
     def model_config(self) -> ViTConfig:
-        """Network of these sizes: no class token, the mean of all patches."""
+        """Configuration of the network: no class token, mean of all patches."""
         return ViTConfig(
             image_size=self.image_size,
             patch_size=self.patch_size,
@@ -153,12 +153,12 @@ class Flags(RunFlags):
         """Return the learning rate over the epochs of a loader.
 
         Raises:
-            UsageError: It would rise for longer than the run takes.
+            UsageError: The learning rate would rise for longer than the run takes.
         """
         total_steps = order.first_batch(self.epochs)
         if self.warmup_steps > total_steps:
             raise UsageError(
-                f"--warmup_steps {self.warmup_steps:,} of {total_steps:,} steps in all; choose a part of them, e.g. "
+                f"--warmup_steps {self.warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
                 f"{total_steps // 10}"
             )
         warmup_epochs = self.warmup_steps * order.global_batch / (order.passes * order.num_samples)
@@ -166,7 +166,7 @@ class Flags(RunFlags):
 
 
 def plan(flags: Flags) -> Plan:
-    """Plan what each of `--plan_devices` would hold; the weights are made nowhere."""
+    """Plan what each of `--plan_devices` would hold, without allocating any weights."""
     with torch.device("meta"):
         return plan_of(VisionTransformer(flags.model_config()), flags.plan_devices)
 
@@ -181,7 +181,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     model = _open_model(flags, runtime)
     optimizer = open_adamw(model, lr=flags.lr, weight_decay=flags.weight_decay, betas=BETAS, decay_vectors=True)
     start_moments(optimizer)
-    runtime.cut_as_weights(moments_of(optimizer))
+    runtime.shard_like_weights(moments_of(optimizer))
     runtime.end_step()
     task = ClassifierTask(
         model=model,
@@ -217,7 +217,7 @@ def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     if not flags.no_grad_ckpt:
         for block in model.blocks:
             runtime.recompute(block)
-    return model.to(runtime.device) if flags.run_without_fsdp else runtime.cut_weights(model, Block)
+    return model.to(runtime.device) if flags.run_without_fsdp else runtime.shard_weights(model, Block)
 
 
 def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None]:
@@ -232,8 +232,8 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:
-    """Open the folder of checkpoints: in parts, where every host has its own pieces of the weights."""
-    if not flags.output_dir or not runtime.is_cut:
+    """Open the folder of checkpoints, which are saved in parts if every host has its own pieces of the weights."""
+    if not flags.output_dir or not runtime.is_sharded:
         return flags.open_checkpoints()
     return PartFolder(flags.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=flags.keep_checkpoints)
 
@@ -256,7 +256,7 @@ def _resume_of(flags: Flags, training: Training[TorchBackend]) -> str:
 @click.command("train_vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
-    """Train a vision transformer (Dosovitskiy et al., 2021), with its weights divided among all devices."""
+    """Train a vision transformer (Dosovitskiy et al., 2021) with weights sharded among all devices."""
     flags = Flags(**values)
     if flags.plan:
         found = plan(flags)

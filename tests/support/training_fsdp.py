@@ -68,7 +68,7 @@ def held(data: str, folder: Path) -> dict[str, Any]:
         **found,
         "planned": plan.bytes_per_device,
         "whole": plan.bytes,
-        "is_cut": xs.XLAShardedTensor in kinds,
+        "is_sharded": xs.XLAShardedTensor in kinds,
         "checkpoints": type(copies.checkpoints).__name__,
     }
 

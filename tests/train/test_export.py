@@ -164,7 +164,7 @@ def test_files_without_an_encoder_are_refused(mae, tmp_path):
     with pytest.raises(FormatError, match="no weights"):
         export(str(tmp_path / "empty.pth"), str(tmp_path / "a.pth"))
     (tmp_path / "damaged.safetensors").write_bytes(b"\x08" * 100)
-    with pytest.raises(FormatError, match="damaged, or no safetensors"):
+    with pytest.raises(FormatError, match="damaged, or not a safetensors file"):
         export(str(tmp_path / "damaged.safetensors"), str(tmp_path / "a.pth"))
     with pytest.raises(UsageError, match="--model vit_base_patch16, but"):
         open_classifier(

@@ -121,7 +121,7 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
         last = evaluations(tmp_path)[-1]
         assert (found["accuracy"], found["images"]) == (last["val_accuracy"], last["val_images"])
         assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
-    with pytest.raises(UsageError, match=r"of another model: fc_norm\.bias is in this model alone"):
+    with pytest.raises(UsageError, match=r"from another model: fc_norm\.bias is only in this model"):
         command.main([*shared, "--eval", "--resume", newest(tmp_path)], standalone_mode=False)
     with pytest.raises(UsageError, match="no checkpoint to evaluate"):
         command.main(
@@ -164,7 +164,7 @@ def on_xla(dataset: str, pretrained: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_without_a_meaning_in_fine_tuning_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name}: (there is no launcher|images are augmented once)"):
+    with pytest.raises(UsageError, match=f"--{name}: (this program needs no launcher|images are augmented once)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 

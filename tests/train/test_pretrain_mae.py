@@ -71,13 +71,13 @@ def test_a_damaged_checkpoint_is_skipped_and_named(pretrain, expected, tmp_path,
     errors = capsys.readouterr().err
     assert f"{newest}: " in errors
     assert "damaged; skipped" in errors
-    assert "goes on after step 4" in errors
+    assert "resumed after step 4" in errors
     assert losses(tmp_path) == expected
 
 
 def test_a_new_run_in_the_folder_of_an_older_one_is_refused(pretrain, tmp_path):
     pretrain(output_dir=str(tmp_path), max_steps=1)
-    with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
+    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with --resume automatic"):
         pretrain(output_dir=str(tmp_path))
     assert list(losses(tmp_path)) == [1]
 
@@ -149,7 +149,7 @@ def test_contradicting_flags_are_refused(pretrain, tmp_path, flags, message):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_of_launchers_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name}: there is no launcher"):
+    with pytest.raises(UsageError, match=f"--{name}: this program needs no launcher"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 

@@ -196,13 +196,13 @@ def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"model": "mae_vit_micro_patch8"}, "classifies nothing"),
+        ({"model": "mae_vit_micro_patch8"}, "is not a classifier"),
         ({"model": "resnet19"}, "did you mean resnet1"),
         ({"model": "resnet18", "lr_scheduler_divisor": 2}, "the learning rate is constant; add --lr_scheduler_type"),
         ({"num_classes": 1}, "the data have 3"),
         ({"batch_size": 0}, "--batch_size must be 1 to 2,147,483,647, got 0"),
         ({"target_accuracy": 101}, "--target_accuracy must be 0 to 100, got 101"),
-        ({"metrics_debug": True}, "XLA counts, and this runs on cpu"),
+        ({"metrics_debug": True}, "needs XLA, this runs on cpu"),
         ({"fake_data": True, "diagnose": True}, "leave it out"),
     ],
 )

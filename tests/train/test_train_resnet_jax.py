@@ -116,7 +116,7 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled
         process.send_signal(signal.SIGTERM)
         errors = ended(process, 143)
     done = len(series(tmp_path, "loss"))
-    assert f"stopped by a signal after step {done}; the same command goes on" in errors
+    assert f"stopped by a signal after step {done}; the same command continues it" in errors
     assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.npz"))) == 1
     newest = next(iter(tmp_path.glob("checkpoint-*.npz")))
     older = tmp_path / f"checkpoint-{done + 1:09d}-{'0' * 16}.npz"
@@ -124,7 +124,7 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled
     errors = train(*flags, **environment(compiled))
     assert f"{older}: " in errors
     assert "damaged; skipped" in errors
-    assert f"goes on after step {done}" in errors
+    assert f"resumed after step {done}" in errors
     assert numbers(tmp_path) == expected
 
 
@@ -170,7 +170,7 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset
     for _ in range(3):
         first.stdout.readline()
     second.send_signal(signal.SIGTERM)
-    assert "the same command goes on" in ended(first, 143)
+    assert "the same command continues it" in ended(first, 143)
     ended(second, 143)
     (saved,) = tmp_path.glob("checkpoint-*.npz")
     assert f"checkpoint-{len(series(tmp_path, 'loss')):09d}-" in saved.name
@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(found):
         ("other model", ": absent, in this model (64,); use the same --config.model"),
         ("other batch", "the state is of another sequence"),
         ("no such model", "no model 'ResNet51'; did you mean"),
-        ("batch", "make no batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),
+        ("batch", "are too few for a batch of 1,000 in 3 epochs; choose a smaller --config.batch_size"),
     ],
 )
 def test_contradicting_flags_are_refused(found, name, message):

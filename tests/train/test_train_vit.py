@@ -135,7 +135,7 @@ def test_each_of_four_devices_holds_a_quarter_of_the_weights_as_planned(four_dev
 
 def test_without_fsdp_every_device_holds_a_copy(four_devices):
     found, _ = four_devices
-    assert (found["is_cut"], found["checkpoints"]) == (False, "CheckpointFolder")
+    assert (found["is_sharded"], found["checkpoints"]) == (False, "CheckpointFolder")
 
 
 def test_parts_are_exported_as_the_whole_model_that_timm_takes(four_devices, tmp_path):
@@ -152,7 +152,7 @@ def test_parts_are_exported_as_the_whole_model_that_timm_takes(four_devices, tmp
     )  # fmt: skip
     theirs.load_state_dict(found)
     config = ClassifierConfig(image_size=16, num_classes=3, pool="average")
-    with pytest.raises(FormatError, match="1 blocks of width 32 are no encoder that is known"):
+    with pytest.raises(FormatError, match="1 blocks of width 32 are not a known encoder"):
         open_classifier(None, read_weights(str(checkpoint)), config)
 
 

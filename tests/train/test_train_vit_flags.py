@@ -129,7 +129,7 @@ def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, c
     arguments = [part for name, value in values.items() for part in (f"--{name}", str(value))]
     arguments += ["--data_dir", dataset, "--ckpt_dir", str(tmp_path)]
     assert command.main([*arguments, "--resume_epoch", "1"], standalone_mode=False) == 0
-    assert "goes on after step 7" in capsys.readouterr().err
+    assert "resumed after step 7" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"--resume_epoch 9: .* has no checkpoint after step 67"):
         command.main([*arguments, "--resume_epoch", "9"], standalone_mode=False)
 

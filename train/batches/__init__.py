@@ -2,7 +2,7 @@
 
 data.py              loaders over a dataset, or over plain data that are indexed first
 tfds.py              where tensorflow-datasets put a dataset
-fake_data.py         black images from nowhere
+fake_data.py         black images, generated without reading data
 masks.py             which patches a masked autoencoder sees
 mixing.py            Mixup and CutMix
 finetune_augment.py  RandAugment, jitter of colours, erased boxes

@@ -21,15 +21,15 @@ from loaders.loader import Loader
 
 TRAIN = ("train", "training")
 VALIDATION = ("val", "validation", "valid", "validate", "test")
-"""Names of splits for training and for evaluation; the first one that a dataset has is taken."""
+"""Names of splits for training (TRAIN) and for evaluation (VALIDATION); the first one that a dataset has is taken."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-"""Mean and deviation of each channel, for values of 0..1, as all published models on ImageNet use them."""
+"""Mean and standard deviation of each channel, for values of 0..1, that all published ImageNet models use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data that a run reads: a dataset of ours, or an index of data of other tools."""
+    """Data that a run reads: a dataset of `dataprep build`, or an index of data that other tools wrote."""
 
     url: str
     splits: tuple[str, ...]
@@ -37,7 +37,7 @@ class Data:
     """Number of classes; None where the data have no labels."""
 
     def training_loader(self, config: LoaderConfig) -> Loader:
-        """Open a shuffled loader over the split `train`, or over the only one there is.
+        """Open a shuffled loader over the split `train`, or over the only split.
 
         Raises:
             UsageError: There are several splits and none of them is `train`.
@@ -49,7 +49,7 @@ class Data:
         return self._loader(split, config)
 
     def validation_loader(self, config: LoaderConfig) -> Loader | None:
-        """Open a loader over every image of the split `val` once, or of `validation` or `test`; None without any.
+        """Open a loader over every image of the split `val` (or `validation`, or `test`) once; None if there is none.
 
         Images are neither shuffled nor augmented, whatever the settings say.
         """
@@ -69,8 +69,8 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     Args:
         data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed, or data of other tools: an image
             folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
-        index_dir: Where that index is kept; by default in the user's cache, under a name made of `data_path`.
-        region_policy: What to do where reading the bucket from here costs money.
+        index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
+        region_policy: What to do if reading the bucket from here costs money: `refuse`, `warn` or `off`.
 
     Raises:
         UsageError: There are no data, or reading them costs money and the policy refuses that.
@@ -79,12 +79,12 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     url = _indexed(data_path, index_dir)
     manifest = read_manifest(open_storage(url))
     if manifest is None:
-        raise UsageError(f"{data_path}: no dataset; give one, or an image folder, tars, or a TFDS directory")
+        raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
     return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
 
 
 def _indexed(data_path: str, index_dir: str | None) -> str:
-    """Return where the manifest is, after plain data were indexed."""
+    """Index plain data, and return the URL of the index with its manifest."""
     data = open_storage(data_path)
     if index_dir is None and read_manifest(data) is not None:
         return data_path
@@ -92,10 +92,10 @@ def _indexed(data_path: str, index_dir: str | None) -> str:
     index_url = index_dir or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
     adoption = adopt(AdoptRequest(url=data_path, index_url=index_url), _Progress())
     if adoption.changes:
-        _Progress().log(f"{data_path}: changed since it was indexed ({adoption.changes}); it is indexed anew")
+        _Progress().log(f"{data_path}: changed since it was indexed ({adoption.changes}); indexing it again")
         adoption = adopt(AdoptRequest(url=data_path, index_url=index_url, overwrite=True), _Progress())
     elif adoption.already:
-        _Progress().log(f"{data_path}: the index in {index_url} is used; after a change of the data remove it")
+        _Progress().log(f"{data_path}: using the index in {index_url}; remove it if the data have changed")
     return adoption.url
 
 

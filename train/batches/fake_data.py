@@ -1,4 +1,4 @@
-"""Fake images, to try a model without data: a loader that reads not one byte.
+"""Fake images, to try a model without data: a loader that reads nothing.
 
 Shapes: N images of this host.
 """
@@ -17,11 +17,11 @@ from loaders.order import Order, check_world
 
 TRAINING_IMAGES = 1_281_167
 VALIDATION_IMAGES = 50_000
-"""Numbers of images that ImageNet has."""
+"""Numbers of images in ImageNet's splits (TRAINING_IMAGES, VALIDATION_IMAGES)."""
 
 
 class FakeLoader(Loader):
-    """Black images of class 0, all in one array; epochs, positions and the masked tail are as of real ones."""
+    """Loader of black images of class 0, with the epochs, positions and masked tail of a loader of real images."""
 
     def __init__(self, config: LoaderConfig, num_images: int) -> None:
         check_world(config.batch_size, config.rank, config.world_size)

@@ -1,7 +1,7 @@
-"""Augmentation of fine-tuning, after crop and flip: RandAugment or jitter of the colours, then erased boxes.
+"""Augmentation for fine-tuning, after crop and flip: RandAugment or colour jitter, then erased boxes.
 
 Cubuk et al., "RandAugment", 2020, as timm makes it; Zhong et al., "Random erasing data augmentation", AAAI 2020.
-It runs where images are decoded, with draws of the sample's own: the same for any number of hosts and workers.
+It runs where images are decoded, with the sample's own random generator: the same for any number of hosts and workers.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ERASE_MODES = ("const", "rand", "pixel")
-"""What a box is filled with: the mean colour, a random colour, or a random one for each of its pixels."""
+"""Ways to fill a box: with the mean colour, with one random colour, or with a random colour for each pixel."""
 ERASED_AREA = (0.02, 1 / 3)
-"""Least and largest share of the image that all boxes cover together."""
+"""Smallest and largest share of the image that all boxes cover together."""
 ERASED_RATIO = (0.3, 1 / 0.3)
-"""Least and largest height over width of a box."""
+"""Smallest and largest ratio of a box's height to its width."""
 _TRIES = 10
-"""Draws of a box until one fits into the image."""
+"""Number of draws after which a box that fits nowhere is left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erasing:
-    """Boxes that are painted over.
+    """Settings of random erasing: boxes of an image are painted over.
 
     Raises:
         UsageError: A value is out of its range.
     """
 
     prob: float = 0.0
-    """Probability that an image gets boxes at all."""
+    """Probability that an image gets boxes."""
     mode: str = "pixel"
     count: int = 1
-    """Largest number of boxes in an image; the number is drawn, from 1."""
+    """Largest number of boxes in an image; the number is drawn from 1 to this one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.prob <= 1:
@@ -63,7 +63,7 @@ class FinetuneAugment:
         image_size: Side of the images, pixels.
 
     Raises:
-        UsageError: There is no such policy, or timm is not installed, or the jitter is none.
+        UsageError: The policy is unknown, timm is not installed, or the jitter is out of its range.
     """
 
     def __init__(self, *, policy: str, color_jitter: float, erasing: Erasing, image_size: int) -> None:
@@ -71,7 +71,7 @@ class FinetuneAugment:
             raise UsageError(f"--color_jitter must be 0 to 1, got {color_jitter}")
         if policy and color_jitter:
             raise UsageError(
-                f"--color_jitter {color_jitter} and --aa {policy}; a policy has colours of its own: --aa ''"
+                f"--color_jitter {color_jitter} with --aa {policy}, which changes colours itself; give one, or --aa ''"
             )
         self._policy = PilTransform(_timm_policy(policy, image_size)) if policy else None
         self._color_jitter, self._erasing = color_jitter, erasing
@@ -94,7 +94,7 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
     from PIL.Image import Resampling
 
     kinds = {"rand": rand_augment_transform, "augmix": augment_and_mix_transform}
-    # 0.45 is what timm's own training uses: its policies name magnitudes, the pixels are the caller's.
+    # 0.45 is the value in timm's own training: policies name magnitudes, and the caller says how many pixels they mean.
     options = {
         "translate_const": int(image_size * 0.45),
         "img_mean": tuple(min(255, round(255 * each)) for each in IMAGENET_MEAN),
@@ -103,12 +103,12 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
     try:
         policy: Callable[[Image], Image] = kinds.get(name.partition("-")[0], auto_augment_transform)(name, options)
     except (AssertionError, KeyError, ValueError) as error:
-        raise UsageError(f"--aa {name}: no augmentation of timm ({error}); e.g. rand-m9-mstd0.5-inc1") from None
+        raise UsageError(f"--aa {name}: not an augmentation of timm ({error}); e.g. rand-m9-mstd0.5-inc1") from None
     return policy
 
 
 def _jittered(image_HWC: NDArray[np.uint8], jitter: float, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Change brightness, contrast and saturation, each by its own factor, in a drawn order."""
+    """Change brightness, contrast and saturation, each by its own random factor, in random order."""
     import numpy as np
     from PIL import Image, ImageEnhance
 
@@ -121,7 +121,7 @@ def _jittered(image_HWC: NDArray[np.uint8], jitter: float, rng: np.random.Genera
 
 
 def _erased(image_HWC: NDArray[np.uint8], erasing: Erasing, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Fill boxes: noise is normal with the data's mean and deviation, and cut to 0..255."""
+    """Fill boxes of an image; noise is normal, with the data's mean and standard deviation, clipped to 0..255."""
     import numpy as np
 
     image_HWC = image_HWC.copy()

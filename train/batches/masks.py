@@ -29,7 +29,7 @@ class MaskConfig:
     ratio: float = 0.75
     """Share of the patches that is hidden."""
     unit: int = 1
-    """Side, in patches, of the blocks that are shown or hidden as one; the last ones may be cut by the border."""
+    """Side, in patches, of the blocks that are shown or hidden as a whole; the image's border may cut the last ones."""
 
     def __post_init__(self) -> None:
         if self.unit < 1:
@@ -58,14 +58,14 @@ class Masks:
     visible_NK: NDArray[np.int32]
     """Numbers of the visible patches."""
     place_NL: NDArray[np.int32]
-    """Where each patch stands in the sample's permutation of patches; the first K are visible."""
+    """Index of each patch in the sample's permutation of patches; the first K of the permutation are visible."""
 
 
 def draw_masks(config: MaskConfig, *, seed: int, positions: range) -> Masks:
     """Permute the blocks of each sample and show the first K patches of them.
 
-    The same whatever the batch and the world: the draws of a sample are words of one stream, at a place that its
-    position says.
+    Masks do not depend on the batch or the number of ranks: a sample's draws are the words of one stream at an offset
+    that follows from its position.
 
     Args:
         config: How images are masked.
@@ -82,7 +82,7 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: range) -> Masks:
     words_NB = words.reshape(count, per_sample)[:: positions.step]
     along = np.arange(config.grid) // config.unit
     block_L = (along[:, None] * side + along).ravel()
-    order_NL = np.argsort(words_NB[:, block_L], axis=1, kind="stable").astype(np.int32)  # within a block row by row
+    order_NL = np.argsort(words_NB[:, block_L], axis=1, kind="stable").astype(np.int32)  # row by row within a block
     place_NL = np.empty_like(order_NL)
     np.put_along_axis(place_NL, order_NL, np.arange(config.num_patches, dtype=np.int32)[None], axis=1)
     return Masks(np.ascontiguousarray(order_NL[:, : config.num_visible]), place_NL)

@@ -1,7 +1,7 @@
 """Mixup and CutMix: every image is mixed with another one of its batch, and so are their labels.
 
-Zhang et al., "mixup", ICLR 2018; Yun et al., "CutMix", ICCV 2019. Draws are a function of the seed and the batch, and
-the partner of its i-th image from the front is the i-th from the back: the same for any number of hosts and parts.
+Zhang et al., "mixup", ICLR 2018; Yun et al., "CutMix", ICCV 2019. Draws are a function of the seed and the batch. The
+i-th image of a batch is mixed with the i-th from its end, so the number of hosts and parts changes nothing.
 
 Shapes: N images of a part, B of a batch of all hosts, H = W pixels, C classes.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MODES = ("batch", "pair", "elem")
-"""One draw for a batch, for two partners, or for each image."""
+"""Scopes of one draw: a batch, a pair of partners, or one image."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,15 +35,15 @@ class MixConfig:
     """
 
     mixup: float = 0.0
-    """Both parameters of the Beta distribution of an image's own share; 0: no mixup."""
+    """Both parameters of the Beta distribution from which an image's own share is drawn; 0: no mixup."""
     cutmix: float = 0.0
-    """Both parameters of the Beta distribution of the area that stays an image's own; 0: no CutMix."""
+    """Both parameters of the Beta distribution from which the area that an image keeps is drawn; 0: no CutMix."""
     cutmix_minmax: tuple[float, float] | None = None
-    """Least and largest side of what is cut, as a share of the image's side; takes the place of `cutmix`."""
+    """Smallest and largest side of the exchanged box, as shares of the image's side; replaces `cutmix`."""
     prob: float = 1.0
-    """Probability that a draw mixes at all."""
+    """Probability that a draw mixes images."""
     switch_prob: float = 0.5
-    """Probability of CutMix, where both are on."""
+    """Probability of CutMix rather than mixup if both are on."""
     mode: str = "batch"
 
     def __post_init__(self) -> None:
@@ -71,21 +71,21 @@ class MixConfig:
 
 
 class Mixes(NamedTuple):
-    """What is each image's own; the rest is its partner's."""
+    """Shares that each image keeps of itself; the rest comes from its partner."""
 
     share_N: NDArray[np.float32]
-    """Share of the label."""
+    """Share of the image's own label."""
     weight_N: NDArray[np.float32]
-    """Share of every pixel outside the box."""
+    """Share of the image's own value in every pixel outside the box."""
     box_N4: NDArray[np.int32]
-    """Top, bottom, left, right in pixels of the box in which all is the partner's; top equals bottom where nothing is
-    cut."""
+    """Top, bottom, left and right, in pixels, of the box that comes from the partner; top equals bottom if there is no
+    box."""
 
 
 def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: int, image_size: int) -> Mixes:
     """Draw shares and boxes for some images of one batch.
 
-    The words behind them stay the same for ever; what NumPy's Generator makes of them may change between its releases.
+    The raw random words never change; what NumPy's Generator draws from them may change between NumPy's releases.
 
     Args:
         config: How images are mixed.
@@ -101,11 +101,11 @@ def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: in
     groups = {"batch": 1, "pair": (batch_size + 1) // 2, "elem": batch_size}[config.mode]
     is_mixed = rng.random(groups) < config.prob
     switch = config.switch_prob if config.mixup else 1.0
-    is_cut = (rng.random(groups) < switch) & config.cuts & is_mixed
+    is_sharded = (rng.random(groups) < switch) & config.cuts & is_mixed
     mixup_share = rng.beta(config.mixup, config.mixup, groups) if config.mixup else np.ones(groups)
-    boxes_G4 = np.where(is_cut[:, None], _draw_boxes(config, rng, groups, image_size), 0)
+    boxes_G4 = np.where(is_sharded[:, None], _draw_boxes(config, rng, groups, image_size), 0)
     area = (boxes_G4[:, 1] - boxes_G4[:, 0]) * (boxes_G4[:, 3] - boxes_G4[:, 2])
-    weight_G = np.where(is_mixed & ~is_cut, mixup_share, 1.0)
+    weight_G = np.where(is_mixed & ~is_sharded, mixup_share, 1.0)
     share_G = weight_G * (1 - area / image_size**2)
 
     index_N = np.asarray(positions) - batch * batch_size
@@ -118,7 +118,7 @@ def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: in
 
 
 def _draw_boxes(config: MixConfig, rng: np.random.Generator, count: int, side: int) -> NDArray[np.int64]:
-    """Draw boxes, (count, 4). What of CutMix's own boxes lies outside the image is cut off, as its authors do."""
+    """Draw boxes, (count, 4). CutMix's boxes are clipped at the image's border, as by its authors."""
     import numpy as np
 
     if config.cutmix_minmax is not None:
@@ -139,7 +139,7 @@ class Mixer:
 
     config: MixConfig
     put: Callable[[torch.Tensor], torch.Tensor]
-    """Copies rows of this host's batch to the devices."""
+    """Function that copies rows of this host's batch to the devices."""
     seed: int
     batch_size: int
     """Images of one update, of all hosts and parts together."""
@@ -169,7 +169,7 @@ class Mixer:
 
 
 def _inside(box_N4: torch.Tensor, side: int) -> torch.Tensor:
-    """Tell of each pixel whether it lies in its image's box: (N, 1, H, W)."""
+    """Return for each pixel whether it lies in its image's box: (N, 1, H, W)."""
     at = torch.arange(side, device=box_N4.device)
     top, bottom, left, right = (each[:, None] for each in box_N4.unbind(1))
     rows_NH, columns_NW = (at >= top) & (at < bottom), (at >= left) & (at < right)

@@ -15,13 +15,13 @@ def find_tfds(root: str, name: str) -> str:
     """Find the newest version of a dataset that tensorflow-datasets prepared.
 
     Args:
-        root: Folder of the version, of the dataset, or the one that holds the dataset.
+        root: Folder of the version, folder of the dataset, or folder that holds the dataset's.
         name: Name of the dataset; may be empty.
 
     Raises:
         UsageError: There is no such dataset.
     """
-    # The name first: whatever else lies in the root need not be listed.
+    # The name comes first, so that other datasets in the root need not be listed.
     for place in (f"{root.rstrip('/')}/{name}", root) if name else (root,):
         storage = open_storage(place)
         if storage.stat(_TFDS_INFO) is not None:
@@ -34,6 +34,6 @@ def find_tfds(root: str, name: str) -> str:
             newest = max(versions, key=lambda version: [int(number) for number in version.split(".")])
             return f"{place.rstrip('/')}/{newest}"
     raise UsageError(
-        f"--config.dataset.root {root}: no {_TFDS_INFO} there, nor in a version of {name or 'the dataset'} below it; "
-        "give what tensorflow-datasets prepared, or leave use_tfds out"
+        f"--config.dataset.root {root}: has no {_TFDS_INFO}, nor has a version of {name or 'the dataset'} below it; "
+        "give a folder that tensorflow-datasets prepared, or leave use_tfds out"
     )

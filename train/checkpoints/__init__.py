@@ -1,11 +1,11 @@
-"""Checkpoints: published whole, named by their digest, found again, and resumed from; weights of others.
+"""Checkpoints: published whole, named by their digest, found again, and resumed from; weights of other tools.
 
 files.py             one file: its name, its digest, PyTorch's or NumPy's bytes
-checkpoint.py        a folder or bucket of them
-state.py             entries of a state, whatever the framework
+checkpoint.py        a folder or bucket of checkpoints
+state.py             entries of a state, for every framework
 restoring.py         weights and moments of a state for a model of PyTorch
-parts.py pieces.py part_folder.py     states that are cut among hosts
-encoder_weights.py   vision transformers from files of ours and others
+parts.py pieces.py part_folder.py     states that are sharded among hosts
+encoder_weights.py   vision transformers from our files and those of other tools
 pretrained.py        classifiers made of such weights
 """
 

@@ -1,7 +1,7 @@
 """A folder or bucket of checkpoints: each is whole or absent, and read only after its digest was compared.
 
-The name is the commit: it is taken create-only by a file that is already whole, and a file of other bytes does not
-match it.
+Creating the name commits a checkpoint: it is created, never replaced, from a file that is whole already, and it holds
+the digest of the file's bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class CheckpointFolder:
 
     Args:
         url: A folder or gs://bucket/prefix.
-        keep: How many of the newest stay; at least one.
-        codec: How the framework that trains writes a state.
+        keep: Number of newest checkpoints to keep, 1 or more.
+        codec: File format of the framework that trains.
     """
 
     takes_parts = False
@@ -36,7 +36,7 @@ class CheckpointFolder:
 
     @property
     def url(self) -> str:
-        """Where the checkpoints are."""
+        """URL of the folder."""
         return self._storage.url
 
     def list(self) -> list[Checkpoint]:
@@ -46,13 +46,13 @@ class CheckpointFolder:
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
     def remove_unfinished(self) -> None:
-        """Remove what saves that did not end left behind: of whole files there is nothing."""
+        """Remove what interrupted saves left behind; for checkpoints in one file there is nothing to remove."""
 
     def save(self, step: int, state: State) -> Checkpoint | None:
-        """Write a state, then remove the checkpoints that are too old. Killed anywhere, it leaves what was there.
+        """Write a state, then remove the checkpoints that are too old. If it is killed, older checkpoints are intact.
 
         Args:
-            step: Steps that were done.
+            step: Number of steps that were done.
             state: Dictionaries, lists, numbers, text, and tensors or arrays on the host.
 
         Returns:
@@ -73,7 +73,7 @@ class CheckpointFolder:
         """Read a state as it was saved, tensors on the host.
 
         Raises:
-            FormatError: The bytes are not those that the name says, or are no state.
+            FormatError: The bytes do not have the digest in the name, or are not a state.
         """
         if checkpoint.is_list:
             from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
@@ -86,7 +86,7 @@ class CheckpointFolder:
         """Return the newest checkpoint that can be read, and its state; None where there is none.
 
         Args:
-            tell: Takes a line for each checkpoint that was skipped, which says why.
+            tell: Called with a line for each checkpoint that was skipped, with the reason.
         """
         for checkpoint in self.list():
             try:
@@ -111,7 +111,7 @@ def load_any(url: str) -> State:
 
     Raises:
         UsageError: There is no such file.
-        FormatError: It is damaged, or no state.
+        FormatError: The file is damaged, or is not a state.
     """
     folder, _, name = url.rpartition("/")
     if not name or Path(url).is_dir():
@@ -123,4 +123,4 @@ def load_any(url: str) -> State:
         with on_disk(open_storage(folder or "."), name) as path:
             return load_file(path, None)
     except FileNotFoundError:
-        raise UsageError(f"{url}: no checkpoint there; give the path or URL of one") from None
+        raise UsageError(f"{url}: no checkpoint found; give the path or URL of one") from None

@@ -1,9 +1,9 @@
-"""Encoder weights: vision transformers from files of ours and others, by timm's names.
+"""Encoder weights: vision transformers from our files and those of other tools, by timm's names.
 
-Read are checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
-({"model": ...}), and timm's state dicts, as .pth or .safetensors. Where queries, keys and values have their biases in
-one vector (timm, ViTDet), and where keys have none (BEiT, `--no_k_bias_in_vit`), is converted both ways: a key's bias
-changes nothing.
+Checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
+({"model": ...}), and timm's state dicts can be read, as .pth or .safetensors. Queries, keys and values have their
+biases in one vector (timm, ViTDet), or keys have none (BEiT, `--no_k_bias_in_vit`). Either form is converted into the
+other, since a key's bias changes no output.
 
 Shapes: L tokens, D the width.
 """
@@ -32,9 +32,9 @@ from train.models.vit import BlockConfig
 
 SAFETENSORS = ".safetensors"
 _PRETRAINING = ("decoder_", "mask_token")
-"""How the names begin of tensors that only pretraining uses."""
+"""Prefixes of the names of tensors that only pretraining uses."""
 _SIDE = 224
-"""Side of the images that the named sizes are looked up with, pixels; it changes no size."""
+"""Any valid side of images, pixels, to look up the named sizes; it does not change them."""
 _NAMED = re.compile(r"vit_([a-z]+)_patch(\d+)")
 
 
@@ -56,26 +56,26 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights that a file holds."""
+    """Weights read from a file."""
 
     url: str
     tensors: dict[str, torch.Tensor]
     """Tensors by their names, on the host, without those of a decoder."""
     step: int | None
-    """Updates that were done when they were saved, where the file says it."""
+    """Number of updates after which the weights were saved; None if the file does not say it."""
 
     @property
     def encoder(self) -> Encoder:
         """Encoder that has these weights.
 
         Raises:
-            FormatError: It has none of the known sizes.
+            FormatError: The weights have none of the known sizes.
         """
         dim, depth, patch_size = self._shape
         size = _size_of(dim, depth)
         if size is None:
             raise FormatError(
-                f"{self.url}: {depth} blocks of width {dim} are no encoder that is known; there are {_known_sizes()}"
+                f"{self.url}: {depth} blocks of width {dim} are not a known encoder; known are {_known_sizes()}"
             )
         block = replace(_sizes()[size].encoder, k_bias="blocks.0.attn.qkv.bias" in self.tensors)
         return Encoder(size, patch_size, depth, block)
@@ -91,7 +91,7 @@ class Weights:
         """Position embeddings of a class token and a square of patches, (1, L, D).
 
         Raises:
-            FormatError: There are none.
+            FormatError: The weights have no class token.
         """
         if "cls_token" not in self.tensors or not self._grid:
             raise FormatError(f"{self.url}: no class token; expected an encoder that has one, as MAE and timm have it")
@@ -102,7 +102,7 @@ class Weights:
         """Side of the images that the weights were trained on, pixels.
 
         Raises:
-            FormatError: The positions do not say it.
+            FormatError: The position embeddings are not those of a square of patches.
         """
         return self._grid * self._shape[2]
 
@@ -138,13 +138,13 @@ def read_weights(url: str) -> Weights:
 
     Raises:
         UsageError: There is no such file.
-        FormatError: It is damaged, or holds no weights.
+        FormatError: The file is damaged, or holds no weights.
     """
     return weights_of(url, _read_safetensors(url) if url.endswith(SAFETENSORS) else load_any(url))
 
 
 def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
-    """Find the weights in what was read from a file.
+    """Find the weights in a state that was read from a file.
 
     Raises:
         FormatError: There are no weights.
@@ -169,7 +169,7 @@ def source_digest(url: str) -> str:
 
 
 def named_encoder(name: str) -> Encoder:
-    """Return the encoder of a name such as `vit_base_patch16`; any patch goes with any size.
+    """Return the encoder of a name such as `vit_base_patch16`; any side of a patch may follow any size.
 
     Raises:
         UsageError: There is no such size.
@@ -193,7 +193,7 @@ def resized_positions(pos_embed_1LD: torch.Tensor, grid: int) -> torch.Tensor:
 
 
 def with_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Put biases of queries, keys and values into one vector, `qkv.bias`; keys that had none get zeros."""
+    """Put the biases of queries, keys and values into one vector, `qkv.bias`; keys that had none get zeros."""
     out = dict(tensors)
     for name in [name for name in tensors if name.endswith("attn.q_bias")]:
         prefix = name.removesuffix("q_bias")
@@ -203,7 +203,7 @@ def with_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def without_key_bias(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Split biases into `q_bias` and `v_bias`; those of keys, which shift all scores of a query alike, are dropped."""
+    """Split biases into `q_bias` and `v_bias`; biases of keys, which shift all scores of a query alike, are dropped."""
     out = dict(tensors)
     for name in [name for name in tensors if name.endswith("attn.qkv.bias")]:
         prefix = name.removesuffix("qkv.bias")
@@ -247,5 +247,5 @@ def _read_safetensors(url: str) -> dict[str, torch.Tensor]:
     except FileNotFoundError:
         raise UsageError(f"{url}: not found; give a checkpoint, a .pth or a .safetensors file") from None
     except SafetensorError as error:
-        raise FormatError(f"{url}: damaged, or no safetensors ({error})") from None
+        raise FormatError(f"{url}: damaged, or not a safetensors file ({error})") from None
     return tensors

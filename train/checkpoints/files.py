@@ -1,9 +1,9 @@
 """Files of checkpoints: their names, their digests, and how a state of PyTorch or NumPy becomes one.
 
     checkpoint-000000400-5f2b8c6a90d1e37c.pth      state after 400 steps, the first 16 digits of its SHA-256
-    checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is cut among hosts: see parts.py
+    checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of one that is sharded among hosts: see parts.py
 
-Reading a checkpoint runs no code of its own: PyTorch's with `weights_only`, NumPy's without pickles.
+Reading a checkpoint never runs code from it: PyTorch's are read with `weights_only`, NumPy's without pickles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from train.checkpoints.state import State
 
 _COPY_BYTES = 8 << 20
 _REFUSED_GLOBAL = re.compile(r"(?:GLOBAL|class) ([\w.]+) ")
-"""Name of the type in torch's message about an object that it refuses to make."""
+"""Pattern that finds the type in torch's message about an object that it refuses to load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,22 @@ class Checkpoint:
 
     @property
     def is_list(self) -> bool:
-        """Whether it names parts, which hold the state."""
+        """Whether this file is a list of parts, which hold the state."""
         return self.name.endswith(".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How a state becomes a file."""
+    """File format of a state: how it is written and read."""
 
     library: str
     suffix: str
     write: Callable[[State, Path], None]
     read: Callable[[Path], State]
-    """Reads a state; raises whatever the library does."""
+    """Function that reads a state; it raises whatever its library raises."""
 
     def parse(self, name: str) -> Checkpoint | None:
-        """Return the checkpoint that a file's name stands for; None where it is no checkpoint's."""
+        """Return the checkpoint that a file's name describes; None if it is not the name of a checkpoint."""
         match = re.fullmatch(rf"checkpoint-(\d{{9,}})-([0-9a-f]{{16}})\.({self.suffix}|json)", name)
         return None if match is None else Checkpoint(name, int(match[1]), match[2])
 
@@ -73,7 +73,7 @@ def _read_torch(path: Path) -> State:
     _check_archive(path)
     # Checkpoints of MAE's own code hold their flags, a Namespace, which is data.
     with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
-        warnings.simplefilter("ignore")  # about a pickle's protocol: what is in it is checked all the same
+        warnings.simplefilter("ignore")  # a warning about a pickle's protocol; `weights_only` checks its content
         state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):
         raise FormatError(f"{path}: holds a {type(state).__name__}, expected tensors by their names")
@@ -85,7 +85,7 @@ def _write_numpy(state: State, path: Path) -> None:
     import numpy as np
 
     document = json.dumps({name: value for name, value in state.items() if name != ARRAYS}).encode()
-    with path.open("wb") as file:  # to a path NumPy would add a suffix
+    with path.open("wb") as file:  # given a path, NumPy would add a suffix to it
         np.savez(file, allow_pickle=False, **{DOCUMENT: np.frombuffer(document, np.uint8)}, **state[ARRAYS])
 
 
@@ -100,7 +100,7 @@ def _read_numpy(path: Path) -> State:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that would take more memory than it takes disk: both libraries store what they write."""
+    """Refuse an archive that would take more memory than disk: both libraries write their archives uncompressed."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -108,13 +108,13 @@ def _check_archive(path: Path) -> None:
     stored_bytes, file_bytes = sum(each.file_size for each in entries), path.stat().st_size
     if stored_bytes > file_bytes or any(each.compress_type != zipfile.ZIP_STORED for each in entries):
         raise FormatError(
-            f"{path}: an archive of {file_bytes:,} bytes whose files declare {stored_bytes:,}, expected them stored as "
-            "they are; it is no checkpoint"
+            f"{path}: an archive of {file_bytes:,} bytes whose files declare {stored_bytes:,}, expected uncompressed "
+            "files; it is not a checkpoint"
         )
 
 
 def _check_tensors(path: Path, state: dict[Any, Any]) -> None:
-    """Refuse tensors that are not plain values in the file: others grow when they are copied."""
+    """Refuse tensors whose values are not all in the file, because they grow when they are copied."""
     import torch
 
     rest: list[Any] = [state]
@@ -129,13 +129,13 @@ def _check_tensors(path: Path, state: dict[Any, Any]) -> None:
             if not is_plain or each.nbytes > each.untyped_storage().nbytes():
                 raise FormatError(
                     f"{path}: a tensor of {each.nbytes:,} bytes whose values are not all in the file; expected plain "
-                    "ones; it is no checkpoint"
+                    "tensors; it is not a checkpoint"
                 )
 
 
 ARRAYS, DOCUMENT = "arrays", "document"
-"""Entry of a NUMPY state that holds arrays by their names, and the array in its file that holds all other entries as
-JSON."""
+"""Entry of a NUMPY state that holds its arrays by name (ARRAYS), and array in its file that holds all other entries as
+JSON (DOCUMENT)."""
 TORCH = Codec("torch", "pth", _write_torch, _read_torch)
 NUMPY = Codec("numpy", "npz", _write_numpy, _read_numpy)
 
@@ -144,12 +144,12 @@ def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
     """Read the state in one file.
 
     Args:
-        path: On a disk.
-        digest: The digest that the file must have; None: it is not compared.
-        codec: How the state was written.
+        path: Path on a local disk.
+        digest: Digest that the file must have; None: it is not compared.
+        codec: File format of the state.
 
     Raises:
-        FormatError: It has another digest, or is no state.
+        FormatError: The file has another digest, or is not a state.
     """
     if digest is not None and (found := digest_of(path)) != digest:
         raise FormatError(f"{path}: {path.stat().st_size:,} bytes of digest {found}, expected {digest}: damaged")
@@ -159,18 +159,18 @@ def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
         return codec.read(path)
     except FormatError:
         raise
-    except Exception as error:  # libraries raise whatever they meet in a damaged file
+    except Exception as error:  # a damaged file can make the libraries raise anything
         reason = (
             f"cut short, damaged, or another kind of file; expected a .{codec.suffix} checkpoint"
             if (refused := _REFUSED_GLOBAL.search(str(error))) is None
             else f"it holds {refused[1]}, which could run code; save tensors and plain values alone"
         )
-        raise FormatError(f"{path}: {num_bytes:,} bytes, no state that {codec.library} can read: {reason}") from error
+        raise FormatError(f"{path}: {num_bytes:,} bytes, not a state that {codec.library} reads: {reason}") from error
 
 
 @contextlib.contextmanager
 def on_disk(storage: Storage, name: str) -> Iterator[Path]:
-    """Give the path of a file, or of a copy of an object on this disk.
+    """Yield the path of a file, or of a temporary copy of an object on a local disk.
 
     Raises:
         FileNotFoundError: There is no such file.

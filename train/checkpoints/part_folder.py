@@ -1,4 +1,4 @@
-"""Folder where the hosts of a run save together: each writes its part, then the first one the list of all parts."""
+"""Folder in which the hosts of a run save together: each writes its part, then the first host writes their list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PartFolder(CheckpointFolder):
         rank: Number of this host.
         world_size: Hosts of the run.
         keep: As for `CheckpointFolder`.
-        wait_s: Longest wait for the slowest host's part: 10 GB at 10 MB/s, and half as much again.
+        wait_s: Longest wait for the slowest host's part, seconds; 10 GB at 10 MB/s take 1,000.
     """
 
     takes_parts = True
@@ -34,8 +34,8 @@ class PartFolder(CheckpointFolder):
         self._rank, self._world_size, self._wait_s = rank, world_size, wait_s
 
     def remove_unfinished(self) -> None:
-        """Remove parts that no list names: on the first host, before its first step, without which no other host gets
-        to saving."""
+        """Remove parts that no list names. The first host does so before its first step, which every host needs before
+        it can save."""
         if self._rank == 0:
             remove_unlisted_parts(self._storage, self.list())
 
@@ -43,14 +43,14 @@ class PartFolder(CheckpointFolder):
         """Write this host's part; the first host waits for the others' and writes the list.
 
         Args:
-            step: Steps that were done; the same on all hosts.
-            state: As for `CheckpointFolder.save`, with `Pieces` for tensors that are cut.
+            step: Number of steps that were done; the same on all hosts.
+            state: As for `CheckpointFolder.save`, with `Pieces` for tensors that are sharded.
 
         Returns:
             The checkpoint on the first host, None on the others.
 
         Raises:
-            DataprepError: The part of another host does not come.
+            DataprepError: The part of another host is not written in time.
         """
         storage = self._storage
         storage.remove_stale_spools()
@@ -62,11 +62,11 @@ class PartFolder(CheckpointFolder):
         if self._rank:
             return None
         checkpoint = create_list(storage, step, self._wait_for_parts(step))
-        self._forget_older(step)  # the others save again only after a step, for which this host is needed
+        self._forget_older(step)  # no host saves again before this one takes part in the next step
         return checkpoint
 
     def _wait_for_parts(self, step: int) -> list[str]:
-        """Wait until every host's part of a step is there; return their names by rank."""
+        """Wait until every host has written its part of a step; return their names by rank."""
         deadline_s = time.monotonic() + self._wait_s
         while True:
             names = parts_of_step(self._storage, step)

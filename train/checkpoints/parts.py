@@ -1,9 +1,9 @@
-"""Checkpoints of weights that are cut among hosts, as they lie in a folder: parts, and a list that is written last.
+"""Checkpoints of weights that are sharded among hosts, as stored in a folder: parts, and a list that is written last.
 
     parts/checkpoint-000000600-00003-of-00016-77e02b46ac915d81.pth      what the fourth of 16 hosts held, its digest
     checkpoint-000000600-0b7712ad5c3390fe.json                          the names of the parts, the digest of that list
 
-Any number of hosts and devices reads them, and gets the whole state.
+Any number of hosts and devices can read them, and each gets the whole state.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _NAME = re.compile(r"checkpoint-(\d{9,})-(\d{5,})-of-(\d{5,})-([0-9a-f]{16})\.pt
 
 
 def part_name(step: int, rank: int, world_size: int, digest: str) -> str:
-    """Return the name of one host's part in the folder of all."""
+    """Return the name of one host's part in the folder of parts."""
     return f"{FOLDER}checkpoint-{step:09d}-{rank:05d}-of-{world_size:05d}-{digest}.pth"
 
 
 def parts_of_step(storage: Storage, step: int) -> dict[int, str]:
-    """List the parts of a step that are there: their names by the hosts' ranks."""
+    """List the existing parts of a step: their names by the hosts' ranks."""
     found = (_NAME.fullmatch(info.name.removeprefix(FOLDER)) for info in storage.list(FOLDER))
     return {int(each[2]): FOLDER + each[0] for each in found if each and int(each[1]) == step}
 
 
 def create_list(storage: Storage, step: int, parts: Sequence[str]) -> Checkpoint:
-    """Write the list of a step's parts, by which they become a checkpoint."""
+    """Write the list of a step's parts, which makes them a checkpoint."""
     document = {"version": _VERSION, "step": step, "parts": list(parts)}
     listed = (json.dumps(document, indent=1) + "\n").encode()
     checkpoint = Checkpoint(f"checkpoint-{step:09d}-{_digest(listed)}.json", step, _digest(listed))
@@ -46,20 +46,20 @@ def create_list(storage: Storage, step: int, parts: Sequence[str]) -> Checkpoint
 
 
 def load_parts(storage: Storage, checkpoint: Checkpoint) -> State:
-    """Read the whole state that a list of parts describes; beside it, one part at a time is in memory.
+    """Read the whole state that a list of parts describes, with one part at a time in memory besides the result.
 
     Raises:
-        FormatError: The list or a part is damaged, or some values are in none.
+        FormatError: The list or a part is damaged, or some values are in no part.
     """
     try:
         return whole_of(_each_part(storage, checkpoint))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         url = storage.url_of(checkpoint.name)
-        raise FormatError(f"{url}: its parts are none of a state ({error}); choose another checkpoint") from None
+        raise FormatError(f"{url}: its parts do not make a state ({error}); choose another checkpoint") from None
 
 
 def remove_unlisted_parts(storage: Storage, checkpoints: list[Checkpoint]) -> None:
-    """Remove the parts of saves that did not end, and of checkpoints that are gone."""
+    """Remove the parts of interrupted saves and of removed checkpoints."""
     listed: set[str] = set()
     for checkpoint in checkpoints:
         if checkpoint.is_list:
@@ -74,7 +74,7 @@ def _each_part(storage: Storage, checkpoint: Checkpoint) -> Iterator[State]:
     for name in _parts_of(storage, checkpoint):
         match = _NAME.fullmatch(name.removeprefix(FOLDER))
         if match is None:
-            raise FormatError(f"{storage.url_of(checkpoint.name)}: {name!r} is no name of a part")
+            raise FormatError(f"{storage.url_of(checkpoint.name)}: {name!r} is not the name of a part")
         with on_disk(storage, name) as path:
             yield load_file(path, match[4])
 
@@ -87,11 +87,11 @@ def _parts_of(storage: Storage, checkpoint: Checkpoint) -> list[str]:
         document = json.loads(data)
         version, parts = document.get("version"), document.get("parts")
     except (AttributeError, ValueError):
-        raise FormatError(f"{url}: {len(data):,} bytes, no list of parts; choose another checkpoint") from None
+        raise FormatError(f"{url}: {len(data):,} bytes, not a list of parts; choose another checkpoint") from None
     if version != _VERSION:
         raise FormatError(f"{url}: version {version}, this program reads {_VERSION}")
     if not isinstance(parts, list) or not all(isinstance(name, str) for name in parts):
-        raise FormatError(f"{url}: its parts are no names; choose another checkpoint")
+        raise FormatError(f"{url}: its parts are not names; choose another checkpoint")
     return parts
 
 

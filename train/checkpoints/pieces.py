@@ -1,4 +1,4 @@
-"""Tensors that are cut among devices, as their hosts save them: every host its own pieces, put together when read."""
+"""Tensors that are sharded among devices, as hosts save them: each host its own pieces, which are joined when read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Path = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one host holds of a tensor, in the host's memory."""
+    """Pieces of a tensor that one host holds, in the host's memory."""
 
     shape: tuple[int, ...]
     found: list[tuple[tuple[int, ...], torch.Tensor]]
-    """Where each piece begins, and its values. Where several hosts hold copies of a piece, one copy is among them."""
+    """Index at which each piece begins, and its values. If several hosts hold a copy of a piece, only one lists it."""
 
 
 def part_of(state: State, *, rank: int) -> State:
-    """Return a host's part as plain values, which PyTorch reads with `weights_only`; what is not cut is in rank 0's."""
+    """Return a host's part as plain values, which `weights_only` can read; rank 0's also has what is not sharded."""
     pieces = [
         {"path": list(path), "shape": list(leaf.shape), "found": [(list(start), each) for start, each in leaf.found]}
         for path, leaf in _leaves(state, ())
@@ -34,7 +34,7 @@ def part_of(state: State, *, rank: int) -> State:
 
 
 def whole_of(parts: Iterable[State]) -> State:
-    """Put parts together to the whole state, one after the other: one at a time is in memory beside the result.
+    """Join parts to the whole state, with one part at a time in memory besides the result.
 
     Raises:
         FormatError: Some values are in no part, or in two.
@@ -54,7 +54,7 @@ def whole_of(parts: Iterable[State]) -> State:
                 whole[path][tuple(map(slice, start, stops))] = values
                 missing[path] -= values.numel()
     if rest is None:
-        raise FormatError("no part holds what is not cut; the first host's is missing")
+        raise FormatError("no part holds the values that are not sharded; the first host's part is missing")
     for path, tensor in whole.items():
         if missing[path]:
             raise FormatError(f"{'/'.join(map(str, path))}: {missing[path]:,} values are in no part, or in two")

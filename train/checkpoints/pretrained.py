@@ -16,26 +16,26 @@ from train.checkpoints.restoring import check_model
 from train.models.vit import LAYER_NORM_EPSILON, VisionTransformer, ViTConfig
 
 FINE_TUNED_HEAD_STD = 2e-5
-"""Deviation of the first weights of a head: so small that the first logits are nearly 0 whatever the encoder says."""
+"""Standard deviation of a head's first weights: so small that the first logits are nearly 0 for any encoder."""
 PROBED_HEAD_STD = 0.01
 _NOT_PRETRAINED = ("head.", "fc_norm.", "norm.")
-"""How the names begin of tensors that a classifier or a pretrained encoder may have alone."""
+"""Prefixes of the names of tensors that only a classifier, or only a pretrained encoder, may have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifierConfig:
-    """What a classifier adds to an encoder."""
+    """Settings that a classifier adds to those of an encoder."""
 
     image_size: int
     """Side of the images, pixels; positions are resized to it."""
     num_classes: int
     """Number of logits."""
     pool: str
-    """What of the tokens is classified, as `ViTConfig.pool`."""
+    """Way to pool the tokens that are classified, as `ViTConfig.pool`."""
     drop_path: float = 0.0
-    """Probability to drop a branch of the last block, as `ViTConfig.drop_path`."""
+    """Probability of dropping a branch of the last block, as `ViTConfig.drop_path`."""
     linear_probe: bool = False
-    """Whether the encoder stays as it is; the head then sees its features normalised over the batch."""
+    """Whether the encoder is frozen; the head then gets features that are normalised over the batch."""
 
 
 def open_classifier(name: str | None, weights: Weights | None, config: ClassifierConfig) -> VisionTransformer:
@@ -43,12 +43,12 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
 
     Args:
         name: Name of the encoder, e.g. `vit_base_patch16`; None: that of the weights.
-        weights: Pretrained; None draws them.
-        config: Head and images.
+        weights: Pretrained weights; None: random ones.
+        config: Settings of the head and the images.
 
     Raises:
         UsageError: The name is unknown, or not that of the weights.
-        FormatError: The weights are those of no encoder that is known.
+        FormatError: The weights are not those of a known encoder.
     """
     encoder = _encoder(name, weights)
     model = VisionTransformer(
@@ -68,17 +68,17 @@ def open_classifier(name: str | None, weights: Weights | None, config: Classifie
     if config.linear_probe:
         model.requires_grad_(False)
         head = model.head.requires_grad_()
-        # As the paper: features of a masked autoencoder differ much in scale.
+        # As in the paper, because features of a masked autoencoder differ much in scale.
         norm = nn.BatchNorm1d(encoder.block.dim, affine=False, eps=LAYER_NORM_EPSILON)
         model.head = nn.Sequential(norm, head)  # type: ignore[assignment]
     return model
 
 
 def load_whole(model: VisionTransformer, weights: Weights) -> None:
-    """Load all tensors of a classifier, its head too.
+    """Load all tensors of a classifier, including its head.
 
     Raises:
-        UsageError: The tensors are another model's.
+        UsageError: The tensors are those of another model.
     """
     check_model(weights.url, weights.tensors, model.state_dict(), [])
     model.load_state_dict(weights.tensors)
@@ -115,8 +115,8 @@ def _load(model: VisionTransformer, weights: Weights) -> None:
     differing = found.keys() ^ own.keys()
     if wrong := sorted(name for name in differing if not name.startswith(_NOT_PRETRAINED)):
         raise UsageError(
-            f"{weights.url}: another network than {weights.encoder.name}: {len(wrong)} tensors are in one of both "
-            f"alone, the first is {wrong[0]}"
+            f"{weights.url}: not the network {weights.encoder.name}: {len(wrong)} tensors are only in one of the two, "
+            f"the first is {wrong[0]}"
         )
     kept = {name: found.get(name, each) for name, each in own.items()}
     check_model(weights.url, kept, own, [])

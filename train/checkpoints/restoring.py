@@ -1,4 +1,4 @@
-"""Weights and moments of a checkpoint for a model of PyTorch: what does not fit is named with its shape."""
+"""Weights and moments of a checkpoint for a model of PyTorch: tensors that do not fit are named with their shapes."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import torch
 from dataprep.errors import UsageError
 
 _SHOWN = 3
-"""Flags that a message shows, at most."""
+"""Maximum number of flags in a message."""
 
 
 def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes: list[str]) -> None:
-    """See that tensors are those of a model.
+    """Check that tensors are those of a model.
 
     Args:
         where: Path or URL that they were read from.
         found: Tensors by their names.
         own: The model's own tensors by their names.
-        changes: Flags that the checkpoint's run had otherwise, as a user reads them.
+        changes: Flags with other values in the run that saved the checkpoint, e.g. `--model vit_base_patch16`.
 
     Raises:
         UsageError: The tensors are of another model.
     """
     if difference := difference_of(found, own):
         flags = f"; its run had {', '.join(changes[:_SHOWN])}" if changes else ""
-        raise UsageError(f"{where}: of another model: {difference}{flags}; use the flags that it was trained with")
+        raise UsageError(f"{where}: from another model: {difference}{flags}; use the flags that it was trained with")
 
 
 def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
-    """Say the first name or shape in which tensors and a model differ; '' where they are the same."""
+    """Describe the first name or shape in which tensors and a model differ; '' if there is none."""
     if not isinstance(found, dict):
-        return f"{_shape(found)} where tensors by their names are expected"
+        return f"{_shape(found)}, expected tensors by their names"
     for name in sorted(map(str, found.keys() ^ own.keys())):
-        return f"{name} is in {'the file' if name in found else 'this model'} alone"
+        return f"{name} is only in {'the file' if name in found else 'this model'}"
     for name, tensor in own.items():
         theirs = found[name]
         if not isinstance(theirs, torch.Tensor) or theirs.shape != tensor.shape:
@@ -44,7 +44,7 @@ def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
 
 
 def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Take moments from a checkpoint; rates, decays and the like stay those of this command line.
+    """Restore moments from a checkpoint; learning rates, decays and the like stay those of this command line.
 
     Raises:
         UsageError: The moments are of another optimiser.
@@ -57,7 +57,7 @@ def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) 
                 if isinstance(each, torch.Tensor) and each.dim() and each.shape != parameter.shape:
                     raise ValueError(f"moments of {_shape(each)} for weights of {_shape(parameter)}")
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise UsageError(f"{where}: of another optimiser ({error}); use the flags that it was trained with") from None
+        raise UsageError(f"{where}: from another optimiser ({error}); use the flags that it was trained with") from None
     for group, values in zip(optimizer.param_groups, own, strict=True):
         group.update(values)
 

@@ -1,4 +1,4 @@
-"""Entries of a checkpoint's state, whatever the framework: whether a run of this program saved it."""
+"""Entries of a checkpoint's state, for every framework: the check that a run of this program saved it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeAlias
 from dataprep.errors import FormatError, UsageError
 
 State: TypeAlias = dict[str, Any]
-"""Entries of a checkpoint by their names: tensors or arrays on the host, and what JSON holds."""
+"""Entries of a checkpoint by their names: tensors or arrays on the host, and JSON values."""
 STATE_VERSION = 1
 
 
 def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) -> None:
-    """See that a run saved a state.
+    """Check that a state was saved by a run.
 
     Args:
-        where: Path or URL that it was read from.
-        state: What was read.
+        where: Path or URL that the state was read from.
+        state: Entries that were read.
         entries: Names of the entries that the framework adds to those of every run.
 
     Raises:
-        UsageError: It is something else, e.g. published weights, or of another version.
+        UsageError: The state is something else, e.g. published weights, or has another version.
         FormatError: An entry is missing.
     """
     if "version" not in state:
@@ -35,11 +35,11 @@ def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) ->
 
 @contextlib.contextmanager
 def taking_position(where: str) -> Iterator[None]:
-    """Turn what goes wrong while a position or generators are set into a FormatError that names the checkpoint."""
+    """Turn any error while a position or generators are restored into a FormatError that names the checkpoint."""
     try:
         yield
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise FormatError(f"{where}: position or generators are none ({error}); choose another") from None
+        raise FormatError(f"{where}: position or generators are invalid ({error}); choose another") from None
 
 
 def _contents(state: Mapping[str, Any]) -> str:
@@ -51,5 +51,5 @@ def _contents(state: Mapping[str, Any]) -> str:
 def _advice(state: Mapping[str, Any]) -> str:
     named = state.get("model", state)
     if isinstance(named, Mapping) and "patch_embed.proj.weight" in named:
-        return "--resume goes on with a run; `dataprep-finetune-mae --finetune` starts from such weights"
-    return "--resume goes on with a checkpoint that a run saved"
+        return "--resume continues a run; `dataprep-finetune-mae --finetune` starts from such weights"
+    return "--resume needs a checkpoint that a run saved"

@@ -20,7 +20,7 @@ _OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|RESOURCE
 
 
 class EntryCommand(click.Command):
-    """The command of an entry: that memory is short is an error of one line."""
+    """Command of an entry, which turns a lack of memory into an error of one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the entry; return its exit code."""
@@ -29,7 +29,7 @@ class EntryCommand(click.Command):
         except (MemoryError, RuntimeError) as error:
             if not _OUT_OF_MEMORY.search(f"{type(error).__name__} {error}"):
                 raise
-            raise DataprepError("not enough memory for this model and batch; choose a smaller one of them") from error
+            raise DataprepError("out of memory with this model and batch; choose a smaller model or batch") from error
 
 
 def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:

@@ -1,4 +1,4 @@
-"""Command lines from dataclasses: a field is a flag, spelt with the underscores that training scripts have.
+"""Command lines from dataclasses: a field is a flag, spelt with underscores as in other training scripts.
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
@@ -8,7 +8,7 @@ class Flags:
 @flags_of(Flags)
 def command(**values): flags = Flags(**values)
 
-A field that is a dataclass itself holds flags below it: `dataset: Dataset` has --dataset.root where `Dataset` has root.
+A field that is itself a dataclass makes nested flags: `dataset: Dataset` gives --dataset.root if `Dataset` has `root`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers that a flag takes, from `low` to `high`; infinities and what is no number are never among them."""
+    """Numbers that a flag takes, from `low` to `high`; never infinities or NaN."""
 
     low: float
     high: float = math.inf
@@ -40,7 +40,7 @@ class Range:
     below: bool = False
     """Whether `high` itself is refused."""
     unset: int | None = None
-    """Number that stands for no value, e.g. -1; None: there is no such number."""
+    """Number that means "not given", e.g. -1; None: there is no such number."""
 
     def __contains__(self, value: float) -> bool:
         if value == self.unset:
@@ -92,11 +92,11 @@ def flag(
     """Make a field that is a flag.
 
     Args:
-        default: Value where the flag is not given.
+        default: Value if the flag is not given.
         text: Line of help.
-        within: Numbers that the flag takes; every flag of a number has a range.
-        choices: All values that the flag takes, where they are few.
-        either: Whether a truth value has the flag `--no_NAME`, too.
+        within: Range of a number; every numeric flag has one.
+        choices: All values of a flag that takes only these.
+        either: Whether a boolean flag also has `--no_NAME`.
         also: Other names, which older scripts use.
     """
     metadata = {"text": text, "within": within, "choices": choices, "either": either, "also": also}
@@ -109,7 +109,7 @@ def redefined(kind: type[Any], name: str, **changes: Any) -> Any:
     Args:
         kind: Base class.
         name: Name of the flag.
-        changes: Arguments of `flag` that differ.
+        changes: Arguments of `flag` that differ from those in the base class.
     """
     (own,) = (each for each in dataclasses.fields(kind) if each.name == name)
     return flag(**{"default": own.default, **own.metadata, **changes})
@@ -120,7 +120,7 @@ def check_ranges(flags: Any, prefix: str = "--") -> None:
 
     Args:
         flags: Dataclass whose fields are made by `flag`, or are such dataclasses.
-        prefix: What stands before a field's name on the command line.
+        prefix: Prefix of a field's name on the command line.
 
     Raises:
         UsageError: A number is out of its range; the message says which, what was given and what is expected.
@@ -144,8 +144,8 @@ def flags_of(
     Args:
         kind: Dataclass whose fields are made by `flag`, or are such dataclasses.
         refused: Reasons by the flags' names.
-        prefix: What stands before a flag's name.
-        switches: Whether a truth value is set by the flag's name alone; otherwise `=True` or `=False` follows.
+        prefix: Prefix of a flag's name.
+        switches: Whether a boolean is set by the flag's name alone; otherwise `=True` or `=False` follows.
     """
 
     def decorate(command: Command) -> Command:
@@ -194,13 +194,13 @@ def flag_values(flags: Any, prefix: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """A flag: a field, however deep it lies."""
+    """A flag: a field of a dataclass, or of a dataclass nested in it."""
 
     name: str
-    """With a dot after the name of each dataclass that it lies in."""
+    """Name with those of the enclosing dataclasses before it, e.g. `dataset.root`."""
     field: dataclasses.Field[Any]
     kind: Any
-    """Type of its value; a tuple of types where there are several values."""
+    """Type of the flag's value; a tuple of types if it has several values."""
 
 
 def _keys(kind: type[Any], prefix: str = "") -> Iterator[_Key]:

@@ -32,16 +32,16 @@ from train.telemetry.profiling import parse_steps
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
 _LAUNCHER = (
-    "there is no launcher: start this program once on every host; torch_xla finds devices and other hosts itself"
+    "this program needs no launcher: start it once on every host; torch_xla finds devices and other hosts itself"
 )
 REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"), _LAUNCHER)
-"""Reasons by the names of launchers' flags, which have no meaning here."""
+"""Reasons why flags of launchers are refused, by the flags' names."""
 FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
 """Help of the flag --fake_data, which some entries have."""
 UNSET = -1
-"""Number that stands for a size or a batch that was not given."""
+"""Value of a size or batch size that means "not given"."""
 DEVICE_BATCH = 64
-"""Images of one device where neither batch size is given."""
+"""Number of images per device if no batch size is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class RunFlags:
     min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", SHARE_ABOVE_0)
     num_workers: int | None = flag(None, "Threads that decode images; default: one per core, at most 16.", THREADS)
     pin_mem: bool | None = flag(
-        None, "Copy batches to CUDA from pinned memory, while steps run; on by default.", either=True
+        None, "Copy batches to CUDA from pinned memory while steps run; on by default.", either=True
     )
 
     device: str | None = flag(
@@ -77,7 +77,7 @@ class RunFlags:
         "Device to train on; default: xla where there is a TPU or PJRT_DEVICE is set, else cuda, else cpu.",
         choices=DEVICES,
     )
-    use_xla: bool = flag(False, "The same as --device xla.")
+    use_xla: bool = flag(False, "Train on XLA, as --device xla does.")
     precision: str = flag("auto", "Number format of matrix products; auto: bfloat16 on CUDA.", choices=PRECISIONS)
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
 
@@ -102,7 +102,7 @@ class RunFlags:
 
     @property
     def log_folder(self) -> str | None:
-        """Folder for log lines and events; None where checkpoints go to a bucket and no folder was given."""
+        """Folder for log lines and events; None if checkpoints go to a bucket and no folder was given."""
         if self.log_dir is not None:
             return self.log_dir or None
         return None if "://" in self.output_dir else self.output_dir or None
@@ -120,11 +120,11 @@ class RunFlags:
 
     @property
     def threads(self) -> int | None:
-        """Number of threads that decode; None: as the loader chooses."""
+        """Number of decoding threads; None: the loader's default."""
         return self.num_workers
 
     def open_runtime(self) -> Runtime:
-        """Open the devices that `device_name` says."""
+        """Open the devices of the kind `device_name`."""
         return open_runtime(self.device_name, pin_memory=self.pin_mem)
 
     def open_data(self) -> Data:
@@ -132,15 +132,15 @@ class RunFlags:
         return open_data(self.data_path, index_dir=self.index_dir, region_policy=self.region_policy)
 
     def open_logs(self, runtime: Runtime) -> Logs:
-        """Open the logs, in which the first host alone writes."""
+        """Open the logs, which only the first host writes."""
         return Logs(self.log_folder, enabled=runtime.rank == 0)
 
     def open_checkpoints(self) -> CheckpointFolder | None:
-        """Open the folder of checkpoints; None where nothing is saved."""
+        """Open the folder of checkpoints; None if nothing is saved."""
         return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints) if self.output_dir else None
 
     def loader_config(self, runtime: Runtime, *, batch_size: int, image_size: int) -> LoaderConfig:
-        """Settings of this host's loader, as far as all entries have them.
+        """Settings of this host's loader that all entries share.
 
         Args:
             runtime: The devices.
@@ -200,7 +200,7 @@ class RecipeFlags(RunFlags):
             raise UsageError("--start_epoch and --resume; a checkpoint knows its epoch, give one of them")
 
     def schedule(self, effective_batch: int) -> HalfCosine:
-        """Return the learning rate of a run with so many images an update."""
+        """Return the learning rate of a run with this number of images per update."""
         return HalfCosine(
             lr=scaled_lr(self.blr, effective_batch) if self.lr is None else self.lr,
             min_lr=self.min_lr,
@@ -242,10 +242,10 @@ def check_shares(batch_size: int, runtime: Runtime, accum_iter: int, *, name: st
         batch_size: Images of one update.
         runtime: The devices.
         accum_iter: Parts of a batch.
-        name: Flag that says the batch size, for the message.
+        name: Name of the flag of the batch size, for the message.
 
     Raises:
-        UsageError: They cannot share it.
+        UsageError: The devices and parts cannot share the batch equally.
     """
     shares = runtime.num_devices * accum_iter
     if batch_size < 1 or batch_size % shares:

@@ -2,12 +2,12 @@
 
 loop.py              the loop of all entries: steps, signals, log lines, checkpoints, diagnosis, profiles
 config.py            when it logs, evaluates, saves and stops
-backend.py           what it asks of a framework
+backend.py           the protocol of a framework and its devices
 torch.py             PyTorch: a `Task` turns a batch into losses
-runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans how weights are cut
+runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans sharded weights
 jax.py jax_steps.py  JAX
 classify.py          the task of all classifiers
-unread.py            losses that nobody waited for yet
+unread.py            losses that are still to be read from the device
 stopping.py          signals
 workload.py          one step of a named model, for `dataprep diagnose`
 """

@@ -1,4 +1,4 @@
-"""Backend: what the training loop asks of a framework and its devices. `torch.py` and `jax.py` answer.
+"""Backend: what the training loop needs from a framework and its devices; `torch.py` and `jax.py` implement it.
 
 Shapes: N images of this host, H x W pixels, C = 3 channels.
 """
@@ -37,7 +37,7 @@ class Update:
     """One update of the weights."""
 
     step: int
-    """Updates that were done before."""
+    """Number of updates that were done before."""
     lr: float
     positions: range
     """Global positions of this host's samples, counted over all epochs."""
@@ -48,89 +48,89 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """Kind of the devices, as a report names them: `xla`, `cuda`, `cpu`, `tpu`, …"""
+        """Kind of the devices as shown in reports: `xla`, `cuda`, `cpu`, `tpu`, …"""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what one process writes for all."""
+        """Whether this process is the one that writes logs and checkpoints."""
 
     @property
     def transfer_ahead(self) -> int:
-        """Number of batches on their way to the devices beside the one that is trained on."""
+        """Number of batches that are sent to the devices ahead of the one that is trained on."""
 
     @property
     def catches_signals(self) -> bool:
-        """Whether the loop takes SIGTERM and SIGINT; False where the framework does, for several processes."""
+        """Whether the loop handles SIGTERM and SIGINT; False if the framework does so for several processes."""
 
     @property
     def saves_evaluated_step(self) -> bool:
-        """Whether checkpoints say which evaluation was the last one, so that one that a signal broke off is made up
-        for by the run that goes on."""
+        """Whether checkpoints record the last evaluation, so that a resumed run does an evaluation that a signal
+        interrupted."""
 
     @property
     def saved_entries(self) -> tuple[str, ...]:
-        """Names of the entries that `state` gives."""
+        """Names of the entries of `state`."""
 
     def batches(self, loader: Loader) -> Generator[Any]:
         """Yield the rest of the loader's epoch as `DeviceBatch`es."""
 
     def update(self, batch: Any, update: Update) -> Mapping[str, Any]:
-        """Do one update with a batch; return scalars on the device, `loss` among them, which nobody waits for."""
+        """Do one update with a batch; return scalars on the device, including `loss`, without waiting for them."""
 
     def evaluate(self, is_stopped: Callable[[], bool]) -> Mapping[str, float] | None:
-        """Judge the model on data that are not trained on.
+        """Evaluate the model on validation data.
 
         Args:
-            is_stopped: Tells whether a signal came.
+            is_stopped: Returns whether a signal came.
 
         Returns:
-            Numbers by their names, none where there are no such data; None where a signal broke it off.
+            Numbers by their names, empty without validation data; None if a signal interrupted the evaluation.
         """
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
-        """Tell whether all processes stop after this step, because a signal reached one of them."""
+        """Return whether all processes stop after this step, because a signal reached one of them."""
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Tell whether it is time for something by the clock of some process; processes that must act at the same
-        step get the same answer."""
+        """Return whether some process's clock says that it is time; processes that must act at the same step get the
+        same answer."""
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """See that all processes found a checkpoint of the same step; 0 stands for none.
+        """Check that all processes found a checkpoint of the same step; step 0 means no checkpoint.
 
         Raises:
-            UsageError: They see different folders.
+            UsageError: The processes see different folders.
         """
 
     def state(self) -> State:
         """Return this backend's entries of a checkpoint, copied to the host."""
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Go on with the entries of a checkpoint.
+        """Restore the entries of a checkpoint.
 
         Args:
             where: Path or URL of the checkpoint, for messages.
             state: All of its entries.
-            changes: Flags that differed in the run that saved it, as a user reads them.
+            changes: Flags with other values in the run that saved the checkpoint, e.g. `--model vit_base_patch16`.
 
         Raises:
-            UsageError: The entries are of another model or optimiser.
-            FormatError: They are damaged.
+            UsageError: The entries are those of another model or optimiser.
+            FormatError: The entries are damaged.
         """
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Log a picture of what the weights of a saved state do, where there is something to look at."""
+        """Log a picture of what the weights of a saved state do, if the task has one."""
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        """Return the bytes in use on the first device of this process; None if the device does not report them."""
 
     def profile(self, folder: Path) -> AbstractContextManager[None]:
-        """Trace what runs meanwhile, into a folder where TensorBoard finds it."""
+        """Trace what runs inside the context, into a folder where TensorBoard finds it."""
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Any:
-        """Copy a batch to the devices; return when it is there."""
+        """Copy a batch to the devices; return when it has arrived."""
 
     def try_step(self, resident: Any) -> None:
-        """Do one update with a batch that `put` gave; return when the devices are done. For `--diagnose`."""
+        """Do one update with a batch that `put` returned; return when the devices are done. For `--diagnose`."""
 
     def close(self) -> None:
-        """Let go of what was opened for evaluations."""
+        """Close what was opened for evaluations."""

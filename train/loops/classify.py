@@ -21,11 +21,11 @@ from train.loops.runtime import Runtime, open_autocast
 from train.loops.torch import Task
 
 NO_LABEL = -1
-"""Label of rows without a sample, which count nothing."""
+"""Label of rows without a sample, which do not count."""
 Mix: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, range], tuple[torch.Tensor, torch.Tensor]
 ]
-"""Mixes images with their partners, which stand as far from the batch's end as they from its start.
+"""Function that mixes the i-th image of a batch with its partner, the i-th from the end.
 
 Takes normalised images, labels, the partners' images and labels, and global positions; returns images and labels, which
 become (N, C) shares."""
@@ -33,7 +33,7 @@ become (N, C) shares."""
 
 @dataclass(kw_only=True)
 class ClassifierTask(Task):
-    """Cross entropy of a network's logits."""
+    """Training of a classifier: cross entropy of its logits."""
 
     model: nn.Module
     runtime: Runtime
@@ -44,11 +44,11 @@ class ClassifierTask(Task):
     mix: Mix | None = None
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses of parts, each of every accum_iter-th row: rows that lie on one device stay there."""
+        """Yield the losses of parts, each of every accum_iter-th row, so that rows need not move to another device."""
         for part in range(self.accum_iter):
             images_NCHW, targets = self._part(batch.images, batch.labels, part)
             if self.mix is not None:
-                # The partner may lie on another device, in another part: the batch is turned as a whole.
+                # The partner may be on another device and in another part, so the whole batch is reversed.
                 partners = self._part(batch.images.flip(0), batch.labels.flip(0), part)
                 images_NCHW, targets = self.mix(images_NCHW, targets, *partners, positions[part :: self.accum_iter])
             with open_autocast(self.runtime.device, self.precision):
@@ -82,7 +82,7 @@ class ClassifierTask(Task):
         self.model.train()
         images, expected = int(counted), self.validation.order.num_samples
         if images != expected:
-            raise DataprepError(f"evaluation counted {images:,} images, the split has {expected:,}; this is a defect")
+            raise DataprepError(f"evaluation counted {images:,} images, the split has {expected:,}; this is a bug")
         return {"accuracy": float(correct) / images, "loss": float(loss) / images, "images": images}
 
     def _judge(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,11 +94,11 @@ class ClassifierTask(Task):
 
 
 def classes_of(data: Data, num_classes: int | None) -> int:
-    """Return how many logits a model has.
+    """Return the number of a model's logits.
 
     Args:
         data: Data with labels.
-        num_classes: Number that was asked for; None: as many as the data have.
+        num_classes: Number that the user gave; None: the number of classes in the data.
 
     Raises:
         UsageError: The data have no labels, or more classes than logits.
@@ -106,5 +106,5 @@ def classes_of(data: Data, num_classes: int | None) -> int:
     if data.num_classes is None:
         raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
     if num_classes is not None and num_classes < data.num_classes:
-        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that, or more")
+        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that number, or more")
     return num_classes or data.num_classes

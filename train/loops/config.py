@@ -9,33 +9,33 @@ from loaders.order import Order
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopConfig:
-    """When a run stops, says something, evaluates and saves; and how its entry spells that.
+    """Settings of when a run logs, evaluates, saves and stops, and of how messages name the entry's flags.
 
-    Every interval of 0 means: not for this reason.
+    An interval of 0 turns its reason off.
     """
 
     epochs: int
     max_steps: int = 0
-    """Steps after which the run ends, the learning rate's schedule unchanged; 0: after all epochs."""
+    """Number of steps after which the run ends, without a change of the learning rate's schedule; 0: all epochs."""
     log_interval_steps: int = 20
     log_interval_epochs: int = 0
     eval_interval: int = 1
-    """Epochs between evaluations; where this is not 0, the last epoch is evaluated in any case."""
+    """Epochs between evaluations; if this is not 0, the last epoch is always evaluated."""
     ckpt_interval: int = 20
-    """Epochs between checkpoints; the end of the run is saved in any case."""
+    """Epochs between checkpoints; the end of the run is always saved."""
     first_saved_epoch: int = 0
     """Index of the first epoch that is saved, and then every `ckpt_interval`-th. long_seq_mae saves after its first
     epoch (0), vit_10b_fsdp_example after its tenth (9)."""
     ckpt_interval_steps: int = 0
     ckpt_interval_minutes: float = 0.0
     profile_steps: tuple[int, int] | None = None
-    """Steps that are traced: from the first number until before the second."""
+    """First step that is traced, and the first one after it that is not."""
     flag_prefix: str = "--"
-    """What stands before a flag's name on the entry's command line."""
-    resume_hint: str = "--resume automatic goes on"
-    """How a stopped run is continued, for the message that it leaves."""
+    """Prefix of a flag's name on the entry's command line."""
+    resume_hint: str = "--resume automatic continues it"
+    """How to continue a stopped run, for its last message."""
     batch_hint: str = "a smaller batch"
-    """What to choose where the images make no batch."""
+    """What to choose if there are too few images for a batch, for the message."""
 
     def last_step(self, order: Order) -> int:
         """Return the step after which the run ends."""
@@ -43,26 +43,26 @@ class LoopConfig:
         return min(total_steps, self.max_steps or total_steps)
 
     def is_log_due(self, step: int, ended: range) -> bool:
-        """Tell whether a line is logged after a step.
+        """Return whether a line is logged after a step.
 
         Args:
-            step: Updates that were done.
-            ended: Epochs that ended with this step, as `ended_epochs` gives them.
+            step: Number of updates that were done.
+            ended: Epochs that ended with this step, as `ended_epochs` returns them.
         """
         return _is_multiple(step, self.log_interval_steps) or _any_multiple(ended, self.log_interval_epochs)
 
     def is_evaluation_due(self, ended: range) -> bool:
-        """Tell whether the model is evaluated when these epochs have ended."""
+        """Return whether the model is evaluated when these epochs have ended."""
         return _any_multiple(ended, self.eval_interval) or (self.eval_interval > 0 and self.epochs in ended)
 
     def is_save_due(self, step: int, ended: range) -> bool:
-        """Tell whether a checkpoint is due by the count of steps or epochs; arguments as for `is_log_due`."""
+        """Return whether a checkpoint is due by the count of steps or epochs; arguments as for `is_log_due`."""
         since_first = (epoch - 1 - self.first_saved_epoch for epoch in ended)
         by_epoch = any(since >= 0 and since % self.ckpt_interval == 0 for since in since_first)
         return by_epoch or self.epochs in ended or _is_multiple(step, self.ckpt_interval_steps)
 
     def is_save_due_after(self, elapsed_s: float) -> bool:
-        """Tell whether a checkpoint is due by the time since the last one."""
+        """Return whether a checkpoint is due by the time since the last one."""
         return self.ckpt_interval_minutes > 0 and elapsed_s >= 60 * self.ckpt_interval_minutes
 
 

@@ -1,6 +1,6 @@
-"""Cuts of weights among devices under FSDP, and what each device then holds: pure functions of shapes.
+"""Sharding of weights among devices under FSDP, and what each device then holds: pure functions of shapes.
 
-`xla_runtime.py` cuts real weights by the same function by which `--plan` describes a model that no machine here holds.
+`xla_runtime.py` shards real weights by the same function with which `--plan` describes a model of any size.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 from torch import nn
 
 COPIES_IN_TRAINING = 4
-"""Memory of training over that of the weights: weights, gradients and AdamW's two moments, which are all cut alike."""
+"""Memory of training divided by that of the weights: weights, gradients and AdamW's two moments, sharded alike."""
 
 
-def cut_dimension(shape: Sequence[int], num_devices: int) -> int | None:
-    """Return the longest dimension that all devices can share equally, the first of several; None: there is none."""
+def sharded_dimension(shape: Sequence[int], num_devices: int) -> int | None:
+    """Return the (first) longest dimension that all devices can share equally; None if there is none."""
     dividable = [dimension for dimension, length in enumerate(shape) if length and length % num_devices == 0]
     return max(dividable, key=lambda dimension: shape[dimension], default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a device holds of one parameter."""
+    """Share of one parameter that a device holds."""
 
     name: str
     shape: tuple[int, ...]
     cut: int | None
-    """The dimension that is cut; None: the device holds all of it."""
+    """Dimension along which the parameter is sharded; None: every device holds all of it."""
     bytes: int
     """Size of the whole parameter."""
     bytes_per_device: int
@@ -37,7 +37,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A model on a number of devices."""
+    """Plan of how a model is sharded among a number of devices."""
 
     num_devices: int
     shares: tuple[Share, ...]
@@ -94,13 +94,13 @@ def plan_of(model: nn.Module, num_devices: int) -> Plan:
 
 
 def _share(name: str, weight: nn.Parameter, num_devices: int) -> Share:
-    cut = cut_dimension(weight.shape, num_devices)
+    cut = sharded_dimension(weight.shape, num_devices)
     held = weight.nbytes if cut is None else weight.nbytes // num_devices
     return Share(name, tuple(weight.shape), cut, weight.nbytes, held)
 
 
 def plan_text(plan: Plan) -> str:
-    """Return a table, one line a parameter."""
+    """Return a plan as a table with one line for each parameter."""
     rows = [
         (share.name, _shape_text(share, plan.num_devices), f"{share.bytes:,}", f"{share.bytes_per_device:,}")
         for share in plan.shares

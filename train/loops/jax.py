@@ -1,7 +1,7 @@
 """The JAX backend of the training loop: a network's functions on a mesh of all processes' devices.
 
-There is no generator that would have a state: a checkpoint holds weights, statistics and momentum, and which
-evaluation was the last one.
+No random generator has a state: a checkpoint holds weights, statistics and momentum, and the step of the last
+evaluation.
 
 Shapes: N images of this process, H x W pixels, C = 3 channels.
 """
@@ -40,7 +40,7 @@ its memory."""
 
 @dataclass(kw_only=True)
 class JaxBackend:
-    """The state of a network and what changes it: a `train.loops.backend.Backend`."""
+    """State of a network, its updates and its evaluations: a `train.loops.backend.Backend`."""
 
     mesh: Mesh
     steps: Steps
@@ -49,7 +49,7 @@ class JaxBackend:
     validation: Loader | None
     """Loader of evaluations; None: nothing is evaluated."""
     eval_batches: int | None = None
-    """Batches of an evaluation; None: all, so that every image counts once."""
+    """Number of batches in an evaluation; None: all, so that every image counts once."""
     prefetch: int = 2
     _in_flight: deque[jax.Array] = field(default_factory=deque)
     """Losses of the updates that were handed to the devices last."""
@@ -69,12 +69,12 @@ class JaxBackend:
 
     @property
     def transfer_ahead(self) -> int:
-        """Number of batches on their way to the devices beside the one that is trained on."""
+        """Number of batches that are sent to the devices ahead of the one that is trained on."""
         return self.prefetch
 
     @property
     def catches_signals(self) -> bool:
-        """Whether there is one process: of several JAX takes SIGTERM itself, and makes them stop after one step."""
+        """Whether there is one process; with several, JAX handles SIGTERM and stops all after the same step."""
         return bool(jax.process_count() == 1)
 
     def batches(self, loader: Loader) -> Generator[JaxBatch]:
@@ -90,7 +90,7 @@ class JaxBackend:
         return means
 
     def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float] | None:
-        """Judge the network with its running statistics; None where a signal broke it off."""
+        """Evaluate the network with its running statistics; return None if a signal interrupted the evaluation."""
         if self.validation is None:
             return {}
         sums = dict.fromkeys(("loss", "correct", "images"), 0.0)
@@ -104,17 +104,17 @@ class JaxBackend:
         return {"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images}
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
-        """Tell whether a signal came; of several processes, whether JAX saw one reach any of them."""
+        """Return whether a signal came; with several processes, whether JAX saw that one reached any of them."""
         if jax.process_count() == 1:
             return asked
         return bool(multihost_utils.reached_preemption_sync_point(step))
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Return the process's own answer: the first one alone saves."""
+        """Return the process's own answer, because only the first process saves."""
         return elapsed
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Refuse a folder that processes see differently: one of them would train something else."""
+        """Refuse a folder in which processes see different checkpoints: they would train different weights."""
         steps = {int(each) for each in multihost_utils.process_allgather(step).flatten()}
         if len(steps) > 1:
             raise UsageError(
@@ -127,29 +127,29 @@ class JaxBackend:
         return {ARRAYS: arrays_of(self.values)}
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Go on with the arrays of a checkpoint."""
+        """Restore the arrays of a checkpoint."""
         try:
             self.values = self.steps.on_devices(self.values, state[ARRAYS])
         except UsageError as error:
             raise UsageError(f"{where}: {error}; use the same --config.model, or another --workdir") from None
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Nothing: a classifier has no picture."""
+        """Do nothing: a classifier has no picture."""
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        """Return the bytes in use on the first device of this process; None if the device does not report them."""
         return (jax.local_devices()[0].memory_stats() or {}).get("bytes_in_use")
 
     @contextlib.contextmanager
     def profile(self, folder: Path) -> Iterator[None]:
-        """Trace into `plugins/profile/<run>/<host>.xplane.pb`; no update is under way when it begins and ends."""
+        """Trace into `plugins/profile/<run>/<host>.xplane.pb`; no update is in progress when it begins or ends."""
         jax.block_until_ready(self.values)
         with jax.profiler.trace(str(folder)):
             yield
             jax.block_until_ready(self.values)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Batch:
-        """Copy a batch to the devices, cut as in training; return when it is there."""
+        """Copy a batch to the devices, sharded as in training; return when it has arrived."""
         rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         arrays = images_NHWC, labels_N.astype(np.int32), np.ones(len(labels_N), np.bool_)
         return Batch(*jax.block_until_ready(jax.device_put(arrays, rows)))
@@ -165,7 +165,7 @@ class JaxBackend:
             self.validation.close()
 
     def _apply(self, batch: Batch, lr: float) -> dict[str, jax.Array]:
-        """Change the state by a batch; return its loss and accuracy, which nobody waits for."""
+        """Update the state with a batch; return its loss and accuracy without waiting for them."""
         means: dict[str, jax.Array]
         self.values, means = self.steps.update(self.values, batch, lr)
         return means

@@ -1,7 +1,7 @@
 """Functions that devices run for `train.train_resnet_jax`: initialise, one update, one batch of an evaluation.
 
-Everything is a function of its arguments under `jax.jit`. A batch is cut along the `data` axis of a mesh of all
-processes' devices, the state is a copy on each: what is summed over a batch is summed over all of them.
+Everything is a function of its arguments under `jax.jit`. A batch is sharded along the `data` axis of a mesh of all
+processes' devices, and each device holds a copy of the state, so a sum over a batch is a sum over all devices.
 
 Shapes: B images of the global batch, H x W pixels, C = 3 channels, K classes.
 """
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One step's arrays, cut among the devices of all processes."""
+    """Arrays of one step, sharded among the devices of all processes."""
 
     images_BHWC: jax.Array
     """Images, uint8, 0..255."""
@@ -47,9 +47,9 @@ class Batch(NamedTuple):
 
 
 def join_processes() -> None:
-    """Meet the other processes of a TPU pod or cluster; to be called before devices are used.
+    """Connect to the other processes of a TPU pod or cluster; call this before devices are used.
 
-    Elsewhere the environment names them: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID.
+    Elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID describe the processes.
 
     Raises:
         UsageError: The environment sets only some of the three, or there is no device.
@@ -60,7 +60,7 @@ def join_processes() -> None:
             num_processes=None if processes is None else int(processes),
             process_id=None if process is None else int(process),
         )
-    except ValueError as error:  # nothing here knows of other processes
+    except ValueError as error:  # this is not a cluster that JAX detects
         if given := [name for name in _PROCESS_VARIABLES if name in os.environ]:
             raise UsageError(f"{', '.join(given)}: {error}; set {', '.join(_PROCESS_VARIABLES)}") from None
     try:
@@ -68,7 +68,7 @@ def join_processes() -> None:
     except (AssertionError, RuntimeError) as error:
         named, reason = os.environ.get("JAX_PLATFORMS", ""), str(error).partition(" (")[0]
         raise UsageError(
-            f"no device (JAX_PLATFORMS={named}): {reason or 'not there'}; on a TPU {install_hint('tpu-jax')}, "
+            f"no device (JAX_PLATFORMS={named}): {reason or 'not found'}; on a TPU {install_hint('tpu-jax')}, "
             "elsewhere set JAX_PLATFORMS=cpu"
         ) from None
 
@@ -82,10 +82,10 @@ class Steps:
     """The functions of one network and optimiser on one mesh.
 
     Args:
-        model: Network whose statistics are those of whole batches.
+        model: Network whose batch statistics are computed over whole batches.
         mesh: Devices of all processes.
         momentum: Momentum of SGD, with Nesterov's correction.
-        weight_decay: Share of a weight that is added to its gradient, unless it is a vector.
+        weight_decay: Factor of a weight that is added to its gradient; vectors do not decay.
     """
 
     def __init__(self, model: ResNet, mesh: Mesh, *, momentum: float, weight_decay: float) -> None:
@@ -101,7 +101,7 @@ class Steps:
         """(State, Batch) -> {loss, correct, images}, sums over the batch."""
 
     def initial(self, *, seed: int, image_size: int) -> State:
-        """Draw weights from a seed: the same for any number of devices."""
+        """Draw weights from a seed; they do not depend on the number of devices."""
 
         def state_of(key: jax.Array) -> State:
             variables = self._model.init(key, jnp.zeros((1, image_size, image_size, 3)), train=False)
@@ -112,7 +112,7 @@ class Steps:
         return state
 
     def on_devices(self, state: State, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Copy arrays on the host, by the names that `arrays_of` gives, to the devices.
+        """Copy arrays on the host, by the names of `arrays_of`, to the devices.
 
         Raises:
             UsageError: Names or shapes are not those of `state`.

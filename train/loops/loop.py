@@ -1,7 +1,7 @@
 """The training loop of all entries: batches in, log lines, evaluations and checkpoints out, exactly resumable.
 
-A batch of the loader is one update of the weights, however many parts its gradient is accumulated over. So the state
-after any update is what the backend holds (weights, optimiser, generators) and the loader's position.
+A batch of the loader is one update of the weights, even if its gradient is accumulated over several parts. So the state
+after an update is that of the backend (weights, optimiser, random generators) and the loader's position.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from train.telemetry.profiling import StepProfile
 
 BackendT = TypeVar("BackendT", bound=Backend)
 AUTOMATIC = "automatic"
-"""Value of --resume that stands for the newest valid checkpoint."""
+"""Value of --resume that means the newest valid checkpoint."""
 
 
 @dataclass(kw_only=True)
 class Training(Generic[BackendT]):
-    """A run: all that is needed for a step, and what it writes."""
+    """A run: all that its steps need, and where it logs and saves."""
 
     config: LoopConfig
     backend: BackendT
@@ -40,11 +40,11 @@ class Training(Generic[BackendT]):
     loader: Loader
     logs: Logs
     checkpoints: CheckpointFolder | None
-    """Where checkpoints go; None: nothing is saved."""
+    """Folder for checkpoints; None: nothing is saved."""
     description: Mapping[str, Any] = field(default_factory=dict)
     """Flags of the run by their names, kept in checkpoints."""
     step: int = 0
-    """Updates that were done."""
+    """Number of updates that were done."""
     _lr: float = 0.0
     """Learning rate of the last update."""
     _loader_state: dict[str, Any] | None = None
@@ -57,20 +57,20 @@ class Training(Generic[BackendT]):
         self._unread = Unread(self.logs.folder)
 
     def resume(self, where: str) -> None:
-        """Go on from a checkpoint, or see that a new run does not mix with an older one.
+        """Continue from a checkpoint, or check that a new run does not mix with an older one.
 
         Args:
-            where: `automatic`, for the newest valid one of `checkpoints`, if there is any; a path or URL; or nothing.
+            where: `automatic`, for the newest valid one in `checkpoints`, if any; a path or URL; or '', for a new run.
 
         Raises:
-            UsageError: The checkpoint is of another model or sequence of batches; or nothing was said, and there are
-                some.
+            UsageError: The checkpoint is from another model or sequence of batches; or the folder of a new run has
+                checkpoints.
             FormatError: The checkpoint is damaged.
         """
         if not where:
             if self.checkpoints is not None and self.checkpoints.list():
                 raise UsageError(
-                    f"{self.checkpoints.url}: checkpoints of a run stand there; go on with --resume automatic, or "
+                    f"{self.checkpoints.url}: has checkpoints of a run; continue it with --resume automatic, or "
                     "choose another --output_dir"
                 )
             return
@@ -82,19 +82,19 @@ class Training(Generic[BackendT]):
             found = self.checkpoints.newest_valid(self.logs.tell)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
             if found is None:
-                self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting anew")
+                self.logs.tell(f"{self.checkpoints.url}: no checkpoint yet, starting a new run")
                 return
             where, state = f"{self.checkpoints.url}/{found[0].name}", found[1]
         self._restore(where, state)
-        self.logs.tell(f"goes on after step {self.step}, from {where}")
+        self.logs.tell(f"resumed after step {self.step}, from {where}")
 
     def run(self) -> int:
-        """Train to the end; return the exit code, which is another one where a signal ended it before."""
+        """Train to the end; return the exit code: 0, or `STOPPED_EXIT_CODE` after a signal."""
         total_steps = self.loader.order.first_batch(self.config.epochs)
         if total_steps < 1:
             raise UsageError(
-                f"{self.loader.order.num_samples:,} images make no batch of {self.loader.config.batch_size:,} in "
-                f"{self.config.epochs} epochs; choose {self.config.batch_hint}"
+                f"{self.loader.order.num_samples:,} images are too few for a batch of "
+                f"{self.loader.config.batch_size:,} in {self.config.epochs} epochs; choose {self.config.batch_hint}"
             )
         if self.checkpoints is not None:
             self.checkpoints.remove_unfinished()
@@ -112,7 +112,7 @@ class Training(Generic[BackendT]):
         return STOPPED_EXIT_CODE if stopped else 0
 
     def diagnose(self, model: str) -> int:
-        """Measure what the run would wait for, with the very updates that it would do; return the exit code.
+        """Measure what the run would wait for, with the updates that it would do; return the exit code.
 
         Args:
             model: Name of the model, for the report.
@@ -129,9 +129,9 @@ class Training(Generic[BackendT]):
         return 0
 
     def _train(self, stop: Stop, profile: StepProfile) -> bool:
-        """Do all steps that are left; tell whether a signal came."""
+        """Do all remaining steps; return whether a signal came."""
         last_step = self.config.last_step(self.loader.order)
-        if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had broken it off
+        if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
         monitor = StepMonitor(batch_images=self.loader.config.batch_size)
         while self.step < last_step:
@@ -158,7 +158,7 @@ class Training(Generic[BackendT]):
         self._unread.add(self.step, numbers, batch.keys)
 
     def _report(self, monitor: StepMonitor, stop: Stop, last_step: int) -> bool:
-        """Log, evaluate and save what is due after a step; tell whether a signal ends the run here."""
+        """Log, evaluate and save if that is due after a step; return whether a signal ends the run here."""
         stopped = self.backend.agree_to_stop(stop.asked, self.step)
         done = stopped or self.step >= last_step
         ended = ended_epochs(self.loader.order, self.step)
@@ -166,7 +166,7 @@ class Training(Generic[BackendT]):
             self._log(monitor)
         if self._is_evaluation_due() and not (stopped and self.backend.saves_evaluated_step):
             stopped |= not self._evaluate(stop)
-            monitor.take()  # the time of an evaluation is no step's
+            monitor.take()  # the time of an evaluation does not count for any step
         if stopped or done or self._is_save_due(ended):
             self._save()
         return stopped
@@ -179,7 +179,7 @@ class Training(Generic[BackendT]):
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
 
     def _evaluate(self, stop: Stop) -> bool:
-        """Evaluate and log; False where a signal broke it off, so that it stays due."""
+        """Evaluate and log; return False if a signal interrupted the evaluation, which then stays due."""
         found = self.backend.evaluate(lambda: stop.asked)
         if found is None:
             return False
@@ -203,7 +203,7 @@ class Training(Generic[BackendT]):
     def _save(self) -> None:
         if self.checkpoints is None or self._saved_step == self.step:
             return
-        self._unread.check()  # a state that led to no finite loss is not kept; all processes find that
+        self._unread.check()  # a state with a loss that is not finite is not saved; all processes notice it
         if self.backend.is_first or self.checkpoints.takes_parts:
             self._write(self.checkpoints)
         self._saved_step, self._saved_s = self.step, time.monotonic()
@@ -233,7 +233,7 @@ class Training(Generic[BackendT]):
             self.step = self._saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
         for name, was, now in changes:
-            self.logs.tell(f"note: {prefix}{name} was {was}, goes on with {now}")
+            self.logs.tell(f"note: {prefix}{name} was {was}, is now {now}")
 
     @property
     def _epoch(self) -> float:
@@ -252,7 +252,7 @@ class _DiagnosedDevice:
     name: str
 
     def put(self, images_NHWC: Any, labels_N: Any) -> Any:
-        """Copy a batch to the devices; return when it is there."""
+        """Copy a batch to the devices; return when it has arrived."""
         return self.backend.put(images_NHWC, labels_N)
 
     def step(self, resident: Any) -> None:
@@ -261,7 +261,7 @@ class _DiagnosedDevice:
 
 
 def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the flags that the checkpoint's run had otherwise: name, value then, value now."""
+    """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
     both = sorted(theirs.keys() & ours.keys())

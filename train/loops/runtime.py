@@ -29,69 +29,69 @@ class Runtime(Protocol):
     device: torch.device
     rank: int
     world_size: int
-    """Number of processes; one a host."""
+    """Number of processes, one on each host."""
     num_devices: int
-    """Number of devices of all processes."""
+    """Number of devices, of all processes together."""
     transfer_ahead: int
-    """Number of batches that `batches` has on their way beside the one that is yielded."""
-    is_cut: bool
-    """Whether weights are cut among the devices: then every host has its own part of the state to save."""
+    """Number of batches that `batches` sends to the device ahead of the one that is yielded."""
+    is_sharded: bool
+    """Whether weights are sharded among the devices, so that every host saves its own part of the state."""
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
         """Yield the rest of the loader's epoch, on the device; each batch has the loader's state after it."""
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor of one entry a row of this host's batch to the device, cut as the batch is."""
+        """Copy a tensor with an entry for each row of this host's batch to the device, sharded as the batch is."""
 
     def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy as `put`; return when the tensor is there."""
+        """Copy as `put` does; return when the tensor has arrived."""
 
     def begin_step(self, step: int) -> None:
-        """Make what this step draws a function of the seed and its number, or of `random_state`."""
+        """Make the random numbers of a step a function of the seed and the step's number, or of `random_state`."""
 
     def end_step(self) -> None:
-        """Launch a step, all of whose operations were asked for."""
+        """Launch a step after all of its operations were recorded."""
 
     def wait(self) -> None:
-        """Wait until the device is done with everything."""
+        """Wait until the device has finished all operations."""
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        """Return the bytes in use on the first device of this process; None if the device does not report them."""
 
     def metrics(self) -> str:
-        """Return what XLA counted: compilations, transfers, operations left to the host; '' without XLA."""
+        """Return XLA's counters of compilations, transfers and operations on the host; '' without XLA."""
 
-    def cut_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
-        """Put a model on the devices, its weights cut among them block by block (FSDP). One device holds all of them.
+    def shard_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
+        """Put a model on the devices, its weights sharded among them block by block (FSDP); one device holds all.
 
         Args:
-            model: On the host. Names of its weights stay, in what `state_dict` gives and `load_state_dict` takes.
-            block: Class of the blocks, one of which at a time has its weights gathered.
+            model: Model on the host. `state_dict` and `load_state_dict` keep the names of its weights.
+            block: Class of the blocks; the weights of one block at a time are gathered.
         """
 
-    def cut_as_weights(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Cut what belongs to weights, such as an optimiser's state, as they are cut."""
+    def shard_like_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Shard tensors that belong to weights, such as an optimiser's state, in the same way as the weights."""
 
     def recompute(self, block: nn.Module) -> None:
-        """Keep only what enters a block, and compute the rest again for its gradient."""
+        """Keep only the inputs of a block, and compute the rest again for its gradient."""
 
     def on_host(self, tree: Any) -> Any:
-        """Copy all tensors in nested dictionaries and lists; of those that are cut, this host's `Pieces`."""
+        """Copy all tensors in nested dictionaries and lists to the host; sharded ones become this host's `Pieces`."""
 
     def agree(self, said: bool) -> bool:
-        """Tell whether any host said so; all hosts ask at the same step."""
+        """Return whether any host gave True; all hosts call this at the same step."""
 
     def seed(self, seed: int) -> None:
-        """Seed the generators that weights and steps are drawn from."""
+        """Seed the random generators of weights and steps."""
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of the generators that a step may draw from."""
+        """Return the state of the random generators that a step may use."""
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a state that `random_state` gave."""
+        """Restore a state that `random_state` returned."""
 
     def profile(self, folder: Path) -> AbstractContextManager[None]:
-        """Trace what runs meanwhile, into a folder where TensorBoard finds it at once."""
+        """Trace what runs inside the context, into a folder where TensorBoard finds it."""
 
 
 def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
@@ -99,10 +99,10 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
 
     Args:
         device: One of `DEVICES`.
-        pin_memory: Whether batches for CUDA are copied from pinned memory, beside the steps; None: they are, on CUDA.
+        pin_memory: Whether batches are copied to CUDA from pinned memory while steps run; None: True on CUDA.
 
     Raises:
-        UsageError: There is no such kind, or none of it here, or it knows no pinned memory.
+        UsageError: The kind is unknown, this machine has no such device, or it does not use pinned memory.
     """
     if pin_memory is not None and device != "cuda":
         raise UsageError(f"--pin_mem and --no_pin_mem are for CUDA, where pinned memory is copied faster; not {device}")
@@ -115,7 +115,7 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
     if os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
         raise UsageError(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: {device} runs in one process on one device; "
-            "use --device xla for many, or start it without a launcher"
+            "use --device xla for several devices, or start it without a launcher"
         )
     return TorchRuntime(device, pin_memory=device == "cuda" and pin_memory is not False)
 
@@ -123,7 +123,7 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
 def open_autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
     """Return the context in which a model computes with a precision, one of `PRECISIONS`.
 
-    `auto` is bfloat16 on CUDA; XLA's float32 is what TPUs multiply in bfloat16 anyway.
+    `auto` is bfloat16 on CUDA, and float32 elsewhere; TPUs multiply XLA's float32 in bfloat16 anyway.
     """
     if precision == "bfloat16" or (precision == "auto" and device.type == "cuda"):
         return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop after the step under way."""
+"""Signals that ask a run to stop after the current step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_signals(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[Stop]:
-    """Note the first signal as a request to stop; the second one acts as it does outside."""
+    """Take the first signal as a request to stop; a second one acts as it does outside this context."""
     stop = Stop()
     before = {each: signal.getsignal(each) for each in signals}
 

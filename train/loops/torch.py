@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 
 class Task(ABC):
-    """What an entry trains: losses of a batch, and numbers of an evaluation."""
+    """Task that an entry trains: it computes the losses of a batch and the numbers of an evaluation."""
 
     @abstractmethod
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
 
         Args:
-            batch: On the device.
-            positions: Global positions of its samples, counted over all epochs.
+            batch: Batch on the device.
+            positions: Global positions of the batch's samples, counted over all epochs.
         """
 
     def evaluate(self) -> dict[str, float]:
-        """Return numbers about data that are not trained on; none where there are no such data."""
+        """Return numbers about validation data by their names; empty without validation data."""
         return {}
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
-        """Log a picture of what the weights, on the host, do; nothing where there is nothing to look at."""
+        """Log a picture of what the weights do, which are on the host; by default nothing."""
 
 
 @dataclass(kw_only=True)
@@ -60,11 +60,11 @@ class TorchBackend:
     optimizer: torch.optim.Optimizer
     task: Task
     accum_iter: int = 1
-    """Parts of a batch over which its gradient is accumulated."""
+    """Number of parts of a batch over which its gradient is accumulated."""
     clip_grad_norm: float = 0.0
     """Largest norm of the gradient of all parameters; 0: no limit."""
     agreement_steps: int = 20
-    """Steps between the points where several hosts agree to stop or to save: asking after each step would wait."""
+    """Interval in steps at which several hosts agree to stop or to save; each time they wait for the device."""
 
     catches_signals = True
     saves_evaluated_step = False
@@ -82,7 +82,7 @@ class TorchBackend:
 
     @property
     def transfer_ahead(self) -> int:
-        """Number of batches on their way to the devices beside the one that is trained on."""
+        """Number of batches that are sent to the devices ahead of the one that is trained on."""
         return self.runtime.transfer_ahead
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
@@ -90,31 +90,31 @@ class TorchBackend:
         return self.runtime.batches(loader)
 
     def update(self, batch: TorchBatch, update: Update) -> dict[str, torch.Tensor]:
-        """Do one update at the schedule's rate; a group of parameters may have a share of it, its `lr_scale`."""
+        """Do one update at the schedule's learning rate, multiplied by the `lr_scale` of each group of parameters."""
         for group in self.optimizer.param_groups:
             group["lr"] = update.lr * group.get("lr_scale", 1.0)
         self.runtime.begin_step(update.step)
         return {"loss": self._apply(batch, update.positions)}
 
     def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float]:
-        """Judge the model; several hosts judge together, so no signal breaks it off."""
+        """Evaluate the model on all hosts together, so that no signal can interrupt one of them."""
         return self.task.evaluate()
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
-        """Tell whether any host was asked to stop, at the steps where hosts agree."""
+        """Return whether any host was asked to stop; several hosts agree on it every `agreement_steps`."""
         if self.runtime.world_size == 1:
             return asked
         return step % self.agreement_steps == 0 and self.runtime.agree(asked)
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Tell whether it is time by any host's clock, at the steps where hosts agree."""
+        """Return whether any host's clock says that it is time; several hosts agree on it every `agreement_steps`."""
         return self.agree_to_stop(elapsed, step)
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Nothing: that hosts train on in step is seen when they agree or save."""
+        """Do nothing: hosts at different steps are noticed when they agree or save."""
 
     def state(self) -> State:
-        """Return weights, moments and generators; of weights that are cut, this host's pieces."""
+        """Return weights, moments and generators; of sharded weights this host's pieces."""
         on_host = self.runtime.on_host
         return {
             "model": on_host(self.model.state_dict()),
@@ -123,11 +123,11 @@ class TorchBackend:
         }
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
-        """Go on with the weights, moments and generators of a checkpoint."""
+        """Restore the weights, moments and generators of a checkpoint."""
         check_model(where, state["model"], self.model.state_dict(), changes)
         self.model.load_state_dict(state["model"])
         restore_optimizer(where, self.optimizer, state["optimizer"])
-        self.runtime.cut_as_weights(moments_of(self.optimizer))
+        self.runtime.shard_like_weights(moments_of(self.optimizer))
         with taking_position(where):
             self.runtime.set_random_state(state["random"])
 
@@ -136,15 +136,15 @@ class TorchBackend:
         self.task.picture(state["model"], step, logs)
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device of this process; None where the device does not tell."""
+        """Return the bytes in use on the first device of this process; None if the device does not report them."""
         return self.runtime.memory_bytes()
 
     def profile(self, folder: Path) -> AbstractContextManager[None]:
-        """Trace what runs meanwhile, into a folder where TensorBoard finds it."""
+        """Trace what runs inside the context, into a folder where TensorBoard finds it."""
         return self.runtime.profile(folder)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> TorchBatch:
-        """Copy a batch to the device; return when it is there."""
+        """Copy a batch to the device; return when it has arrived."""
         images = len(images_NHWC)
         return TorchBatch(
             images=self.runtime.put_whole(torch.from_numpy(images_NHWC)),
@@ -161,10 +161,10 @@ class TorchBackend:
         self.runtime.wait()
 
     def close(self) -> None:
-        """Nothing: a task may evaluate once more when the run is over."""
+        """Do nothing, because a task may evaluate once more after the run."""
 
     def _apply(self, batch: TorchBatch, positions: range) -> torch.Tensor:
-        """Change the weights by a batch's gradient; return its loss, which nobody waits for."""
+        """Update the weights by a batch's gradient; return its loss without waiting for it."""
         loss = torch.zeros((), device=self.runtime.device)
         for part in self.task.parts(batch, positions):
             share = part / self.accum_iter

@@ -24,7 +24,7 @@ class TorchRuntime:
     rank = 0
     world_size = 1
     num_devices = 1
-    is_cut = False
+    is_sharded = False
 
     def __init__(self, name: str, *, pin_memory: bool) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class TorchRuntime:
         self.transfer_ahead = 0 if name == "cpu" else 1
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
-        """Yield the rest of the loader's epoch; on CUDA the next batch travels while one is trained on."""
+        """Yield the rest of the loader's epoch; on CUDA the next batch is copied while one is trained on."""
         batches = TorchBatches(loader)
         if self.name == "cpu":
             yield from batches
@@ -55,7 +55,7 @@ class TorchRuntime:
             yield ahead
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows to the device, from pinned memory where that is on: the copy then runs beside the steps."""
+        """Copy rows to the device, from pinned memory if that is on, so that the copy runs while steps do."""
         if not self._pin_memory:
             return rows.to(self.device)
         with torch.cuda.stream(self._copies):
@@ -65,37 +65,37 @@ class TorchRuntime:
         return moved
 
     def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows to the device; wait for all of this thread's stream."""
+        """Copy rows to the device, and wait for everything in this thread's stream."""
         moved = self.put(rows)
         if self.name == "cuda":
             torch.cuda.current_stream().synchronize()
         return moved
 
     def begin_step(self, step: int) -> None:
-        """Nothing: the generator's state goes on with the run."""
+        """Do nothing: the state of the random generator advances with the run."""
 
     def end_step(self) -> None:
-        """Nothing: every operation is launched as it is asked for."""
+        """Do nothing: PyTorch launches every operation at once."""
 
     def wait(self) -> None:
-        """Wait for CUDA; a CPU is always done."""
+        """Wait for CUDA; a CPU has always finished."""
         if self.name == "cuda":
             torch.cuda.synchronize()
 
     def memory_bytes(self) -> int | None:
-        """Return the most bytes in use on CUDA since the start; None on a CPU."""
+        """Return the peak of bytes in use on CUDA since the start; None on a CPU."""
         return torch.cuda.max_memory_allocated() if self.name == "cuda" else None
 
     def metrics(self) -> str:
-        """Return nothing: XLA alone counts."""
+        """Return '', because only XLA has counters."""
         return ""
 
-    def cut_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
-        """Move a model to the device, whole: there is one."""
+    def shard_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
+        """Move the whole model to the only device."""
         return model.to(self.device)
 
-    def cut_as_weights(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Nothing: weights are whole."""
+    def shard_like_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Do nothing: weights are not sharded."""
 
     def recompute(self, block: nn.Module) -> None:
         """Compute a block again for its gradient, by PyTorch's checkpointing."""
@@ -108,20 +108,20 @@ class TorchRuntime:
         return tree_map(lambda leaf: leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
 
     def agree(self, said: bool) -> bool:
-        """Return the host's own word: there is one."""
+        """Return the argument: there is only one host."""
         return said
 
     def seed(self, seed: int) -> None:
-        """Seed the CPU's generator, and with it CUDA's."""
+        """Seed the random generators of the CPU and of CUDA."""
         torch.manual_seed(seed)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of the CPU's generator, and of CUDA's."""
+        """Return the state of the CPU's random generator, and of CUDA's."""
         state = {"cpu": torch.get_rng_state()}
         return state | {"cuda": torch.cuda.get_rng_state()} if self.name == "cuda" else state
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a state; one of another kind of device sets the CPU's generator alone."""
+        """Restore a state; one from another kind of device restores only the CPU's generator."""
         torch.set_rng_state(state["cpu"])
         if self.name == "cuda" and "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"])

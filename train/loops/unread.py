@@ -1,4 +1,4 @@
-"""Losses and other numbers of updates that were not read yet: reading them waits for the device."""
+"""Losses and other numbers of updates that are still to be read, because reading them waits for the device."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from dataprep.errors import DataprepError
 
 _SHOWN_KEYS = 4
-"""Keys that the message about a batch shows."""
+"""Number of keys in the message about a batch."""
 
 
 @dataclass(slots=True)
 class Unread:
-    """Numbers of the updates since they were read last."""
+    """Numbers of the updates since the last reading."""
 
     folder: Path | None
-    """Folder in which the keys of a batch that led to no finite loss are written."""
+    """Folder for a file with the keys of a batch whose loss is not finite."""
     _updates: list[tuple[int, Mapping[str, Any], list[str]]] = field(default_factory=list)
 
     def add(self, step: int, numbers: Mapping[str, Any], keys: list[str]) -> None:
@@ -28,13 +28,13 @@ class Unread:
 
         Args:
             step: Number of the update.
-            numbers: Scalars on the device, `loss` among them.
+            numbers: Scalars on the device, including `loss`.
             keys: Keys of the batch's samples.
         """
         self._updates.append((step, numbers, keys))
 
     def check(self) -> None:
-        """Read the losses, and keep them.
+        """Read the losses and check them, but do not forget the numbers.
 
         Raises:
             DataprepError: A loss is not finite.

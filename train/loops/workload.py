@@ -34,12 +34,12 @@ WEIGHT_DECAY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A batch on the device."""
+    """A batch that is on the device."""
 
     images_NHWC: torch.Tensor
     """Images, uint8, 0..255."""
     targets: tuple[torch.Tensor, ...]
-    """Labels; for a masked autoencoder visible patches and places, int32."""
+    """Labels; for a masked autoencoder the indices of `train.batches.masks.Masks`, int32."""
 
 
 @dataclass(slots=True)
@@ -56,18 +56,18 @@ class Workload:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Resident:
-        """Copy a batch to the device; return when it is there.
+        """Copy a batch to the device; return when it has arrived.
 
-        Another thread may step meanwhile. On XLA the copy then runs beside the step, and is asked for after it.
+        Another thread may run a step meanwhile. On XLA the copy then runs during the step, and is awaited after it.
 
         Args:
-            images_NHWC: 0..255.
-            labels_N: Any; taken modulo the number of classes.
+            images_NHWC: Values from 0 to 255.
+            labels_N: Any integers; they are taken modulo the number of classes.
         """
         images = self.runtime.put(torch.from_numpy(images_NHWC))
         targets = tuple(self.runtime.put(torch.from_numpy(each)) for each in self._targets(labels_N))
         if self.runtime.name == "xla":
-            with self._lock:  # a step of another thread would launch half of what is asked for here
+            with self._lock:  # a step of another thread would launch half of the operations recorded here
                 int(images[0, 0, 0, 0])
         elif self.runtime.name == "cuda":
             torch.cuda.current_stream().synchronize()
@@ -102,7 +102,7 @@ class Workload:
 
 
 def training_workload(model: str, *, device: str, batch_size: int, image_size: int) -> Workload:
-    """Make a model ready to be trained on batches from memory.
+    """Make a model, with its optimiser, that can be trained on batches from memory.
 
     Args:
         model: One of `train.models.registry.model_names()`.

@@ -1,7 +1,7 @@
 """XLA's devices, TPUs and XLA's own CPU: a `train.loops.runtime.Runtime`. Nothing else in `train` knows torch_xla.
 
-A process drives all XLA devices of its host: with more than one, batches are cut along the axis of a mesh (SPMD), and
-the weights are copies, or cut along the same axis (FSDP). `rank` and `world_size` count hosts, as loaders do.
+A process drives all XLA devices of its host. With more than one, batches are sharded along the axis of a mesh (SPMD),
+and weights are replicated, or sharded along the same axis (FSDP). `rank` and `world_size` count hosts, as in loaders.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dataprep.errors import UsageError, install_hint
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
 from train.checkpoints.pieces import Pieces
-from train.loops.fsdp import cut_dimension
+from train.loops.fsdp import sharded_dimension
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh, ShardingSpec, XLAShard
 
 AXIS = "fsdp"
-"""Name of the mesh's only axis; torch_xla's FSDP asks for this name."""
+"""Name of the mesh's only axis; torch_xla's FSDP requires this name."""
 _WRAPPER = "_orig_module."
-"""What torch_xla's FSDP puts into the names of weights."""
+"""Text that torch_xla's FSDP inserts into the names of weights."""
 
 
 class XLARuntime:
@@ -39,7 +39,7 @@ class XLARuntime:
 
     name = "xla"
     transfer_ahead = 2
-    is_cut = False
+    is_sharded = False
 
     def __init__(self) -> None:
         try:
@@ -69,13 +69,13 @@ class XLARuntime:
         self.device: torch.device = torch_xla.device()
 
     def batches(self, loader: Loader) -> Generator[TorchBatch]:
-        """Yield the rest of the loader's epoch; two batches travel ahead."""
+        """Yield the rest of the loader's epoch; two batches are sent ahead."""
         from loaders.xla import device_batches
 
         return device_batches(loader, self.device, mesh=self._mesh, axis=AXIS)
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows to the devices; return at once, with the copy under way."""
+        """Begin to copy rows to the devices, and return at once."""
         import torch_xla.core.xla_model as xm
 
         (moved,) = xm.send_cpu_data_to_device([rows], self.device, input_sharding=self._row_sharding(rows.dim()))
@@ -83,28 +83,28 @@ class XLARuntime:
         return tensor
 
     def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows; return when a number of them was read back, which waits for the step that runs, too."""
+        """Copy rows, and read one number of them back, which also waits for the step that is running."""
         moved = self.put(rows)
         float(moved.flatten()[0])
         return moved
 
     def begin_step(self, step: int) -> None:
-        """Set XLA's seed: by itself it goes on with each launch, of which a run that is saved more often has more."""
+        """Set XLA's seed, which would otherwise advance with every launch: runs that save more often launch more."""
         import torch_xla.core.xla_model as xm
 
         drawn = hashlib.sha256(f"{self._seed} {step}".encode()).digest()
         xm.set_rng_state(int.from_bytes(drawn[:4]))
 
     def end_step(self) -> None:
-        """Cut the graph here, compile it if it is new, and run it."""
+        """End the graph, compile it if it is new, and run it."""
         self._xla.sync()
 
     def wait(self) -> None:
-        """Launch what was asked for, and wait for it."""
+        """Launch all recorded operations, and wait for them."""
         self._xla.sync(wait=True)
 
     def memory_bytes(self) -> int | None:
-        """Return the bytes in use on the first device; None on XLA's CPU, which does not tell."""
+        """Return the bytes in use on the first device; None on XLA's CPU, which does not report them."""
         import torch_xla.core.xla_model as xm
 
         try:
@@ -119,18 +119,18 @@ class XLARuntime:
 
         return str(met.metrics_report())
 
-    def cut_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
-        """Cut weights through SPMD: the compiler gathers and frees those of a block, and sums up gradients in parts."""
-        model = model.to(self.device)  # under SPMD a weight leaves the host when it is known how it is cut
+    def shard_weights(self, model: nn.Module, block: type[nn.Module]) -> nn.Module:
+        """Shard weights by SPMD: the compiler gathers and frees those of a block, and reduces gradients in shards."""
+        model = model.to(self.device)  # under SPMD a weight leaves the host only when its sharding is known
         if self._mesh is None:
             return model
         from torch_xla.distributed.fsdp.wrap import transformer_auto_wrap_policy
         from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
 
-        # torch_xla hooks gradients of inputs, which images do not have
+        # torch_xla hooks the gradients of inputs, and images have none
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        self.is_cut = True
-        self.cut_as_weights(model.parameters())  # torch_xla would cut the longest dimension, with a remainder
+        self.is_sharded = True
+        self.shard_like_weights(model.parameters())  # torch_xla would shard the longest dimension, with a remainder
         wrapped: nn.Module = SpmdFullyShardedDataParallel(
             model,
             mesh=self._mesh,
@@ -139,46 +139,46 @@ class XLARuntime:
         _keep_names(wrapped)
         return wrapped
 
-    def cut_as_weights(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Cut tensors along the dimension of their weights; nothing where weights are copies."""
-        if not self.is_cut:
+    def shard_like_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Shard tensors along the dimension of their weights; do nothing if weights are replicated."""
+        if not self.is_sharded:
             return
         import torch_xla.distributed.spmd as xs
 
         for tensor in tensors:
-            cut = cut_dimension(tensor.shape, self.num_devices)
+            cut = sharded_dimension(tensor.shape, self.num_devices)
             spec = tuple(AXIS if dimension == cut else None for dimension in range(tensor.dim()))
             xs.mark_sharding(tensor, self._mesh, spec)
 
     def recompute(self, block: nn.Module) -> None:
-        """Compute a block again, behind a barrier: XLA would see that both computations are the same, and keep one."""
+        """Compute a block again, behind a barrier, without which XLA would merge the two equal computations."""
         from torch_xla.distributed.fsdp import checkpoint_module
 
         checkpoint_module(block)
 
     def on_host(self, tree: Any) -> Any:
-        """Copy tensors, once the device is done: pieces cannot be read while a step runs."""
+        """Copy tensors after the device has finished, because pieces cannot be read while a step runs."""
         self.wait()
         return tree_map(lambda leaf: self._copied(leaf) if isinstance(leaf, torch.Tensor) else leaf, tree)
 
     def agree(self, said: bool) -> bool:
-        """Tell whether any host said so: every device of a host brings the host's word."""
+        """Return whether any host gave True; every device of a host carries the host's value."""
         if self.world_size == 1:
             return said
         words = torch.full((self.num_devices // self.world_size,), int(said), dtype=torch.int32)
         return bool(self.put(words).sum().item())
 
     def seed(self, seed: int) -> None:
-        """Seed the host's generator, from which weights are drawn, and the steps."""
+        """Seed the host's random generator, from which weights are drawn, and the steps."""
         torch.manual_seed(seed)
         self._seed = seed
 
     def random_state(self) -> dict[str, Any]:
-        """Return the state of the host's generator, and the steps' seed."""
+        """Return the state of the host's random generator, and the seed of the steps."""
         return {"cpu": torch.get_rng_state(), "xla": self._seed}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with a state; one of another kind of device sets the host's generator alone."""
+        """Restore a state; one from another kind of device restores only the host's generator."""
         torch.set_rng_state(state["cpu"])
         self._seed = state.get("xla", self._seed)
 
@@ -196,7 +196,7 @@ class XLARuntime:
             xp.stop_trace()
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor | Pieces:
-        if self.is_cut and tensor.device.type == "xla":
+        if self.is_sharded and tensor.device.type == "xla":
             import torch_xla.distributed.spmd as xs
 
             sharded = xs.wrap_if_sharded(tensor.detach())
@@ -213,13 +213,13 @@ class XLARuntime:
 
 
 def _piece(shard: XLAShard) -> tuple[tuple[int, ...], torch.Tensor]:
-    """Return where a shard begins, and its values without what pads it."""
+    """Return the index at which a shard begins, and its values without padding."""
     within = tuple(slice(each.stop - each.start) for each in shard.indices)
     return tuple(each.start for each in shard.indices), shard.data[within].clone()
 
 
 def _keep_names(wrapped: nn.Module) -> None:
-    """Make a wrapped model give and take its weights by the names that they have in the model itself."""
+    """Make a wrapped model save and load its weights by their names in the model without the wrapper."""
     inner = {name.replace(_WRAPPER, ""): name for name in wrapped.state_dict()}
 
     def rename(given: dict[str, Any], names: dict[str, str]) -> None:

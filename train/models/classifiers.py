@@ -1,4 +1,4 @@
-"""Classifiers: torchvision's by their names, and one so small that a CPU is not what holds up its input."""
+"""Classifiers: torchvision's by their names, and one so small that even a CPU has to wait for its input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 class TinyCNN(nn.Module):
     """Two strided convolutions and a linear layer, for demonstrations of slow input on a CPU.
 
-    It is meant for every fourth pixel of each row and column: to normalise the others costs more than the rest.
+    It takes every fourth pixel of each row and column, because to normalise all of them would cost more than the rest.
     """
 
     pixel_stride = 4
@@ -33,7 +33,7 @@ class TinyCNN(nn.Module):
 
 
 def classifier_names() -> list[str]:
-    """List the names of torchvision's classification models that have one loss."""
+    """List the names of torchvision's classification models that have a single loss."""
     from torchvision import models
 
     names: list[str] = models.list_models(module=models)

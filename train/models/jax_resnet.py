@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jax
 
 BN_MOMENTUM = 0.9
-"""Momentum of the running statistics, which evaluations use."""
+"""Momentum of the running statistics that evaluations use."""
 BN_EPSILON = 1e-5
 
 
@@ -53,7 +53,7 @@ def create_resnet(name: str, *, num_classes: int, dtype: jax.typing.DTypeLike) -
     Args:
         name: One of `ARCHITECTURES`.
         num_classes: Number of logits.
-        dtype: Number format in which the network computes; weights and statistics are float32.
+        dtype: Number format of the computation; weights and statistics are float32.
 
     Raises:
         UsageError: There is no such network.
@@ -67,8 +67,8 @@ def create_resnet(name: str, *, num_classes: int, dtype: jax.typing.DTypeLike) -
 class ResNet(nn.Module):
     """A residual network from images to logits.
 
-    Statistics of a batch are those of the whole batch: under `jax.jit` its mean is taken over all devices of all
-    processes, among which it is cut.
+    Batch statistics are those of the whole batch: under `jax.jit` the mean is taken over all devices of all processes
+    among which the batch is sharded.
     """
 
     architecture: Architecture
@@ -115,7 +115,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the last one of four times the channels."""
+    """1x1, 3x3 and 1x1 convolutions, the last one with four times as many channels."""
 
     channels: int
     stride: int
@@ -134,7 +134,7 @@ class Bottleneck(nn.Module):
 
 
 def _shortcut(block: BasicBlock | Bottleneck, x_NHWC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return what is added to the convolutions' result: the input, or a projection of it where shapes differ."""
+    """Return the shortcut that is added to the convolutions' result: the input, or a projection if shapes differ."""
     if x_NHWC.shape == shape:
         return x_NHWC
     projected_NHWC = block.conv(shape[-1], (1, 1), strides=block.stride, padding=0, name="conv_proj")(x_NHWC)

@@ -1,11 +1,11 @@
-"""Masked autoencoders: a transformer over the visible patches, a small one that paints the others.
+"""Masked autoencoders: an encoder over the visible patches, and a small decoder that predicts the others.
 
 He et al., "Masked autoencoders are scalable vision learners", CVPR 2022; masks of several patches, and a decoder and
 a prediction on a coarser grid: Hu et al., "Exploring long-sequence masked autoencoders", 2022. Parameters have the
 names that these papers' checkpoints have.
 
 Shapes: N images, L patches in an image, row by row, K of them visible, D the width of the encoder, E of the decoder,
-P patches of the prediction's grid, each of V = its pixels x 3 values.
+P patches of the prediction's grid, each with V = its pixels x 3 values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from train.models.vit import (
 )
 
 TARGET_EPSILON = 1e-6
-"""Added to the variance of a patch's pixels before they are divided by their deviation."""
+"""Number that is added to the variance of a patch's pixels before they are divided by their standard deviation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class MAEConfig:
     decoder: BlockConfig
     decoder_depth: int
     norm_pix_loss: bool = False
-    """Whether targets are standardised patch by patch."""
+    """Whether the pixels of each target patch are standardised."""
     decoder_downsampling: int = 1
     """Side, in patches, of one token of the decoder."""
     pred_downsampling: int = 1
-    """Side, in patches, of what one prediction paints."""
+    """Side, in patches, of the area that one prediction covers."""
     grid: int = field(init=False)
     """Patches along a side of the image."""
 
@@ -71,13 +71,13 @@ class MAEConfig:
 
 
 class MAEOutput(NamedTuple):
-    """Output of a masked autoencoder: what a training step or a picture needs."""
+    """Output of a masked autoencoder, for a training step or a picture."""
 
     loss: torch.Tensor
     """Mean squared error over hidden patches, a scalar."""
     prediction_NPV: torch.Tensor
     hidden_NP: torch.Tensor
-    """0 where a patch was visible, 1 where it was hidden, a share where a prediction spans both."""
+    """0 for a visible patch, 1 for a hidden one, a share for a prediction that covers both."""
 
 
 class MaskedAutoencoder(nn.Module):
@@ -112,16 +112,16 @@ class MaskedAutoencoder(nn.Module):
 
     @property
     def prediction_pixels(self) -> int:
-        """Side of what one prediction paints, pixels."""
+        """Side of the area that one prediction covers, pixels."""
         return self.config.patch_size * self.config.pred_downsampling
 
     def forward(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor, place_NL: torch.Tensor) -> MAEOutput:
         """Return loss and reconstruction of normalised images.
 
         Args:
-            images_NCHW: Mean 0, deviation 1.
-            visible_NK: int64, numbers of the visible patches.
-            place_NL: int64, where each patch stands in the sample's permutation; the first K are visible.
+            images_NCHW: Images with mean 0 and standard deviation 1.
+            visible_NK: int64, indices of the visible patches.
+            place_NL: int64, index of each patch in the sample's permutation, whose first K patches are visible.
         """
         encoded_NKD = self.encode(images_NCHW, visible_NK)
         prediction_NPV = self.decode(encoded_NKD, place_NL).float()
@@ -157,7 +157,7 @@ class MaskedAutoencoder(nn.Module):
         return prediction_NPV
 
     def targets(self, images_NCHW: torch.Tensor) -> torch.Tensor:
-        """Return what is to be predicted, (N, P, V)."""
+        """Return the values that are to be predicted, (N, P, V)."""
         target_NPV = patches_of(images_NCHW, self.prediction_pixels)
         if self.config.norm_pix_loss:
             variance, mean = torch.var_mean(target_NPV, dim=-1, keepdim=True)
@@ -177,20 +177,20 @@ def patches_of(images_NCHW: torch.Tensor, patch_pixels: int) -> torch.Tensor:
 
 
 def image_of(patches_NPV: torch.Tensor) -> torch.Tensor:
-    """Put patches of square images together again, as `patches_of` cut them: images_NCHW."""
+    """Return the square images_NCHW of patches that `patches_of` made."""
     grid, pixels = round(patches_NPV.shape[1] ** 0.5), round((patches_NPV.shape[2] / 3) ** 0.5)
     pieces = patches_NPV.reshape(-1, grid, grid, pixels, pixels, 3)  # N h w p q C
     return pieces.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
 def sincos_positions(dim: int, grid: int) -> torch.Tensor:
-    """Return fixed positions of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
+    """Return fixed position embeddings of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
 
     Columns in the first half, rows in the second; each half has sines, then cosines, of frequencies from 1 down to
     1/10,000: Vaswani et al., "Attention is all you need", 2017, in two dimensions.
     """
     if dim % 4:
-        raise UsageError(f"a width of {dim} cannot hold positions in two dimensions; choose a multiple of 4")
+        raise UsageError(f"a width of {dim} cannot hold two-dimensional positions; choose a multiple of 4")
     frequencies = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
     angles = torch.outer(torch.arange(grid, dtype=torch.float64), frequencies)
     along = torch.cat([angles.sin(), angles.cos()], dim=1)  # (grid, dim / 2)
@@ -200,7 +200,7 @@ def sincos_positions(dim: int, grid: int) -> torch.Tensor:
 
 
 def _taken(tokens_NLD: torch.Tensor, indices_NK: torch.Tensor) -> torch.Tensor:
-    """Take from each row's tokens those at its indices."""
+    """Return the tokens of each row at the row's indices."""
     return tokens_NLD.gather(1, indices_NK.unsqueeze(-1).expand(-1, -1, tokens_NLD.shape[-1]))
 
 

@@ -1,4 +1,4 @@
-"""A picture of what a masked autoencoder paints: rows of original, what it saw, what it painted, both together.
+"""Picture of a masked autoencoder's predictions: rows of original, visible patches, prediction, and both together.
 
 Shapes: N images, H x W pixels, C = 3 channels.
 """
@@ -27,12 +27,12 @@ def reconstruction_png(
     """Return a PNG and its height and width.
 
     Args:
-        model: On the host.
-        images_NHWC: uint8.
+        model: Model on the host.
+        images_NHWC: Images, uint8.
         visible_NK: As `MaskedAutoencoder.forward` takes it.
         place_NL: As `MaskedAutoencoder.forward` takes it.
         mean: Mean of each channel, for values of 0..1, as the model was trained with.
-        std: Standard deviation of each channel, likewise.
+        std: Standard deviation of each channel, for values of 0..1, as the model was trained with.
     """
     from PIL import Image
 
@@ -40,7 +40,7 @@ def reconstruction_png(
     with torch.no_grad():
         output = model(images_NCHW, visible_NK, place_NL)
         painted_NPV = output.prediction_NPV
-        if model.config.norm_pix_loss:  # the patch's own mean and deviation are not predicted
+        if model.config.norm_pix_loss:  # mean and standard deviation of a patch are not predicted
             variance, center = torch.var_mean(patches_of(images_NCHW, model.prediction_pixels), -1, keepdim=True)
             painted_NPV = painted_NPV * variance.sqrt() + center
     scale, shift = (torch.tensor(each)[:, None, None] for each in (std, mean))

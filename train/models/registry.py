@@ -22,7 +22,7 @@ _ENCODERS = {
     "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
 }
-"""Width, depth and heads of encoders. `micro` and `tiny` are for CPUs, the others are the ViT and MAE papers'."""
+"""Width, depth and heads of encoders. `micro` and `tiny` are for CPUs, the others from the ViT and MAE papers."""
 _DECODERS = {
     "dec32d2h1b": (32, 1, 2),
     "dec128d4h4b": (128, 4, 4),
@@ -30,7 +30,7 @@ _DECODERS = {
     "dec512d16h8b": (512, 8, 16),
     "dec512d8b": (512, 8, 16),
 }
-"""Width, depth and heads of decoders. The last one is the MAE paper's, under the name that its code gave it."""
+"""Width, depth and heads of decoders. The last one is the MAE paper's, by the name in its code."""
 _MAE_PATCHES = {
     ("base", "dec384d12h8b"): (4, 8, 16, 24, 32, 64),
     ("large", "dec512d16h8b"): (4, 8, 16, 24, 32),
@@ -49,7 +49,7 @@ _MAES = {
     for (size, decoder), patches in _MAE_PATCHES.items()
     for patch in patches
 }
-"""Size of the encoder, side of a patch in pixels, decoder; by the models' names."""
+"""Size of the encoder, side of a patch in pixels and decoder, by the models' names."""
 
 
 def mae_names() -> list[str]:
@@ -72,7 +72,7 @@ def create_model(name: str, *, image_size: int, **options: Any) -> nn.Module:
             `MAEConfig` that have a default; for a classifier `num_classes`.
 
     Raises:
-        UsageError: There is no such model or option, or it does not fit the images.
+        UsageError: The model or option is unknown, or does not fit the images.
     """
     if name in _MAES:
         return MaskedAutoencoder(mae_config(name, image_size=image_size, **options))
@@ -86,10 +86,10 @@ def create_model(name: str, *, image_size: int, **options: Any) -> nn.Module:
 
 
 def mae_config(name: str, *, image_size: int, **options: Any) -> MAEConfig:
-    """Return the configuration of a masked autoencoder by its name, with some of it set otherwise.
+    """Return the configuration of a masked autoencoder by its name, with some fields replaced.
 
     Raises:
-        UsageError: As `create_model`.
+        UsageError: The model or option is unknown, or does not fit the images.
     """
     if name not in _MAES:
         raise _unknown("masked autoencoder", name, mae_names())

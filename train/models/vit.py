@@ -1,4 +1,4 @@
-"""Vision transformers, with timm's names of parameters: weights go from one to the other as they are.
+"""Vision transformers with timm's names of parameters, so that weights can be exchanged with timm unchanged.
 
 Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021.
 
@@ -32,8 +32,8 @@ class BlockConfig:
     num_heads: int
     mlp_ratio: float = 4.0
     k_bias: bool = True
-    """False: queries and values alone have a bias, as in BEiT. A key's bias shifts all scores of a query alike, which
-    the softmax undoes, so that it changes nothing but what is stored."""
+    """False: only queries and values have a bias, as in BEiT. A key's bias shifts all scores of a query alike, which
+    the softmax undoes, so it changes the stored weights but no output."""
     dropout: float = 0.0
     """Dropout of the outputs of attention's projection and of each layer of the MLP."""
     att_dropout: float = 0.0
@@ -60,12 +60,12 @@ class ViTConfig:
     block: BlockConfig
     num_classes: int = 1000
     pool: str = "token"
-    """What is classified. `token`: the class token, normalised before; `average`: the mean of all patches, normalised
-    after; `average_of_normed`: the mean of all patches, normalised before, as large ViTs have it (Zhai et al., "Scaling
-    vision transformers", CVPR 2022)."""
+    """Way to pool the tokens that are classified. `token`: normalise, then take the class token; `average`: take the
+    mean of all patches, then normalise; `average_of_normed`: normalise, then take the mean of all patches, as in large
+    ViTs (Zhai et al., "Scaling vision transformers", CVPR 2022)."""
     class_token: bool = True
     drop_path: float = 0.0
-    """Probability that a sample passes by a branch of the last block; of earlier blocks proportionally less."""
+    """Probability that a branch of the last block is dropped for a sample; for earlier blocks proportionally less."""
     pos_dropout: float = 0.0
     """Dropout of the tokens that enter the first block."""
 
@@ -129,7 +129,7 @@ class PatchEmbed(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two layers on each token, both with the norm before and a residual around."""
+    """Attention, then an MLP on each token, each after a normalisation and with a residual connection."""
 
     def __init__(self, config: BlockConfig, *, drop_path: float = 0.0) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class Block(nn.Module):
         return mixed_NLD
 
     def _passed(self, branch_NLD: torch.Tensor) -> torch.Tensor:
-        """Drop the branch of some samples and scale up the others': stochastic depth, Huang et al., ECCV 2016."""
+        """Drop a branch for some samples and scale it up for the others: stochastic depth, Huang et al., ECCV 2016."""
         if not (self.training and self.drop_path):
             return branch_NLD
         keep = 1 - self.drop_path
@@ -195,7 +195,7 @@ class MLP(nn.Module):
 
 
 def init_linear(module: nn.Module) -> None:
-    """Set Xavier's weights and no bias, as the published JAX models do; for `nn.Module.apply`."""
+    """Set Xavier's weights and zero biases, as in the published JAX models; for `nn.Module.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -211,6 +211,6 @@ def check_patches(image_size: int, patch_size: int) -> None:
 
 
 def check_dropout(name: str, share: float) -> None:
-    """Refuse a dropout that is no share of the values with a UsageError."""
+    """Refuse a dropout outside 0 to 1 (excluding 1) with a UsageError."""
     if not 0 <= share < 1:
         raise UsageError(f"{name} must be at least 0 and below 1, got {share}")

@@ -1,9 +1,9 @@
 """Optimisers and learning rates.
 
-schedule.py          learning rates: pure functions of how far a run is
-optimizer.py         AdamW as vision transformers are trained
+schedule.py          learning rates: pure functions of the epoch
+optimizer.py         AdamW for vision transformers
 layer_decay.py       AdamW for fine-tuning: layers near the pixels learn slower
-lars.py              LARS, by which linear layers are probed
+lars.py              LARS, for linear probes
 """
 
 __all__ = ["lars", "layer_decay", "optimizer", "schedule"]

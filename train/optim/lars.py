@@ -1,7 +1,7 @@
-"""LARS, by which linear layers are probed: SGD whose step is a share of each weight's own length.
+"""LARS, the optimiser of linear probes: SGD whose step has a length in proportion to that of each weight.
 
-You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017. timm's differs where weights decay,
-and names its state otherwise: docs/decisions/0009-own-lars-and-layer-decay.md.
+You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017. timm's LARS decays weights differently
+and has other names in its state: docs/decisions/0009-own-lars-and-layer-decay.md.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import nn
 
 MOMENTUM = 0.9
 TRUST = 0.001
-"""Length of a step, before the learning rate, as a share of the weight's."""
+"""Ratio of the length of a step, before the learning rate, to the length of the weight."""
 
 
 class LARS(torch.optim.Optimizer):
-    """Matrices are scaled and decayed; biases and other vectors take plain SGD's step.
+    """LARS with decay for matrices, and plain SGD for biases and other vectors.
 
     Args:
         params: Parameters to train.
         lr: Learning rate.
-        weight_decay: Share of a matrix that is added to its gradient, before that is scaled.
+        weight_decay: Factor of a matrix that is added to its gradient before the gradient is scaled.
     """
 
     def __init__(self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class LARS(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Do one update; return the loss, where a closure computes it again."""
+        """Do one update; return the loss if a closure computes it."""
         loss = None
         if closure is not None:
             with torch.enable_grad():  # type: ignore[no-untyped-call]

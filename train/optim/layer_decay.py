@@ -1,7 +1,7 @@
 """AdamW for fine-tuning: the nearer a layer is to the pixels, the slower it learns.
 
-Clark et al., "ELECTRA", ICLR 2020; for vision transformers: Bao et al., "BEiT", ICLR 2022. timm's does not know
-our model: docs/decisions/0009-own-lars-and-layer-decay.md.
+Clark et al., "ELECTRA", ICLR 2020; for vision transformers: Bao et al., "BEiT", ICLR 2022. timm's function does not
+support our model: docs/decisions/0009-own-lars-and-layer-decay.md.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ BETAS = (0.9, 0.999)
 def open_layered_adamw(
     model: VisionTransformer, *, lr: float, weight_decay: float, layer_decay: float
 ) -> torch.optim.AdamW:
-    """Make an optimiser with a group a layer, each with the `lr_scale` that multiplies the learning rate.
+    """Make an optimiser with one group per layer, each with an `lr_scale` that multiplies the learning rate.
 
     Args:
-        model: All of its parameters are trained.
+        model: Model of which all parameters are trained.
         lr: Learning rate of the head.
         weight_decay: Weight decay of matrices; vectors, tokens and positions have none.
-        layer_decay: The learning rate of a layer as a share of the next one's.
+        layer_decay: Learning rate of a layer as a share of the next one's.
 
     Raises:
-        UsageError: The layer decay is no share.
+        UsageError: The layer decay is not above 0 and at most 1.
     """
     if not 0 < layer_decay <= 1:
         raise UsageError(f"--layer_decay must be above 0 and at most 1, got {layer_decay}")
@@ -50,7 +50,7 @@ def open_layered_adamw(
 
 
 def layer_of(name: str, last: int) -> int:
-    """Return 0 for what makes tokens of patches, 1 and more for the blocks, `last` for what follows them.
+    """Return the layer of a parameter: 0 for the patch embedding, from 1 on the blocks, `last` for the head.
 
     Args:
         name: Name of a parameter of a vision transformer.

@@ -1,4 +1,4 @@
-"""AdamW as vision transformers are trained: weights decay, biases, norms and tokens do not."""
+"""AdamW for vision transformers: weights decay; biases, norms and tokens do not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def open_adamw(
 ) -> torch.optim.AdamW:
     """Make an optimiser over all trained parameters.
 
-    Vectors have no decay, nor have class and mask tokens and positions, which are vectors with two more dimensions,
-    unless `decay_vectors` says so.
+    Vectors do not decay unless `decay_vectors` is set, nor do class and mask tokens and positions, which are vectors
+    with two more dimensions.
     """
     decayed: list[nn.Parameter] = []
     kept: list[nn.Parameter] = []
@@ -35,7 +35,7 @@ def open_adamw(
 
 
 def start_moments(optimizer: torch.optim.AdamW) -> None:
-    """Set moments to zeros, as the first step would: made before it, they can be cut as the weights are."""
+    """Set moments to zeros, as the first step would; existing before it, they can be sharded as weights are."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = {

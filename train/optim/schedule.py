@@ -1,4 +1,4 @@
-"""Learning rates: pure functions of how far a run is."""
+"""Learning rates: pure functions of the epoch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from dataprep.errors import UsageError
 
 BASE_BATCH = 256
-"""Batch that base learning rates are given for: Goyal et al., "Accurate, large minibatch SGD", 2017."""
+"""Batch size to which base learning rates refer: Goyal et al., "Accurate, large minibatch SGD", 2017."""
 
 
 class Schedule(Protocol):
@@ -52,10 +52,10 @@ class HalfCosine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """A learning rate that is divided by a number again and again, and constant between.
+    """A learning rate that is divided by `divisor` every `every_epochs` epochs, and constant in between.
 
     Raises:
-        UsageError: It would never be divided, or grow.
+        UsageError: The divisor is below 1, or the number of epochs is not above 0.
     """
 
     lr: float
@@ -74,13 +74,13 @@ class Steps:
         """Return the learning rate after so many epochs."""
         try:
             return float(self.lr / self.divisor ** (epoch // self.every_epochs))
-        except OverflowError:  # the divisor is past float's range: nothing is left
+        except OverflowError:  # the divisor exceeds float's range, so the rate is 0
             return 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmSteps:
-    """A learning rate as `Steps`, after a linear rise."""
+    """A learning rate that rises linearly, and then falls as in `Steps`."""
 
     steps: Steps
     warmup_epochs: float
@@ -92,5 +92,5 @@ class WarmSteps:
 
 
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
-    """Return the peak rate of a batch of all devices and accumulated parts together."""
+    """Return the peak learning rate for a batch over all devices and accumulated parts."""
     return base_lr * effective_batch_size / BASE_BATCH

@@ -15,26 +15,26 @@ from loaders.diagnosis.observed_run import RunSetup
 from loaders.loader import Loader
 
 RUN_S = 3.0
-"""How long the run itself is measured, in seconds; a stage takes half of it."""
+"""Length of the measurement of the run itself, seconds; each stage takes half of it."""
 
 
 def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder: Path | None) -> Diagnosis:
-    """Measure a run, print what it waits for, and keep it as JSON, and as a page, beside its logs.
+    """Measure a run, print what it waits for, and write that as JSON and as a page into the folder of its logs.
 
     Args:
         loader: Loader of the run; nothing is read from it.
-        device: Does the run's steps.
-        transfer_ahead: Batches sent to the device while it computes.
-        folder: Folder of the run's logs; None keeps nothing.
+        device: Device that does the run's steps.
+        transfer_ahead: Number of batches that are sent to the device while it computes.
+        folder: Folder of the run's logs; None: nothing is written.
 
     Raises:
-        UsageError: The run is one of several hosts: each would stop after another number of steps.
+        UsageError: The run has several hosts, which would stop after different numbers of steps.
     """
     hosts = loader.config.world_size
     if hosts > 1:
         raise UsageError(
             f"--diagnose on {hosts} hosts: expected one; start it on one host with that host's share of the batch, or "
-            "ask `dataprep diagnose` with a simulated device"
+            "use `dataprep diagnose` with a simulated device"
         )
     setup = RunSetup(
         url=loader.dataset.url,
@@ -65,7 +65,7 @@ def _keep(found: Diagnosis, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "diagnosis.json").write_text(json.dumps(to_document(found)) + "\n")
     if not has_report_packages():
-        return  # the page needs what not every training machine has; the JSON says the same
+        return  # the page needs packages that some training machines lack; the JSON has the same content
     from loaders.report.page import diagnosis_page
 
     write_page(diagnosis_page(found), folder / "diagnosis.html")

@@ -1,7 +1,7 @@
 """TensorBoard's event files: scalars and images, written without TensorBoard or TensorFlow.
 
-A file is a run of TFRecord frames, each a tensorflow.Event message (event.proto, summary.proto). The messages are few,
-so they are written by hand; TensorFlow must not be imported beside torch_xla.
+A file is a sequence of TFRecord frames, each a tensorflow.Event message (event.proto, summary.proto). The messages are
+few, so they are encoded here; TensorFlow must not be imported in a process with torch_xla.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class EventFile:
         self._write(0, message(_LEN_3, b"brain.Event:2"))
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Write values by their tags."""
+        """Write scalar values by their tags."""
         summary = b"".join(_value(tag, _FLOAT_2 + struct.pack("<f", value)) for tag, value in values.items())
         self._write(step, message(_LEN_5, summary))
 
     def image(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
-        """Write a PNG, its sides in pixels."""
+        """Write an image in PNG; height and width are in pixels."""
         content = _VARINT_1 + varint(height) + _VARINT_2 + varint(width) + _VARINT_3 + varint(_RGB)
         self._write(step, message(_LEN_5, _value(tag, message(_LEN_4, content + message(_LEN_4, png)))))
 
     def close(self) -> None:
-        """Close the file, which stays."""
+        """Close the file."""
         self._file.close()
 
     def _write(self, step: int, what: bytes) -> None:

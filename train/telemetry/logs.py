@@ -1,4 +1,4 @@
-"""What a run says: JSON lines on stdout and in `log.txt`, TensorBoard's events, a progress bar on a terminal."""
+"""Logs of a run: JSON lines on stdout and in `log.txt`, TensorBoard's events, a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Logs:
     """Log lines, events and the progress bar of one run.
 
     Args:
-        folder: Folder on a disk; None keeps no file.
-        enabled: False for all ranks but the first: nothing is said.
+        folder: Folder on a disk; None: no file is written.
+        enabled: False for all ranks but the first, so that they log nothing.
     """
 
     def __init__(self, folder: str | None, *, enabled: bool = True) -> None:
@@ -36,7 +36,7 @@ class Logs:
         self._events: EventFile | None = None
 
     def open(self, *, step: int, total_steps: int) -> None:
-        """Start after a step: lines of later ones, of a run that was killed, are removed."""
+        """Start after a step, and remove lines of later steps, which a killed run may have left."""
         if self.folder is not None:
             with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -48,14 +48,14 @@ class Logs:
             self._bar.start()
 
     def close(self) -> None:
-        """End the bar and the files."""
+        """Close the progress bar and the files."""
         if self._bar is not None:
             self._bar.stop()
         if self._events is not None:
             self._events.close()
 
     def scalars(self, line: Mapping[str, float]) -> None:
-        """Log one line of numbers, `step` and `loss` among them, which are TensorBoard's scalars, too."""
+        """Log one line of numbers, including `step` and `loss`, and write them as scalars for TensorBoard."""
         self._line(line)
         if self._events is not None:
             self._events.scalars(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
@@ -63,19 +63,19 @@ class Logs:
             self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
 
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
-        """Log numbers about data that are not trained on: `val_` before their names, TensorBoard's `val/`."""
+        """Log the numbers of an evaluation, with names that begin with `val_`, in TensorBoard with `val/`."""
         self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
         if self._events is not None:
             self._events.scalars(step, {f"val/{name}": value for name, value in found.items()})
 
     def picture(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
-        """Keep a picture for TensorBoard, and the newest one as a file."""
+        """Write a picture for TensorBoard, and as a file that the next picture replaces."""
         if self._events is not None and self.folder is not None:
             self._events.image(step, tag, png, height=height, width=width)
             (self.folder / f"{tag}.png").write_bytes(png)
 
     def tell(self, text: str) -> None:
-        """Print a line for people, on stderr."""
+        """Print a line for people to stderr."""
         if not self._enabled:
             return
         if self._bar is not None:
@@ -95,7 +95,7 @@ class Logs:
     def _forget_after(self, step: int) -> None:
         if self.folder is None or not (self.folder / LOG_FILE).exists():
             return
-        whole = (self.folder / LOG_FILE).read_text().split("\n")[:-1]  # a kill may have cut the last one
+        whole = (self.folder / LOG_FILE).read_text().split("\n")[:-1]  # a kill may have truncated the last line
         kept = [line for line in whole if json.loads(line).get("step", 0) <= step]
         aside = self.folder / f"{LOG_FILE}.new"
         aside.write_text("".join(f"{line}\n" for line in kept))
@@ -103,17 +103,17 @@ class Logs:
 
 
 class EpochLogs(Logs):
-    """Logs that show everything a second time over epochs x 1000, as resnet_jax does: runs of other batches compare."""
+    """Logs that also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes."""
 
     def scalars(self, line: Mapping[str, float]) -> None:
-        """Log one line of numbers; TensorBoard shows them as `ep_train/…`, too."""
+        """Log one line of numbers, and for TensorBoard also as `ep_train/…` over epochs."""
         super().scalars(line)
         if self._events is not None:
             values = {f"ep_train/{name}": line[name] for name in line if name not in ("step", "epoch")}
             self._events.scalars(_thousandths(line["epoch"]), values)
 
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
-        """Log numbers of an evaluation; TensorBoard shows them as `ep_val/…`, too."""
+        """Log numbers of an evaluation, and for TensorBoard also as `ep_val/…` over epochs."""
         super().evaluation(step, epoch, found)
         if self._events is not None:
             self._events.scalars(_thousandths(epoch), {f"ep_val/{name}": value for name, value in found.items()})

@@ -14,14 +14,14 @@ _STEP = re.compile(r"[0-9]{1,10}")
 
 
 def parse_steps(text: str, flag: str = "--profile_steps") -> tuple[int, int] | None:
-    """Read `A:B` with A < B; return None where nothing was given.
+    """Parse `A:B` with A < B; return None for an empty text.
 
     Args:
-        text: What was given.
-        flag: How it is spelt, for the message.
+        text: Value of the flag.
+        flag: Name of the flag, for the message.
 
     Raises:
-        UsageError: The text is something else.
+        UsageError: The text has another form.
     """
     if not text:
         return None
@@ -32,12 +32,12 @@ def parse_steps(text: str, flag: str = "--profile_steps") -> tuple[int, int] | N
 
 
 class StepProfile:
-    """Traces some updates of a run.
+    """Tracer of some updates of a run.
 
     Args:
-        steps: First step that is traced, and the first one after those; None: none.
-        folder: Folder of the run's logs; None keeps nothing.
-        trace: Makes a context that traces into a folder while it is open.
+        steps: First step that is traced, and the first one after it that is not; None: no trace.
+        folder: Folder of the run's logs; None: no trace.
+        trace: Function that returns a context, which traces into a folder while it is open.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StepProfile:
         self._stack = contextlib.ExitStack()
 
     def before(self, step: int) -> None:
-        """Start or stop the trace before an update, where it is the first one that is traced, or that no longer is."""
+        """Start or stop the trace before an update, if it is the first to be traced, or the first not to be."""
         if self._steps is None or self._folder is None:
             return
         if step == self._steps[0]:

@@ -52,4 +52,4 @@ def test_a_training_run_indexes_changed_data_anew(folder, capsys):
         data = open_data(str(folder), index_dir=f"{folder}-index")
         assert data.training_loader(LoaderConfig(batch_size=1, image_size=32)).dataset.split.samples == images
         add(folder, 4)
-    assert "it is indexed anew" in capsys.readouterr().err
+    assert "indexing it again" in capsys.readouterr().err

@@ -89,10 +89,10 @@ def test_batches_are_mixed_and_cut_with_the_given_probabilities():
     found = mixes(config, 500)
     weight, box = (np.concatenate([getattr(each, name) for each in found]) for name in ("weight_N", "box_N4"))
     is_mixed = weight < 1
-    is_cut = (box[:, 1] > box[:, 0]) & (box[:, 3] > box[:, 2])
+    is_sharded = (box[:, 1] > box[:, 0]) & (box[:, 3] > box[:, 2])
     count = len(weight)
-    assert not (is_mixed & is_cut).any()
-    for share, expected in ((is_mixed.mean(), 0.6 * 0.75), (is_cut.mean(), 0.6 * 0.25)):
+    assert not (is_mixed & is_sharded).any()
+    for share, expected in ((is_mixed.mean(), 0.6 * 0.75), (is_sharded.mean(), 0.6 * 0.25)):
         # Some boxes have no area, and one share in a hundred is 1 when rounded.
         assert abs(share - expected) < 0.01 + 4 * math.sqrt(expected * (1 - expected) / count)
 

@@ -70,7 +70,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
             return (tmp_path.joinpath("ran").touch, ())
 
     torch.save({"step": Evil()}, tmp_path / "stranger.pth")
-    with pytest.raises(FormatError, match="no state that torch can read"):
+    with pytest.raises(FormatError, match="not a state that torch reads"):
         load_any(str(tmp_path / "stranger.pth"))
     (tmp_path / "plain.pth").write_bytes(pickle.dumps([1]))
     with pytest.raises(FormatError):
@@ -80,5 +80,5 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
 
 def test_an_empty_folder_has_no_checkpoint(tmp_path):
     assert CheckpointFolder(str(tmp_path)).newest_valid(print) is None
-    with pytest.raises(UsageError, match="no checkpoint there; give the path or URL"):
+    with pytest.raises(UsageError, match="no checkpoint found; give the path or URL"):
         load_any(str(tmp_path / "none.pth"))

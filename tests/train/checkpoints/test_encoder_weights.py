@@ -54,7 +54,7 @@ def test_biases_of_queries_and_values_are_the_same_after_both_conversions(tensor
     ("changes", "message"),
     [
         ({"pos_embed": torch.zeros(1, 4, 64)}, "pos_embed of 4 tokens, expected a square of patches"),
-        ({"patch_embed.proj.weight": torch.zeros(63, 3, 8, 8)}, "2 blocks of width 63 are no encoder"),
+        ({"patch_embed.proj.weight": torch.zeros(63, 3, 8, 8)}, "2 blocks of width 63 are not a known encoder"),
     ],
 )
 def test_tensors_of_another_shape_are_refused(tensors, changes, message):

@@ -42,9 +42,12 @@ def test_an_archive_that_grows_when_it_is_read_is_refused(tmp_path):
 
 def test_pickled_objects_are_not_read(tmp_path):
     np.savez(tmp_path / "a.npz", w=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(FormatError, match="no state that numpy can read"):
+    with pytest.raises(FormatError, match="not a state that numpy reads"):
         load_file(tmp_path / "a.npz", None, NUMPY)
 
 
-def test_a_list_of_parts_is_no_checkpoint_of_numpy(tmp_path):
-    assert CheckpointFolder(str(tmp_path), codec=NUMPY).list() == []
+def test_a_list_of_parts_is_found_with_every_codec(tmp_path):
+    (tmp_path / "checkpoint-000000400-0b7712ad5c3390fe.json").write_text("{}")
+    for codec in (NUMPY, TORCH):
+        (found,) = CheckpointFolder(str(tmp_path), codec=codec).list()
+        assert (found.step, found.is_list) == (400, True)

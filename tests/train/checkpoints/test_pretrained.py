@@ -53,9 +53,9 @@ def test_weights_of_another_network_are_refused(weights):
     with pytest.raises(UsageError, match="--model vit_base_patch16, but x is of vit_micro_patch8; leave --model out"):
         open_classifier("vit_base_patch16", weights, config())
     fewer = {name: each for name, each in weights.tensors.items() if name != "blocks.0.norm1.bias"}
-    with pytest.raises(UsageError, match=r"1 tensors are in one of both alone, the first is blocks.0.norm1.bias"):
+    with pytest.raises(UsageError, match=r"1 tensors are only in one of the two, the first is blocks.0.norm1.bias"):
         open_classifier(None, Weights("x", fewer, None), config())
-    with pytest.raises(UsageError, match="of another model"):
+    with pytest.raises(UsageError, match="from another model"):
         load_whole(
             open_classifier(None, None, config()) if False else open_classifier(None, weights, config()), weights
         )

@@ -82,7 +82,7 @@ def test_after_a_resume_decay_and_betas_are_those_of_the_command_line(dataset, c
     training = opened(dataset, tmp_path, weight_decay=0.2)
     training.resume(str(checkpoint))
     assert [group["weight_decay"] for group in training.backend.optimizer.param_groups] == [0.2, 0.0]
-    assert "note: --weight_decay was 0.05, goes on with 0.2" in capsys.readouterr().err
+    assert "note: --weight_decay was 0.05, is now 0.2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", [{"ckpt_interval_steps": 1}, {"max_steps": 3}])
@@ -109,27 +109,27 @@ def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refu
     ):
         torch.save(state, path)
         assert refusal(path) == (
-            f"{path}: weights ({len(weights)} tensors), without the state of a run of this program; --resume goes on "
-            "with a run; `dataprep-finetune-mae --finetune` starts from such weights"
+            f"{path}: weights ({len(weights)} tensors), without the state of a run of this program; --resume "
+            "continues a run; `dataprep-finetune-mae --finetune` starts from such weights"
         )
     torch.save({"fc.weight": torch.zeros(2)}, path)
-    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; --resume goes on "
-                                  "with a checkpoint that a run saved")  # fmt: skip
+    assert refusal(path).endswith("weights (1 tensors), without the state of a run of this program; --resume needs "
+                                  "a checkpoint that a run saved")  # fmt: skip
     torch.save({"lr": 1}, path)
     assert "no weights among its 1 entries" in refusal(path)
 
 
 def test_a_checkpoint_of_another_size_or_entry_is_refused_by_name_and_shape(dataset, refusal, checkpoint, tmp_path):
     assert refusal(checkpoint, input_size=32, effective_batch_size=4) == (
-        f"{checkpoint}: of another model: pos_embed is 1 x 5 x 64, in this model 1 x 17 x 64; its run had "
+        f"{checkpoint}: from another model: pos_embed is 1 x 5 x 64, in this model 1 x 17 x 64; its run had "
         "--effective_batch_size 8, --input_size 16, --max_steps 2; use the flags that it was trained with"
     )
-    assert "blocks.0.attn.q_bias is in this model alone" in refusal(checkpoint, no_k_bias_in_vit=True)
+    assert "blocks.0.attn.q_bias is only in this model" in refusal(checkpoint, no_k_bias_in_vit=True)
     flags = {"image_size": 16, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "num_blocks": 1, "batch_size": 8}
     vit = train_vit.open_training(
         ViTFlags(data_path=dataset, device="cpu", output_dir=str(tmp_path), epochs=2, warmup_steps=0, **flags)
     )
-    with pytest.raises(UsageError, match=r"of another model: blocks\.1\.\S+ is in the file alone"):
+    with pytest.raises(UsageError, match=r"from another model: blocks\.1\.\S+ is only in the file"):
         vit.resume(str(checkpoint))
 
 
@@ -142,22 +142,22 @@ def test_missing_or_wrong_entries_of_a_checkpoint_are_named(refusal, checkpoint,
     other = {**state["optimizer"], "param_groups": state["optimizer"]["param_groups"][:1]}
     moments = {**state["optimizer"], "state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(3)}}}
     for optimizer in (other, moments, {}, [], 5):
-        assert "of another optimiser (" in refusal(altered(checkpoint, tmp_path, optimizer=optimizer))
+        assert "from another optimiser (" in refusal(altered(checkpoint, tmp_path, optimizer=optimizer))
     for entries in ({"random": {"cpu": 3}}, {"random": {}}, {"random": 3}, {"loader": 3}, {"step": "x"}):
-        assert "position or generators are none (" in refusal(altered(checkpoint, tmp_path, **entries))
+        assert "position or generators are invalid (" in refusal(altered(checkpoint, tmp_path, **entries))
     assert "state of version None" in refusal(altered(checkpoint, tmp_path, loader={}))
-    assert "an int where tensors by their names are expected" in refusal(altered(checkpoint, tmp_path, model=3))
+    assert "an int, expected tensors by their names" in refusal(altered(checkpoint, tmp_path, model=3))
 
 
 def test_resuming_from_another_file_names_what_the_file_holds(refusal, checkpoint, tmp_path):
     path = tmp_path / "x.pth"
     assert refusal(tmp_path).startswith(f"{tmp_path}: a folder, expected a file, e.g. {tmp_path}/checkpoint-")
-    assert refusal(path) == f"{path}: no checkpoint there; give the path or URL of one"
+    assert refusal(path) == f"{path}: no checkpoint found; give the path or URL of one"
     whole = checkpoint.read_bytes()
     for content in (b"", b"hello", whole[:5000], whole[5000:]):
         path.write_bytes(content)
         assert refusal(path) == (
-            f"{path}: {len(content):,} bytes, no state that torch can read: cut short, damaged, or another kind of "
+            f"{path}: {len(content):,} bytes, not a state that torch reads: cut short, damaged, or another kind of "
             "file; expected a .pth checkpoint"
         )
     torch.save([1], path)
@@ -168,7 +168,7 @@ def test_finetune_refuses_the_same_files_with_the_same_words(dataset, checkpoint
     path = tmp_path / "x.pth"
     for content in (b"", b"hello", checkpoint.read_bytes()[:5000]):
         path.write_bytes(content)
-        with pytest.raises(FormatError, match="no state that torch can read: cut short"):
+        with pytest.raises(FormatError, match="not a state that torch reads: cut short"):
             finetune_mae.read_weights(str(path))
     with pytest.raises(UsageError, match="a folder, expected a file"):
         finetune_mae.read_weights(str(tmp_path))

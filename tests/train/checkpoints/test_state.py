@@ -32,12 +32,12 @@ def test_weights_without_the_state_of_a_run_are_recognised_without_their_framewo
     encoder = {"patch_embed.proj.weight": Array(), "norm.weight": Array()}
     with pytest.raises(UsageError, match=r"weights \(2 tensors\), .* `dataprep-finetune-mae --finetune` starts from"):
         check_state("x", {"model": encoder}, [])
-    with pytest.raises(UsageError, match=r"no weights among its 1 entries, .*--resume goes on with a checkpoint"):
+    with pytest.raises(UsageError, match=r"no weights among its 1 entries, .*--resume needs a checkpoint"):
         check_state("x", {"lr": 1}, [])
 
 
 @pytest.mark.parametrize("kind", [AttributeError, KeyError, RuntimeError, TypeError, ValueError])
 def test_an_error_in_a_position_names_the_checkpoint(kind):
-    with pytest.raises(FormatError, match=r"x: position or generators are none \('?a'?\); choose another"):
+    with pytest.raises(FormatError, match=r"x: position or generators are invalid \('?a'?\); choose another"):
         with taking_position("x"):
             raise kind("a")

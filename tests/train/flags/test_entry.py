@@ -29,16 +29,16 @@ def ending(capsys, monkeypatch, what) -> tuple[int, str]:
         (143, 143, ""),
         (UsageError("no such thing"), 2, "entry: no such thing\n"),
         (KeyboardInterrupt(), 130, "\n"),
-        (MemoryError(), 1, "entry: not enough memory for this model and batch; choose a smaller one of them\n"),
+        (MemoryError(), 1, "entry: out of memory with this model and batch; choose a smaller model or batch\n"),
         (
             RuntimeError("CUDA out of memory. Tried"),
             1,
-            "entry: not enough memory for this model and batch; choose a smaller one of them\n",
+            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
         ),
         (
             RuntimeError("RESOURCE_EXHAUSTED: 3 GiB"),
             1,
-            "entry: not enough memory for this model and batch; choose a smaller one of them\n",
+            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
         ),
     ],
 )

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memory_growth import MemoryGrowth
-from train.loops.fsdp import cut_dimension, plan_of
+from train.loops.fsdp import plan_of, sharded_dimension
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 from train.train_vit import Flags, command, plan
 
 
 @given(st.lists(st.integers(1, 4096), max_size=4), st.integers(1, 512))
-def test_the_longest_dimension_that_all_devices_share_equally_is_cut(shape, num_devices):
-    cut = cut_dimension(shape, num_devices)
+def test_the_longest_dimension_that_all_devices_share_equally_is_sharded(shape, num_devices):
+    cut = sharded_dimension(shape, num_devices)
     equal = [length for length in shape if length % num_devices == 0]
     assert (cut is None) == (not equal)
     if cut is not None:

@@ -137,7 +137,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
     backend = Counter(stop_in_update=7)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert saved(tmp_path) == [5, 7]
-    assert "stopped by a signal after step 7; --resume automatic goes on" in capsys.readouterr().err
+    assert "stopped by a signal after step 7; --resume automatic continues it" in capsys.readouterr().err
     again = opened(tmp_path, Counter())
     again.resume("automatic")
     assert again.backend.checked == [7]
@@ -182,7 +182,7 @@ def test_processes_other_than_the_first_save_nothing_but_measure_the_time_betwee
 
 def test_a_new_run_in_the_folder_of_an_older_one_is_refused_unless_it_resumes(tmp_path):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
-    with pytest.raises(UsageError, match="checkpoints of a run stand there; go on with --resume automatic"):
+    with pytest.raises(UsageError, match="has checkpoints of a run; continue it with --resume automatic"):
         opened(tmp_path, Counter()).resume("")
     opened(tmp_path / "new", Counter()).resume("")
 
@@ -192,7 +192,7 @@ def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
     training = opened(tmp_path, Counter(), flag_prefix="--config.")
     training.description = {"flag": 2, "other": 3}
     training.resume("automatic")
-    assert "note: --config.flag was 1, goes on with 2" in capsys.readouterr().err
+    assert "note: --config.flag was 1, is now 2" in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
@@ -204,5 +204,5 @@ def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
 def test_images_that_make_no_batch_are_refused(tmp_path):
     training = opened(tmp_path, Counter(), epochs=1, batch_hint="a smaller --batch_size")
     training.loader = FakeLoader(LoaderConfig(batch_size=64, image_size=8), IMAGES)
-    with pytest.raises(UsageError, match="20 images make no batch of 64 in 1 epochs; choose a smaller --batch_size"):
+    with pytest.raises(UsageError, match="20 images are too few for a batch of 64 in 1 epochs; choose a smaller"):
         training.run()

@@ -49,9 +49,9 @@ def test_a_recomputed_block_has_the_same_gradient(runtime):
 
 def test_a_single_device_holds_whole_weights_and_its_vote_decides(runtime):
     model = nn.Linear(2, 2)
-    assert runtime.cut_weights(model, nn.Linear) is model
+    assert runtime.shard_weights(model, nn.Linear) is model
     assert (runtime.agree(True), runtime.agree(False)) == (True, False)
-    assert (runtime.memory_bytes(), runtime.metrics(), runtime.is_cut) == (None, "", False)
+    assert (runtime.memory_bytes(), runtime.metrics(), runtime.is_sharded) == (None, "", False)
 
 
 def test_a_trace_is_written_where_tensorboard_finds_it(runtime, tmp_path):
