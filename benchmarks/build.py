@@ -54,7 +54,7 @@ largest MB:  peak of the largest process; sum MB: of all its processes together"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """One row's way to write the dataset."""
+    """Program of one row, which writes the dataset."""
 
     group: str
     """`ours`, or the letter of its row."""
@@ -65,7 +65,7 @@ class Contender:
     needs_own_environment: bool = False
 
     def command(self, run: Run, *, source: Path, order: Path, shards: int, out: Path) -> list[str | Path]:
-        """What to execute."""
+        """Return the command line to execute."""
         if self.group == "ours":
             build = [DATAPREP, "build", "imagenet", "--source", source, "--output", out, "--format", self.format]
             build += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--json"]
@@ -87,13 +87,13 @@ RIVALS = {
 }
 ROOFLINE_TARGET = 0.85
 ONE_PROCESS_TARGETS = {"b": 1.5, "c": 2.0, "d": 2.0}
-"""At two workers and more: our rate to that of the other in one process."""
+"""Targets for the ratio of our rate with two or more workers to that of another writer in one process, by its row."""
 SPREAD_TARGET = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One thing to measure in every round."""
+    """One run that is measured in every round."""
 
     contender: Contender
     check: str
@@ -107,12 +107,12 @@ class Result:
     images_per_s: float
     cpu_ms_per_image: float
     start_s: float | None
-    """None, as what depends on it, where it was not measured."""
+    """Time of the same command on a few images; None, and so are the fields after it, if it was not measured."""
     after_start_images_per_s: float | None
     largest_mb: float
     sum_mb: float
     wall_s: list[float]
-    """Each round's."""
+    """Wall time of each round."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,14 +129,14 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`PASS` or `short`; empty where there is no target."""
+        """`PASS` or `short`; empty if there is no target."""
         if self.ratio is None or self.target is None:
             return ""
         return "PASS" if self.ratio >= self.target else "short"
 
 
 class Bench:
-    """The input, once as originals and once as a list, and what every run measured."""
+    """The input, as originals and as a list, and the measurements of every run."""
 
     def __init__(self, images: list[Path], shards: int, work: Path) -> None:
         self.num_images = len(images)
@@ -157,7 +157,7 @@ class Bench:
         return {"source": source, "order": order, "shards": shards}
 
     def round(self, runs: Iterable[Run], *, keep: bool, with_start: bool) -> None:
-        """Every run once, one after the other."""
+        """Run every run once, one after the other."""
         for run in runs:
             full = self._once(run, self._full)
             self._refuse_other_count(run, full)
@@ -168,13 +168,13 @@ class Bench:
 
     def _once(self, run: Run, given: dict[str, Any]) -> Measurement:
         out = self._work / "out"
-        os.sync()  # no run pays for what another left to be written
+        os.sync()  # no run has to wait for data that another one left to be written
         found = measure(run.contender.command(run, out=out, **given), levelled_environment())
         shutil.rmtree(out)
         return found
 
     def _refuse_other_count(self, run: Run, found: Measurement) -> None:
-        """Everybody writes as many samples as our build under the same check; the roofline rejects nothing."""
+        """Refuse a contender with another number of samples than our build; the roofline rejects no image."""
         said = json.loads(found.stdout.strip().splitlines()[-1])
         samples = said["splits"][0]["samples"] if run.contender.group == "ours" else said["samples"]
         expected = self._samples.setdefault(run.check, samples)
@@ -184,7 +184,7 @@ class Bench:
             raise SystemExit(f"{run.contender.title} wrote {samples} samples, expected {expected}")
 
     def result(self, run: Run) -> Result:
-        """Medians of what was measured."""
+        """Return the medians of a run's measurements."""
         fulls = self.fulls[run]
         wall_s = statistics.median(full.wall_s for full in fulls)
         starts_s = [start.wall_s for start in self.starts[run]]
@@ -202,13 +202,13 @@ class Bench:
 
 
 def levelled_environment() -> dict[str, str]:
-    """What every contender runs under."""
+    """Return the environment variables of every contender."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
     return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
 
 
 def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[str]) -> list[Run]:
-    """Everything to measure in a round; a peer in one process is measured once, whatever the workers."""
+    """Return the runs of a round; a peer in one process is measured once for all numbers of workers."""
     runs = []
     for check in checks:
         for count in workers:
@@ -221,7 +221,7 @@ def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[st
 
 
 def table_rows(bench: Bench, rivals: list[str], check: str, workers: int) -> list[Row]:
-    """One section of the table."""
+    """Return one section of the table."""
     ours = [(each, bench.result(Run(contender=each, check=check, processes=workers))) for each in OURS]
     roofline = bench.result(Run(contender=RIVALS["roofline"], check=check, processes=workers))
     rows = [
@@ -273,7 +273,7 @@ def _processes(count: int) -> str:
 
 
 def print_table(rows: Iterable[Row]) -> None:
-    """Sections by check and workers."""
+    """Print a section for each check and number of workers."""
     section = None
     for row in rows:
         if (row.check, row.workers) != section:
@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def document(bench: Bench, rows: list[Row], rounds: int) -> dict[str, Any]:
-    """The table and what it was measured on, as JSON values."""
+    """Return the table, and facts about the input and the machine, as JSON values."""
     return {
         "images": bench.num_images,
         "bytes": bench.num_bytes,
@@ -348,19 +348,19 @@ def document(bench: Bench, rows: list[Row], rounds: int) -> dict[str, Any]:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line; a peer that is not installed is left out, with a word."""
+    """Parse the command line; leave out peers that are not installed, with a message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--shards", type=int, help="default: as `dataprep build` cuts, at least 2")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--shards", type=int, help="number of shards; default: as `dataprep build` cuts, at least 2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--rivals", nargs="+", choices=list(RIVALS), default=list(RIVALS))
     parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
     parser.add_argument("--no-start", action="store_true", help="leave out the runs on a few images")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
-    parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
+    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     options = parser.parse_args()
     options.rivals = ["roofline", *(name for name in options.rivals if name != "roofline")]
     if "mds" in options.rivals and not PEERS_PYTHON.exists():

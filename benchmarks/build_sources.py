@@ -40,7 +40,7 @@ LOOPS = ROOT / "benchmarks/peers/bucket_loops.py"
 BUCKET = "dataprep-benchmark"
 UPLOADS_IN_FLIGHT = 16
 BUCKET_TARGET = 0.7
-"""Share of the rate on disk that a build from a bucket is to reach."""
+"""Target for the rate of a build from a bucket, as a share of its rate on disk."""
 MEMORY_TARGET_MB = 400
 LAYOUTS = {
     "folder": ("imagenet", "train/<wnid>/*.JPEG", image_folder),
@@ -50,7 +50,7 @@ LAYOUTS = {
 
 HEADER = """\
 dataprep build --format webdataset, 1 worker, whole processes; {images:,} images of {kilobytes:.0f} kB, medians of
-{rounds} interleaved rounds after a warm-up. Bucket: originals and dataset are there, and {latency_ms:g} ms are added
+{rounds} interleaved rounds after a warm-up. Bucket: originals and dataset are in it, and {latency_ms:g} ms are added
 to every request.
 list s:   enumerating and planning alone, nothing stored
 of disk:  images/s relative to the same originals on disk
@@ -61,7 +61,7 @@ peak MB:  of the largest process, worker or parent"""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One build."""
+    """One build that is measured."""
 
     layout: str
     in_bucket: bool
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def target(self) -> float | None:
-        """Share of the rate on disk to reach; None for unpacked folders and for a single shard."""
+        """Target for the rate as a share of that on disk; None for unpacked folders and for a single shard."""
         return BUCKET_TARGET if self.in_bucket and self.layout != "folder" and self.num_shards > 1 else None
 
     @property
@@ -94,7 +94,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`PASS`, or what falls short."""
+        """`PASS`, or the name of the target that was missed."""
         short = []
         if self.of_disk is not None and self.case.target is not None and self.of_disk < self.case.target:
             short.append("rate short")
@@ -104,7 +104,7 @@ class Row:
 
 
 class Bench:
-    """The originals in every layout on disk and in the bucket, and what the builds measured."""
+    """The originals in every layout, on disk and in the bucket, and the measurements of the builds."""
 
     def __init__(self, work: Path, images: list[Path], emulator: GCSEmulator, latency_ms: float) -> None:
         self._work, self._emulator, self._latency_ms = work, emulator, latency_ms
@@ -115,7 +115,7 @@ class Bench:
             upload(write(images, work / layout), layout)
 
     def round(self, cases: list[Case], *, keep: bool) -> None:
-        """Every case once."""
+        """Run every case once."""
         for case in cases:
             with self._requests_delayed():
                 found, enumeration_s = self._build(case), self._enumerate(case)
@@ -133,7 +133,7 @@ class Bench:
 
     @contextmanager
     def _requests_delayed(self) -> Iterator[None]:
-        os.sync()  # no case pays for what another left to be written
+        os.sync()  # no case has to wait for data that another one left to be written
         self._emulator.set_latency(self._latency_ms)
         yield
         self._emulator.set_latency(0)
@@ -147,7 +147,7 @@ class Bench:
         return measure(command, dict(os.environ) | WORKER_ENVIRONMENT)
 
     def _ranges(self, case: Case) -> Path:
-        """What our build reads for each shard, in its order."""
+        """Write the ranges that our build reads for each shard, in its order; return the file."""
         _, tables = ARCHIVES.plan_references(self._request(case), NoProgress(), keep=False)
         shards = [[[row["source"], row["offset"], row["num_bytes"]] for row in table.to_pylist()] for table in tables]
         path = self._work / "ranges.json"
@@ -185,7 +185,7 @@ class Bench:
             blob.delete()
 
     def row(self, case: Case) -> Row:
-        """Medians of one case."""
+        """Return the medians of one case."""
         return Row(
             case=case,
             images_per_s=self._images_per_s(case),
@@ -203,7 +203,7 @@ class Bench:
         return self._images_per_s(case) / self._images_per_s(disk)
 
     def _loops_images_per_s(self, case: Case) -> float | None:
-        """Rejected images count here: they were read and decoded."""
+        """Return the images/s of the plain loops, which also count images that a build decodes and rejects."""
         if not self.loops[case]:
             return None
         samples = json.loads(self.loops[case][0].stdout)["samples"]
@@ -215,7 +215,7 @@ class Bench:
 
 
 def upload(folder: Path, prefix: str) -> None:
-    """Put originals into the bucket."""
+    """Upload originals to the bucket."""
     files = [path for path in folder.rglob("*") if path.is_file()]
 
     def put(path: Path) -> None:
@@ -227,7 +227,7 @@ def upload(folder: Path, prefix: str) -> None:
 
 
 def plan_cases(checks: list[str], num_shards: int) -> list[Case]:
-    """Every layout in both places, and one huge shard of each place for its memory."""
+    """Return every layout in both places, and for memory one huge shard in each place."""
     cases = []
     for check in checks:
         for in_bucket in (False, True):
@@ -239,7 +239,7 @@ def plan_cases(checks: list[str], num_shards: int) -> list[Case]:
 
 
 def print_table(rows: list[Row]) -> None:
-    """Sections by check."""
+    """Print a section for each check."""
     check = None
     for row in rows:
         if row.case.check != check:
@@ -287,16 +287,16 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--shards", type=int, default=8, help="so many that most of them follow on another")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--shards", type=int, default=8, help="number of shards; most should follow on another one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--latency-ms", type=float, default=50)
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
-    parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
+    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     return parser.parse_args()
 
 

@@ -2,10 +2,10 @@
 
 Command:   python benchmarks/decode.py --corpus DIR
 Takes:     two minutes; needs the `torch` and `tf` extras.
-Expected:  benchmarks/README.md
+Expected:  docs/decisions/0004-decoding-in-c.md
 
 Every contender gets the same images and the same boxes (random-resized-crop, area 0.2 to 1, flipped or not) in one
-thread, from memory. They take turns, 20 images at a time, so that a neighbour on the machine slows all of them alike;
+thread, from memory. They take turns, 20 images at a time, so that other programs on the machine slow all of them alike;
 the median of the rounds is printed.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _load(corpus: Path, count: int) -> tuple[list[bytes], list[View]]:
-    """Images spread over the corpus that are plain JPEGs, and a view of each."""
+    """Return plain JPEGs, spread over the corpus, and a view of each."""
     decoder = open_decoder()
     files = sorted(path for path in corpus.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
     images = [path.read_bytes() for path in files[:: max(1, len(files) // (count + count // 20))]]
@@ -71,7 +71,7 @@ def _load(corpus: Path, count: int) -> tuple[list[bytes], list[View]]:
 
 
 def _is_plain(data: bytes) -> bool:
-    """TensorFlow and simplejpeg take these alone."""
+    """Return whether an image is a JPEG that TensorFlow and simplejpeg can decode."""
     import simplejpeg
 
     try:
@@ -81,7 +81,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _measure(images: list[bytes], views: list[View], options: argparse.Namespace) -> dict[str, float]:
-    """Median CPU ms an image of each contender."""
+    """Return the median CPU milliseconds an image of each contender."""
     contenders = _contenders()
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, __file__, "--tensorflow", "--corpus", options.corpus, "--images", options.images]
@@ -157,7 +157,7 @@ def _torchvision(interpolation: str) -> Contender:
 
 
 def torchvision_result(data: bytes, view: View, interpolation: str) -> np.ndarray[Any, Any]:
-    """What RandomResizedCrop and RandomHorizontalFlip make of a PIL image, with the view's box."""
+    """Return the result of RandomResizedCrop and RandomHorizontalFlip on a PIL image, with the view's box."""
     from PIL import Image
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
@@ -169,7 +169,7 @@ def torchvision_result(data: bytes, view: View, interpolation: str) -> np.ndarra
 
 
 def _torchvision_tensor(images: Sequence[bytes], views: Sequence[View]) -> None:
-    """Decoded by torchvision.io, cut and scaled as uint8 tensors, channels last."""
+    """Decode images with torchvision.io; crop and scale them as uint8 tensors, channels last."""
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
     from torchvision.transforms import InterpolationMode
@@ -184,7 +184,7 @@ def _torchvision_tensor(images: Sequence[bytes], views: Sequence[View]) -> None:
 
 
 def _serve_tensorflow(images: list[bytes], views: list[View]) -> None:
-    """Do the images from each number on that comes in, and say how many seconds of CPU they took."""
+    """Decode a few images from each number on that is read from stdin, and print the seconds of CPU that they took."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -209,7 +209,7 @@ def _serve_tensorflow(images: list[bytes], views: list[View]) -> None:
 
 
 def _compare(corpus: Path) -> None:
-    """Grey levels between our pixels and torchvision's from PIL images."""
+    """Print the difference, in grey levels, between our pixels and torchvision's from PIL images."""
     images, views = _load(corpus, COMPARED)
     out = np.zeros((len(images), SIZE, SIZE, 3), np.uint8)
     for backend in ["extension", "library"] if extension_available() else ["library"]:

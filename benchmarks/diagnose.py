@@ -1,10 +1,10 @@
 """Is `dataprep diagnose` right? Planted situations, each judged by trying every single change: one table.
 
-    python benchmarks/diagnose.py --corpus DIR --results diagnose.jsonl      # goes on where it was stopped
+    python benchmarks/diagnose.py --corpus DIR --results diagnose.jsonl      # continues where it was stopped
     python benchmarks/diagnose.py --corpus DIR --list
     python benchmarks/diagnose.py --corpus DIR --only requests-00 python-01
 
-Datasets, and what this machine does alone, are kept in --work.
+Datasets, and the rates that this machine reaches without a planted cause, are kept in --work.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WHAT_IF_TARGET = 0.90
 MAX_ERROR = 0.10
 
 HEADER = f"""\
-truth:  the change that brings most, each tried alone in the judge's loop; none: nothing brings {judge.MIN_GAIN - 1:.0%}
-named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects less than {judge.MIN_GAIN - 1:.0%} of it
-tie:    not the best, but within {1 - judge.TIE:.0%} of it: counts as right
-what-if: shown for the fix that is named, measured with the settings that it names (none: for things as they are)
-stages: the same from the stages alone, before the fix was tried
+truth:  the best change, each tried alone in the judge's loop; none: no change gains {judge.MIN_GAIN - 1:.0%}
+named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects a gain below {judge.MIN_GAIN - 1:.0%}
+tie:    not the best change, but within {1 - judge.TIE:.0%} of it: counts as right
+what-if: rate predicted for the named fix, and rate measured with its settings (none: the unchanged situation)
+stages: the same with the prediction from the stages alone, before the fix was tried
 """
 COLUMNS = (
     f"{'situation':21}{'planted':48}{'truth':>15}{'named':>15}  {'':5}{'predicted':>10}{'measured':>10}{'error':>7}"
@@ -45,10 +45,10 @@ COLUMNS = (
 
 
 def main() -> None:
-    """Judge, print, and end with 1 where a target is missed."""
+    """Judge, print, and exit with 1 if a target is missed."""
     options = _parsed()
     cores = len(os.sched_getaffinity(0))
-    # Threads of one model wait for each other: beside others that decode on the same cores, two are a tenth of one.
+    # Threads of a model wait for each other: on cores that also decode, two are a tenth as fast as one.
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // 2))
     work = options.work.resolve()
     known = _read_results(options.results)
@@ -79,14 +79,14 @@ def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--situations", type=int, default=len(IDS), help="so many, of all kinds; default: 100")
+    which.add_argument("--situations", type=int, default=len(IDS), help="number of situations; default: 100")
     which.add_argument("--only", nargs="+", metavar="ID", help="these")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, help=f"of each measurement; default: {REAL_S}, simulated {WAITING_S}")
+    parser.add_argument("--seconds", type=float, help=f"length of a run; default: {REAL_S}, simulated {WAITING_S}")
     parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks/situations")
-    parser.add_argument("--results", type=Path, help="a line of JSON each; what stands in it is not run again")
+    parser.add_argument("--results", type=Path, help="file with a line of JSON for each situation, run only once")
     parser.add_argument(
-        "--judge-only", action="store_true", help="find the truths; a later run takes them from --results"
+        "--judge-only", action="store_true", help="find only the truths; a later run takes them from --results"
     )
     parser.add_argument("--list", action="store_true", help="print the situations and run none")
     options = parser.parse_args()
@@ -98,7 +98,7 @@ def _parsed() -> argparse.Namespace:
 
 
 def _setting(situation: Situation) -> str:
-    """What a situation has beside its cause."""
+    """Return a situation's dataset, place and device as text."""
     model = f" {situation.model}" if situation.model else ""
     place = "bucket" if situation.is_in_bucket else "disk"
     return f"{situation.dataset} {situation.format} on {place}, {situation.device}{model}"
@@ -120,7 +120,7 @@ def _keep(path: Path | None, result: Mapping[str, Any]) -> None:
 def _judge(
     machine: Machine, situation: Situation, cores: int, before: Mapping[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Truth, diagnosis and verdict of one situation; a truth that was found before is taken."""
+    """Return truth, diagnosis and verdict of one situation; a truth that was found before is used again."""
     seconds = options.seconds or (REAL_S if situation.is_real else WAITING_S)
     changes = possible_changes(situation, cores=cores, has_extension=extension_available())
     if before.get("changes", {}).keys() == {str(change) for change in changes}:
@@ -156,7 +156,7 @@ def _line(situation: Situation, result: Mapping[str, Any]) -> str:
 
 
 def _summarise(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Print the sums; whether both targets are met."""
+    """Print the totals; return whether both targets are met."""
     groups = {
         "all": results,
         "real causes": [each for each in results if each["situation"]["is_real"]],

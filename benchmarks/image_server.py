@@ -1,9 +1,9 @@
-"""The web of laion.py: images by number on many addresses of loopback, each after a pause, at little processor time.
+"""Web server of laion.py: images by number on many loopback addresses, each after a pause, with little processor time.
 
     python benchmarks/image_server.py LIST --hosts 200 --latency-s 0.02     prints the port; ends when stdin does
 
-LIST names a file a line. `/17` is the 18th of them, `/cpu` the seconds of processor time used so far; there is no
-robots.txt. Connections are kept where the client wants it.
+LIST has one file name per line. `/17` is the 18th file, `/cpu` the seconds of processor time used so far; there is no
+robots.txt. Connections are kept open if the client wants it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import uvloop
 
 
 def addresses(count: int) -> list[str]:
-    """Return addresses of loopback, each of which is a host of its own; no name has to be resolved."""
+    """Return loopback addresses, each of which stands for a host, so that no name has to be resolved."""
     return [f"127.0.{1 + number // 250}.{1 + number % 250}" for number in range(count)]
 
 
 class Connection(asyncio.Protocol):
-    """One client's; a request is a head without a body, the next one comes after the answer."""
+    """Connection of one client; a request is a head without a body, and the next one follows the answer."""
 
     def __init__(self, files: Sequence[str], latency_s: float) -> None:
         self._files, self._latency_s = files, latency_s

@@ -1,6 +1,6 @@
-"""What timing the stages costs, and how busy a device is kept that asks almost all: two tables.
+"""What timing the stages costs, and how busy a device is that needs nearly all the loader can give: two tables.
 
-The overhead is the median of that of each round, whose two runs follow each other.
+The overhead is the median over rounds, in each of which the two runs follow each other.
 
 python benchmarks/instrumentation.py --corpus DIR --json instrumentation.json
 """
@@ -44,13 +44,13 @@ FORMATS = ("webdataset", "tfrecord", "imagefolder")
 WARM_UP_BATCHES = 4
 MOST_OVERHEAD = 0.02
 ASKED = 0.85
-"""Share of the slower of fetching and preparing that the simulated device asks for."""
+"""Rate of the simulated device as a share of the slower one of fetching and preparing."""
 BUSY = 0.9
 SAMPLE_IMAGES = 512
 
 
 def build(source: Path, target: Path, format_name: str) -> str:
-    """The images in one of our formats."""
+    """Build the images in one of our formats; return the URL."""
     command = [DATAPREP, "build", "imagenet", "--source", source, "--output", target, "--format", format_name]
     command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", "8", "--json"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -58,7 +58,7 @@ def build(source: Path, target: Path, format_name: str) -> str:
 
 
 def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
-    """Images/s of our loader, taken as fast as it gives, and its CPU milliseconds an image."""
+    """Return the images/s of our loader when its batches are taken at once, and its CPU milliseconds an image."""
     with open_loader(url, batch_size=batch_size) as loader:
         batches = chain.from_iterable(repeat(loader))
         for _ in range(WARM_UP_BATCHES):
@@ -71,7 +71,7 @@ def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
 
 
 class _NoClock:
-    """Stands for the module `time`."""
+    """Replacement for the module `time`, which reads no clock."""
 
     @staticmethod
     def monotonic() -> float:
@@ -79,12 +79,12 @@ class _NoClock:
 
 
 def _count_nothing(*_: object, **counts: float) -> None:
-    """A mock would keep a list of its calls."""
+    """Do nothing; a mock would keep a list of its calls."""
 
 
 @contextmanager
 def not_timed() -> Iterator[None]:
-    """Meanwhile no stage reads the clock, and nothing is counted."""
+    """Turn off the clocks and counters of the stages inside the context."""
     with (
         mock.patch.object(Stats, "add", _count_nothing),
         mock.patch.object(pipeline, "time", _NoClock),
@@ -94,10 +94,10 @@ def not_timed() -> Iterator[None]:
 
 
 def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Images/s and CPU time with and without the instrumentation, in turn."""
+    """Measure images/s and CPU time with and without the instrumentation, in turn."""
     found: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
     for number in range(options.rounds):
-        # Each is first in every other round.
+        # Each of the two is first in every other round.
         for which in ("with", "without") if number % 2 else ("without", "with"):
             with contextlib.nullcontext() if which == "with" else not_timed():
                 found[which].append(speed(url, options.seconds, options.batch_size))
@@ -113,7 +113,7 @@ def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure how busy a simulated device is that asks for a share of what fetching and preparing can do."""
+    """Measure how busy a simulated device is whose rate is a share of that of fetching and preparing."""
     config = LoaderConfig(batch_size=options.batch_size)
     found = []
     for _ in range(options.rounds):
@@ -150,7 +150,7 @@ def main() -> None:
 
 
 def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
-    """Both."""
+    """Print both tables."""
     cost = found["overhead"]
     verdict = "PASS" if cost["overhead"] <= MOST_OVERHEAD else "short"
     print(f"medians of {options.rounds} rounds of {options.seconds:g} s, batches of {options.batch_size}, 224 pixels\n")
@@ -170,15 +170,15 @@ def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="where the layouts are written")
-    parser.add_argument("--json", type=Path, help="write the tables there, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder for the layouts")
+    parser.add_argument("--json", type=Path, help="file to which the tables are written as JSON")
     return parser.parse_args()
 
 

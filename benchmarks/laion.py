@@ -1,8 +1,8 @@
-"""Images/s, CPU time and memory of `dataprep build laion`, beside img2dataset and beside encoding alone: one table.
+"""Images/s, CPU time and memory of `dataprep build laion`, compared with img2dataset and encoding alone: one table.
 
     python benchmarks/laion.py --corpus DIR --json laion.json
 
-The web is one process on loopback (image_server.py), which shares the cores with whoever fetches from it.
+The web is one process on loopback (image_server.py), which shares the cores with the program that fetches from it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ BENCHMARKS = Path(__file__).resolve().parent
 IMG2DATASET = ROOT / ".bench-venv/img2dataset/bin/img2dataset"
 START_IMAGES = 8
 IMG2DATASET_TARGET, ROOFLINE_TARGET = 1.5, 0.9
-"""Factors on the images/s of img2dataset and of the roofline; the lower product is to be reached."""
+"""Factors on the images/s of img2dataset and of the roofline; the lower product is the target."""
 
 HEADER = """\
 Whole processes from exec to exit, {images:,} images of {kilobytes:.0f} kB at {hosts} addresses of one server that
 answers after {latency_ms:g} ms, {rows_per_shard:,} rows a shard, webdataset; medians of {rounds} interleaved
 rounds{warm_up}. All shrink the shorter side to 256 pixels and never enlarge (keep_ratio, area, JPEG of quality 95),
-keep the bytes of what needs no change. dataprep and img2dataset give the SHA-256 of what came and write the same JPEGs.
+and keep the bytes of unchanged images. dataprep and img2dataset record the SHA-256 of downloads and write equal JPEGs.
 
-dataprep  checks addresses, asks for robots.txt at each host, at most 16 rows a second and host; writes the images,
+dataprep  checks addresses, reads robots.txt of each host, at most 16 rows a second and host; writes the images,
           fields and captions, img2dataset's parquet and stats, an index with a CRC32C an image, digests, the manifest;
           fsynced, create-only, can be resumed
 (a)       the roofline: our decoder, resizer and encoder in plain loops over the same files; no web, nothing written
-(b)       img2dataset with so many threads a process
+(b)       img2dataset with that number of threads in each process
 
 CPU ms/image: processor time of all processes beyond that of the start
 server:       the web server's; all share the machine's cores with it
@@ -61,7 +61,7 @@ largest MB:   peak of the largest process; sum MB: of all its processes together
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:
-    """A table, and the files behind it in its order."""
+    """A table of URLs, and the files that answer them, in the same order."""
 
     table: Path
     files: Path
@@ -87,7 +87,7 @@ class Contender:
         return f"(a) encoding alone, {how}" if self.group == "a" else f"(b) img2dataset, {how} x {self.threads} threads"
 
     def command(self, given: Input, out: Path) -> list[str | Path]:
-        """What to execute."""
+        """Return the command line to execute."""
         if self.group == "a":
             script = BENCHMARKS / "peers/encode_only.py"
             return [sys.executable, script, given.files, "--processes", str(self.processes)]
@@ -104,7 +104,7 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """One run."""
+    """Measurements of one run."""
 
     measured: Measurement
     server_cpu_s: float
@@ -118,21 +118,21 @@ class Row:
     group: str
     images_per_s: float
     cpu_ms_per_image: float
-    """After the start, as the wall time of `after_start_images_per_s`."""
+    """CPU time after the start, like `after_start_images_per_s`."""
     server_cpu_ms_per_image: float
     largest_mb: float
     sum_mb: float
     start_s: float
     after_start_images_per_s: float
     wall_s: list[float]
-    """Each round's."""
+    """Wall time of each round."""
     ratio: float | None = None
-    """Ours to this one's."""
+    """Our images/s divided by this row's."""
     after_start_ratio: float | None = None
 
 
 class Bench:
-    """The web, and what every run measured."""
+    """The web server, and the measurements of every run."""
 
     def __init__(self, images: list[Path], options: argparse.Namespace, work: Path) -> None:
         self.images, self._options, self._work = images, options, work
@@ -144,7 +144,7 @@ class Bench:
 
     @contextmanager
     def web(self) -> Iterator[None]:
-        """The server runs, and the tables have its port."""
+        """Run the server inside the context, and write tables with its port."""
         words = [sys.executable, BENCHMARKS / "image_server.py", self._files, "--hosts", str(self._options.hosts)]
         words += ["--latency-s", str(self._options.latency_ms / 1e3)]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -158,7 +158,7 @@ class Bench:
             server.stdin.close()
 
     def round(self, contenders: list[Contender], *, keep: bool) -> None:
-        """Every run once, one after the other."""
+        """Run every contender once, one after the other."""
         for contender in contenders:
             full = self._once(contender, self._full)
             start = self._once(contender, self._start)
@@ -167,7 +167,7 @@ class Bench:
                 self.starts[contender].append(start)
 
     def row(self, contender: Contender) -> Row:
-        """Medians of what was measured."""
+        """Return the medians of a contender's measurements."""
         found, count = self.rounds[contender], len(self.images)
         wall_s = statistics.median(each.measured.wall_s for each in found)
         cpu_s = statistics.median(each.measured.cpu_s for each in found)
@@ -188,7 +188,7 @@ class Bench:
         )
 
     def _input(self, name: str, numbers: list[int], rows_per_shard: int) -> Input:
-        """Neighbours in the table lie at different hosts."""
+        """Write a table in which neighbouring rows have different hosts."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -201,7 +201,7 @@ class Bench:
 
     def _once(self, contender: Contender, given: Input) -> Found:
         out = self._work / "out"
-        os.sync()  # no run pays for what another left to be written
+        os.sync()  # no run has to wait for data that another one left to be written
         before_s = self._server_cpu_s()
         measured = measure(contender.command(given, out), levelled_environment())
         server_cpu_s = self._server_cpu_s() - before_s
@@ -215,7 +215,7 @@ class Bench:
             return float(answer.read())
 
     def _compare(self, contender: Contender, given: Input, out: Path) -> None:
-        """Everybody writes every image, and the same JPEGs under the same keys."""
+        """Refuse a contender that did not write every image, or not the same JPEGs by the same keys as the others."""
         digests = jpeg_digests(out)
         if len(digests) != given.images:
             raise SystemExit(f"{contender.title} wrote {len(digests)} images, expected {given.images}")
@@ -227,7 +227,7 @@ class Bench:
 
 
 def jpeg_digests(out: Path) -> dict[str, str]:
-    """SHA-256 of each .jpg in the tars of a folder, by the member's name."""
+    """Return the SHA-256 of each .jpg in the tars of a folder, by the member's name."""
     digests = {}
     for path in sorted(out.rglob("*.tar")):
         with tarfile.open(path) as tar:
@@ -239,13 +239,13 @@ def jpeg_digests(out: Path) -> dict[str, str]:
 
 
 def levelled_environment() -> dict[str, str]:
-    """What every contender runs under."""
+    """Return the environment variables of every contender."""
     quiet = {"WANDB_MODE": "disabled", "NO_ALBUMENTATIONS_UPDATE": "1", "HF_HUB_OFFLINE": "1", "NO_GCE_CHECK": "true"}
     return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
 
 
 def with_ratios(rows: list[Row]) -> list[Row]:
-    """Our rate to that of each other row."""
+    """Return the rows with the ratio of our rate to theirs."""
     ours = rows[0]
     after_start = ours.after_start_images_per_s
     others = (
@@ -273,8 +273,8 @@ def print_table(rows: list[Row]) -> None:
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """A line for speed, after the start, as a table of millions of rows has it, one for processor time, which the web
-    server has no part in, and one for memory; beside the best of img2dataset's settings. None where it did not run."""
+    """Return a verdict on speed (after the start, as for a table of millions of rows), on processor time (without that
+    of the web server) and on memory, compared with img2dataset's best setting; empty if img2dataset did not run."""
     ours, roofline = rows[0], next(row for row in rows if row.group == "a")
     rivals = [row for row in rows if row.group == "b"]
     if not rivals:
@@ -291,7 +291,7 @@ def verdicts(rows: list[Row]) -> list[str]:
         f"{IMG2DATASET_TARGET:g} x {fastest:,.0f} and {ROOFLINE_TARGET:g} x {floor:,.0f}",
         f"CPU:    {_verdict(cpu_ms <= due_ms)}: {cpu_ms:.2f} ms an image, {due_ms:.2f} are due: the higher of "
         f"{thriftiest_ms:.2f} / {IMG2DATASET_TARGET:g} and {floor_ms:.2f} / {ROOFLINE_TARGET:g}",
-        f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB beside {leanest:,.0f}",
+        f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB compared with {leanest:,.0f}",
     ]
 
 
@@ -340,7 +340,7 @@ def main() -> None:
 
 
 def document(options: argparse.Namespace, images: int, image_bytes: int, rows: list[Row]) -> dict[str, Any]:
-    """The table and what it was measured on, as JSON values."""
+    """Return the table, and facts about the input and the machine, as JSON values."""
     return {
         "images": images,
         "bytes": image_bytes,
@@ -357,7 +357,7 @@ def document(options: argparse.Namespace, images: int, image_bytes: int, rows: l
 
 
 def contenders_of(options: argparse.Namespace) -> list[Contender]:
-    """In the order of the table; img2dataset is left out, with a word, where it is not installed."""
+    """Return the contenders in the table's order; leave out img2dataset, with a message, if it is not installed."""
     contenders = [Contender(group=group, processes=options.processes) for group in ("ours", "a")]
     if options.threads and not IMG2DATASET.exists():
         print("(b) is left out: it is not installed; run: make setup", file=sys.stderr)
@@ -366,19 +366,19 @@ def contenders_of(options: argparse.Namespace) -> list[Contender]:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--rows-per-shard", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--threads", type=int, nargs="*", default=[32, 256], help="of img2dataset; its default is 256")
+    parser.add_argument("--threads", type=int, nargs="*", default=[32, 256], help="numbers of threads of img2dataset")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="on the disk to measure")
-    parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
+    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Images/s, CPU time and memory of our loader beside five others on the same images: one table.
+"""Images/s, CPU time and memory of our loader, compared with five others on the same images: one table.
 
 python benchmarks/loaders.py --corpus DIR --json loaders.json
 """
@@ -31,10 +31,10 @@ from loaders.bench.runs import BenchSettings, Contender, Run, module_command, ro
 from loaders.bench.table import OURS, BenchRow  # noqa: E402
 
 SHARDS = 8
-"""Shards of every layout, so many that each of a few workers has some of its own."""
+"""Number of shards of every layout; each of a few workers gets some of its own."""
 OUR_FORMATS = ("webdataset", "tfrecord", "imagefolder")
 OUR_FILTERS = {"bicubic": "bicubic", "bilinear": "bilinear-no-antialias"}
-"""Names of the column `resize` and what our loader calls them: tf.data's bilinear does not antialias."""
+"""Interpolations of our loader by the names of the column `resize`: tf.data's bilinear does not antialias."""
 IN_OWN_ENVIRONMENT = ("mosaic", "grain")
 
 HEADER = """\
@@ -45,20 +45,20 @@ that takes {taken:,} images after its first batches; medians of {rounds} interle
 (a) full decode  simplejpeg on whole images in as many plain threads: no reading, no crop, no resize
 {recipes}
 images/s:     after the first batches; slowest and fastest: of the rounds. CPU: of all processes, in that time
-of (a):       of the rate of full decoding alone
+of (a):       rate as a share of that of full decoding alone
 first batch:  seconds from exec to the first batch, imports included
 largest MB:   peak of the largest process; sum MB: of all its processes together"""
 
 BILINEAR_TARGET = 1.3
-"""Our slowest format to tf.data, both bilinear without antialiasing."""
+"""Target for the ratio of our slowest format to tf.data, both bilinear without antialiasing."""
 TORCHVISION_TARGET = 2.2
-"""Our slowest format to torchvision on PIL, both bicubic with antialiasing."""
+"""Target for the ratio of our slowest format to torchvision on PIL, both bicubic with antialiasing."""
 FORMATS_TARGET = 0.95
-"""Our slowest format to our fastest."""
+"""Target for the ratio of our slowest format to our fastest."""
 
 
 def _contenders() -> dict[str, tuple[str, str, str]]:
-    """Loader, layout and interpolation by the names of the rows."""
+    """Return loader, layout and interpolation by the names of the rows."""
     found = {"decode": (ROOFLINE, "imagefolder", "")}
     for interpolation, suffix in (("bicubic", ""), ("bilinear", "-bilinear")):
         found |= {f"ours-{layout}{suffix}": (OURS, layout, interpolation) for layout in OUR_FORMATS}
@@ -69,7 +69,7 @@ CONTENDERS = _contenders()
 
 
 def contender(name: str, roots: dict[str, Path]) -> Contender:
-    """What to run for a row."""
+    """Return the contender of a row."""
     loader, layout, interpolation = CONTENDERS[name]
     root = roots[layout]
     if loader != OURS and (root / "train").is_dir():
@@ -96,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """One stated target."""
+    """A ratio of two rates, and its target."""
 
     image_size: int
     title: str
@@ -109,7 +109,7 @@ class Comparison:
 
 
 class Bench:
-    """The images in every layout that is needed, and what the rounds measured."""
+    """The images in every layout that is needed, and the measurements of the rounds."""
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
         self._options = options
@@ -123,12 +123,12 @@ class Bench:
         self._runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
 
     def warm_up(self) -> None:
-        """Everything once for a few batches."""
+        """Run every contender once for a few batches."""
         for each in self._contenders.values():
             warm_up(each, self._settings(self._options.image_sizes[0]))
 
     def round(self) -> None:
-        """Every contender at every size, one after the other."""
+        """Run every contender at every size, one after the other."""
         for image_size in self._options.image_sizes:
             for name, each in self._contenders.items():
                 self._runs[name, image_size].append(run_once(each, self._settings(image_size)))
@@ -144,7 +144,7 @@ class Bench:
         )
 
     def rows(self, image_size: int) -> list[Row]:
-        """One section of the table."""
+        """Return one section of the table."""
         bytes_per_image = self.num_bytes / self.num_images
         results = {
             name: row_of(each, self._runs[name, image_size], bytes_per_image) for name, each in self._contenders.items()
@@ -163,7 +163,7 @@ class Bench:
 
 
 def write_layouts(images: list[Path], layouts: set[str], work: Path, workers: int) -> dict[str, Path]:
-    """The same images in every layout, as `dataprep build` leaves them: repaired, and without what it rejects."""
+    """Write the same images in every layout, repaired by `dataprep build` and without those that it rejects."""
     source = image_folder(images, work / "originals")
     roots = {layout: work / layout for layout in layouts | {"imagefolder"}}
     for layout in [each for each in OUR_FORMATS if each in roots]:
@@ -183,7 +183,7 @@ def _run(command: list[Any]) -> None:
 
 
 def compare(rows: list[Row]) -> list[Comparison]:
-    """The stated targets at one image size, those for which everything was measured."""
+    """Return the comparisons at one image size for which every rate was measured."""
     rates = {row.name: row.result.images_per_s for row in rows}
     ours = {
         interpolation: [row.result.images_per_s for row in rows if _is_ours(row) and row.interpolation == interpolation]
@@ -212,7 +212,7 @@ def _is_ours(row: Row) -> bool:
 
 
 def print_section(rows: list[Row], comparisons: list[Comparison]) -> None:
-    """The table of one image size, and how its targets were met."""
+    """Print the table of one image size, and how its targets were met."""
     print(
         f"\n{f'image size {rows[0].image_size}':27}{'resize':>9}{'images/s':>10}{'slowest':>9}{'fastest':>9}"
         f"{'CPU ms/image':>14}{'of (a)':>8}{'first batch s':>15}{'largest MB':>12}{'sum MB':>8}"
@@ -255,7 +255,7 @@ def main() -> None:
 
 
 def print_header(bench: Bench, options: argparse.Namespace) -> None:
-    """What was measured, and how to read it."""
+    """Print what was measured, and how to read it."""
     recipes = [f"{name:16} {PEERS[name].recipe}\n" for name in options.contenders if name in PEERS]
     print(
         HEADER.format(
@@ -273,12 +273,12 @@ def print_header(bench: Bench, options: argparse.Namespace) -> None:
 
 
 def _cores(options: argparse.Namespace) -> int:
-    """To which every run is held."""
+    """Return the number of cores to which every run is limited."""
     return min(options.workers, len(os.sched_getaffinity(0)))
 
 
 def document(bench: Bench, sections: Iterable[list[Row]], options: argparse.Namespace) -> dict[str, Any]:
-    """The tables and what they were measured on, as JSON values."""
+    """Return the tables, and facts about the input and the machine, as JSON values."""
     return {
         "images": bench.num_images,
         "bytes": bench.num_bytes,
@@ -295,19 +295,19 @@ def document(bench: Bench, sections: Iterable[list[Row]], options: argparse.Name
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line; a peer that is not installed is left out, with a word."""
+    """Parse the command line; leave out peers that are not installed, with a message."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--image-sizes", type=int, nargs="+", default=[224])
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--workers", type=int, default=2, help="processes or threads, and so many cores for them all")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes or threads, and of cores for them")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=float, default=2, help="after the first batch, in each round")
+    parser.add_argument("--epochs", type=float, default=2, help="epochs after the first batch, in each round")
     parser.add_argument("--no-warm-up", action="store_true", help="measure the first runs, too")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="where the layouts are written")
-    parser.add_argument("--json", type=Path, help="write the table there, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder for the layouts")
+    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     options = parser.parse_args()
     if not PEERS_PYTHON.exists():
         for name in IN_OWN_ENVIRONMENT:

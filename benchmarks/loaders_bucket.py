@@ -36,11 +36,11 @@ HEADER = """\
 {images:,} images of {kilobytes:.0f} kB, webdataset in an emulated bucket; {size} pixels, bicubic,
 batches of {batch} over all ranks; medians of {rounds} interleaved rounds after a warm-up.
 of 0 ms:  images/s relative to the same without delay (target 0.85)
-held MB:  most bytes that the fetch stage held or had under way (target: below 1,024 MB over the world size)"""
+held MB:  peak of the bytes that the fetch stage held or had in flight (target: below 1,024 MB / world size)"""
 
 
 def load(url: str, world_size: int, size: int, images: int) -> dict[str, float]:
-    """Take at least so many images, after the first batch."""
+    """Load at least this number of images after the first batch."""
     rows = BATCH // world_size
     with open_loader(url, batch_size=BATCH, image_size=size, world_size=world_size) as loader:
         next(iter(loader))
@@ -59,7 +59,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="so many of the corpus; default: all")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--latencies-ms", type=float, nargs="+", default=[0, 50])
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def print_table(found: dict[tuple[int, float], list[dict[str, float]]]) -> list[dict[str, Any]]:
-    """Medians by world size and latency."""
+    """Print the medians by world size and latency; return them as JSON values."""
     rows: list[dict[str, Any]] = []
     print(f"\n{'world':>6}{'ms':>5}{'images/s':>10}{'of 0 ms':>9}{'held MB':>9}{'hedges':>8}  verdict")
     for (world_size, latency_ms), results in found.items():

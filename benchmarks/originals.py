@@ -1,6 +1,6 @@
 """The originals that the benchmarks build from: one set of images as a folder, as a tar of tars, as zips.
 
-Files are hard links where the disk allows it, so that every layout holds the same bytes once where it can.
+Files of folders are hard links if the disk allows it, so that they take no further space.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ DEMO_IMAGES = 4000
 
 
 class NoProgress:
-    """For dataprep.build.driver: nobody watches."""
+    """Progress for dataprep.build.driver that is not shown."""
 
     def __getattr__(self, name: str) -> object:
         return lambda *_: None
 
 
 def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Path]:
-    """Images of a folder of class folders, sorted; with `count` that many, spread over all of them.
+    """Return the images of a folder of class folders, sorted; with `count`, this number of them, evenly spread.
 
     Args:
-        corpus: `<wnid>/<wnid>_<n>.JPEG`; None makes one of demo data.
-        work: Where demo data is unpacked.
-        count: All when None.
+        corpus: Folder of `<wnid>/<wnid>_<n>.JPEG`; None makes one of demo data.
+        work: Folder into which demo data are unpacked.
+        count: Number of images; None: all.
     """
     if corpus is None:
         corpus = _unpacked_demo(work, count or DEMO_IMAGES)
@@ -66,7 +66,7 @@ def _unpacked_demo(work: Path, count: int) -> Path:
 
 
 def image_folder(images: Iterable[Path], root: Path) -> Path:
-    """ImageNet's training images unpacked: `root/train/<wnid>/*.JPEG`."""
+    """Write ImageNet's training images as unpacked, `root/train/<wnid>/*.JPEG`; return `root`."""
     for image in images:
         target = root / "train" / image.parent.name / image.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def image_folder(images: Iterable[Path], root: Path) -> Path:
 
 
 def train_tar(images: Iterable[Path], root: Path) -> Path:
-    """ImageNet's `ILSVRC2012_img_train.tar`: a tar with one tar a class."""
+    """Write ImageNet's `ILSVRC2012_img_train.tar`, a tar with one tar for each class; return `root`."""
     root.mkdir(parents=True)
     by_class: dict[str, list[Path]] = defaultdict(list)
     for image in images:
@@ -95,7 +95,7 @@ def train_tar(images: Iterable[Path], root: Path) -> Path:
 
 
 def coco_zips(images: list[Path], root: Path) -> Path:
-    """COCO's `train2017.zip` and `unlabeled2017.zip`: half of the images each, stored, numbered."""
+    """Write COCO's `train2017.zip` and `unlabeled2017.zip`, each with half of the images, stored; return `root`."""
     root.mkdir(parents=True)
     half = len(images) // 2
     for name, part in (("train2017", images[:half]), ("unlabeled2017", images[half:])):
@@ -106,7 +106,7 @@ def coco_zips(images: list[Path], root: Path) -> Path:
 
 
 def write_order(source: Path, order: Path, shards: int) -> None:
-    """Which samples our build puts into which shard, in its order, as the other contenders' scripts read it."""
+    """Write the samples of each shard in the order of our build, for the scripts of the other contenders."""
     options = BuildOptions(
         dataset="imagenet", format="webdataset", splits=("train",), num_shards=shards, allow_partial=True
     )

@@ -81,13 +81,13 @@ def exit_code_of(command: click.Command, name: str) -> int:
 
     Args:
         command: Returns its exit code, or anything else for 0.
-        name: Name of the program, which begins that line and the usage line of help texts.
+        name: Begins that line.
 
     Returns:
         The exit code; INTERRUPTED after Ctrl-C.
     """
     try:
-        code = command(prog_name=name, standalone_mode=False)
+        code = command(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from dataprep.demo.make import write_demo
 from tests.support.gcs_emulator import GCSEmulator
@@ -54,6 +55,8 @@ _numbers = itertools.count()
 
 def pytest_configure() -> None:
     """Set before any test module is imported: some libraries read these once."""
+    settings.register_profile("dataprep", deadline=None)  # a busy machine would decide a test
+    settings.load_profile("dataprep")
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
     keep_bytecode()
