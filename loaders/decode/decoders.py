@@ -175,7 +175,7 @@ class _ExtensionDecoder(Decoder):
 
 
 class _LibraryDecoder(Decoder):
-    """Decodes with simplejpeg, resizes with torch or Pillow; 0.48 times as fast as the extension (docs/decisions/0004)."""
+    """Uses simplejpeg, and torch or Pillow; 0.48 times as fast as the extension (docs/decisions/0004)."""
 
     def __init__(self, interpolation: Interpolation) -> None:
         import simplejpeg
