@@ -1,7 +1,7 @@
-"""What a range read of 110 kB from a bucket costs, by obstore and by google-cloud-storage; prints one table.
+"""Cost of a range read of 110 kB from a bucket, with obstore and with google-cloud-storage; prints one table.
 
 Command:   python benchmarks/range_reads.py
-Takes:     half a minute; needs the `dev` extra, whose emulator stands in for Cloud Storage.
+Takes:     half a minute; needs the `dev` extra, whose emulator replaces Cloud Storage.
 Expected:  docs/decisions/0001-range-reads.md
 """
 
@@ -29,7 +29,7 @@ LATENCY_MS = 50
 
 
 def main() -> None:
-    """Medians of 5 runs of 600 reads each."""
+    """Print the medians of 5 runs of 600 reads each."""
     print(f"{'client':22}{'threads':>8}{'latency ms':>12}{'reads/s':>10}{'CPU ms/read':>13}")
     with GCSEmulator() as emulator:
         os.environ["STORAGE_EMULATOR_HOST"] = emulator.url
@@ -51,11 +51,11 @@ def main() -> None:
 
 
 def _measure(read: Callable[[int], bytes], threads: int) -> tuple[float, float]:
-    """Reads a second, and this process's CPU milliseconds a read."""
+    """Return the reads per second, and the CPU milliseconds of this process for each read."""
     offsets = [number * 7919 % (OBJECT_BYTES - RANGE_BYTES) for number in range(READS)]
     rates, cpus_ms = [], []
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(read, offsets[:threads]))  # connections are open
+        list(pool.map(read, offsets[:threads]))  # opens the connections
         for _ in range(REPEATS):
             started_s, cpu_started_s = time.perf_counter(), time.process_time()
             num_bytes = sum(map(len, pool.map(read, offsets)))

@@ -1,10 +1,10 @@
-"""How well the loader's order mixes, beside a full permutation of every pass: one table.
+"""How well the loader's order mixes, compared with a full permutation of every pass: one table.
 
     python benchmarks/shuffle_quality.py --samples 1281167
 
 mates:    pairs of samples that share a batch in one pass and again in the next, relative to a full permutation (1.00)
-classes:  classes in a batch, relative to the same; `sorted` is a data set whose shards hold one class after the other
-held:     what one rank of one keeps of a bucket at once: streams * window * block
+classes:  classes in a batch, relative to a full permutation; `sorted`: a dataset whose shards hold class after class
+held:     bytes of a bucket that a single rank holds at once: streams * window * block
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARD_SAMPLES = 2300
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One row's settings."""
+    """Settings of one row of the table."""
 
     block_bytes: int
     num_streams: int
@@ -51,7 +51,7 @@ SETTINGS = [
 
 
 def positions(order: Order, passes: int) -> list[NDArray[np.int64]]:
-    """For each pass, at which position of it every stored sample stands."""
+    """Return for each pass the position of every stored sample in it."""
     starts = np.concatenate([[0], np.cumsum(order.shard_samples)])
     found = []
     picks = order.picks(0)
@@ -65,7 +65,7 @@ def positions(order: Order, passes: int) -> list[NDArray[np.int64]]:
 
 
 def mates_met_again(first: NDArray[np.int64], second: NDArray[np.int64], batch: int) -> float:
-    """Pairs in one batch in both passes, over what two full permutations would have."""
+    """Return the number of pairs that share a batch in both passes, divided by that of two full permutations."""
     batches = -(-len(first) // batch)
     _, together = np.unique((first // batch) * batches + second // batch, return_counts=True)
     pairs = float((together * (together - 1) // 2).sum())
@@ -74,7 +74,7 @@ def mates_met_again(first: NDArray[np.int64], second: NDArray[np.int64], batch: 
 
 
 def classes_in_a_batch(place: NDArray[np.int64], labels: NDArray[np.int64], batch: int) -> float:
-    """Mean number of classes."""
+    """Return the mean number of classes in a batch."""
     whole = len(place) // batch
     inside = place < whole * batch
     pairs = np.unique((place[inside] // batch) * CLASSES + labels[inside])
@@ -85,7 +85,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--samples", type=int, default=200_000)
-    parser.add_argument("--image-bytes", type=int, default=113_000, help="mean; decides the samples of a block")
+    parser.add_argument("--image-bytes", type=int, default=113_000, help="mean size of an image")
     parser.add_argument("--batches", type=int, nargs="+", default=[256, 1024])
     options = parser.parse_args()
     samples: int = options.samples

@@ -1,7 +1,7 @@
-"""The tables of README.md, from what the benchmarks wrote with --json: python benchmarks/tables.py
+"""The tables of README.md, made from the --json files of the benchmarks: python benchmarks/tables.py
 
-Every ratio is of two rates of one file, and one below its target is marked as short. After a new run, write it to
-results/ with --json and put what this prints into README.md; a test holds that they are the same.
+Every ratio is of two rates in one file, and one below its target is marked as short. Write a new run to results/ with
+--json, and copy what this prints into README.md; a test compares them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def build_table(document: dict[str, Any]) -> list[str]:
-    """Each contender's images/s and ratio, by check and number of workers."""
+    """Return each contender's images/s and ratio, by check and number of workers."""
     sections = {(row["check"], row["workers"]): None for row in document["rows"]}
     cells: dict[str, dict[tuple[str, int], str]] = {}
     for row in document["rows"]:
@@ -48,7 +48,7 @@ def _rate_and_ratio(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 
 
 def laion_table(document: dict[str, Any]) -> list[str]:
-    """Every column of laion.py that does not need explaining, and the ratio after the start."""
+    """Return the columns of laion.py that need no explanation, and the ratio after the start."""
     rows = document["rows"]
     lines = []
     for row in rows:
@@ -70,7 +70,7 @@ def laion_table(document: dict[str, Any]) -> list[str]:
 
 
 def loaders_table(document: dict[str, Any]) -> list[str]:
-    """Each loader's images/s and CPU milliseconds an image, by image size."""
+    """Return each loader's images/s and CPU milliseconds an image, by image size."""
     sizes = list(dict.fromkeys(row["image_size"] for row in document["rows"]))
     cells: dict[str, dict[int, list[str]]] = {}
     for row in document["rows"]:
@@ -96,7 +96,7 @@ def spread(document: dict[str, Any]) -> str:
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What a benchmark wrote with --json."""
+    """Return what a benchmark wrote with --json."""
     document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
     return document
 

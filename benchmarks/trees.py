@@ -1,9 +1,9 @@
-"""This tree beside another checkout: start, import, build and loader of both, in turns.
+"""This tree compared with another checkout: start, import, build and loader of both, in turns.
 
     git worktree add ../before v0.1.0 && python benchmarks/trees.py ../before --json trees.json
 
 Every run is a process of its own, with the packages of this environment. Rounds go A B A B …, so that a slow minute of
-the machine meets both trees; the table shows medians, the lowest and highest run, and the ratio of the medians.
+the machine slows both trees; the table shows medians, the lowest and highest run, and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ with open_loader(sys.argv[1], batch_size=128, image_size=224, threads=2) as load
     rate = (images - 128) / (time.perf_counter() - first_s)
 print(rate if sys.argv[2] == "rate" else first_s - started_s)
 """
-"""Images/s of three epochs after the first batch, or the seconds until it came."""
+"""Program that prints the images/s of three epochs after the first batch, or the seconds until the first batch."""
 
 
 def python(tree: Path, *arguments: object) -> tuple[float, str]:
-    """Seconds that a Python process of a tree took, and what it printed."""
+    """Run a Python process of a tree; return its seconds and what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     started_s = time.perf_counter()
@@ -51,7 +51,7 @@ def python(tree: Path, *arguments: object) -> tuple[float, str]:
 
 
 def measures(originals: Path, work: Path, images: int) -> dict[str, Callable[[Path], float]]:
-    """What is measured, by its name with its unit."""
+    """Return the functions that measure a tree, by names with units."""
     dataset = work / "dataset"
 
     def build(tree: Path) -> float:
@@ -75,8 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", type=Path, help="checkout to compare with")
     parser.add_argument("--images", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds, after one that is not")
-    parser.add_argument("--json", type=Path, help="write every run's figure there, too")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measured rounds, after a warm-up")
+    parser.add_argument("--json", type=Path, help="file to which the figures of all runs are written as JSON")
     options = parser.parse_args()
     trees = {"before": options.tree.resolve(), "now": HERE}
     for tree in trees.values():

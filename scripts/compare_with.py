@@ -6,10 +6,10 @@
 Each tree runs in processes of its own with the packages of this environment, one after the other:
 
 build  every dataset in every format, from the same originals; LAION from one server on loopback. The SHA-256 of every
-       file must be equal, `_build/` aside.
+       file outside of `_build/` must be equal.
 load   the other tree's datasets by both loaders: images, labels, keys and state of every batch of two epochs.
 train  every training entry for some steps: losses and learning rates. Then the other tree's run is stopped, and this
-       tree resumes it from its checkpoint: the losses must be those of the run that was not stopped.
+       tree resumes it from its checkpoint: the losses must equal those of the run that was not stopped.
 
 Prints one line a comparison; exits 1 where one differs.
 """
@@ -42,7 +42,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
-"""One thread of each framework: sums over several threads may end with other digits."""
+"""Environment with one thread for each framework: sums over several threads may differ in their last digits."""
 
 LOADER = """
 import hashlib, json, sys
@@ -96,17 +96,17 @@ TRAINED = {
         "",
     ),
 }
-"""By module: the flags of a short run, the flag that stops it early, the flag that resumes it."""
+"""Flags of a short run, the flag that stops it early, and the flag that resumes it, by module."""
 
 
 class Tree:
-    """A checkout, with programs of it run by this interpreter."""
+    """A checkout, whose programs this interpreter runs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
     def run(self, *arguments: object, **variables: str) -> str:
-        """What a Python process of this tree prints; its last words and exit 1 where it fails."""
+        """Run a Python process of this tree and return what it prints; if it fails, print the end and exit with 1."""
         environment = {**os.environ, **variables, "PYTHONPATH": str(self.root)}
         command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ class Tree:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder by its name, and the target of every link."""
+    """Return the SHA-256 of every file below a folder by its name, and the target of every link."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -191,7 +191,7 @@ def compare_training(before: Tree, now: Tree, work: Path) -> Iterator[tuple[str,
 
 
 def logged(folder: Path) -> dict[int, tuple[float, float]]:
-    """Loss and learning rate of every step in a run's log."""
+    """Return loss and learning rate of every step in a run's log."""
     lines = [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
     return {line["step"]: (line["loss"], line["lr"]) for line in lines if "loss" in line}
 

@@ -1,10 +1,10 @@
-"""Measure how the packages are arranged, and say which rows of the table are not met.
+"""Measure how the packages are arranged, and print which rows of the table are not met.
 
     .venv/bin/python scripts/house.py            the table, and every finding that is neither excepted nor allowed for
-    .venv/bin/python scripts/house.py ROW        every finding of the rows whose names hold ROW
+    .venv/bin/python scripts/house.py ROW        every finding of the rows whose names contain ROW
 
-The exit status is 1 where a row is not met. A finding that stays for a reason is named in EXCEPTIONS; a number in LEFT
-is how many findings of a row are still to be removed, and may only shrink.
+The exit status is 1 if a row is not met. Findings that stay for a reason are in EXCEPTIONS; a number in LEFT is how
+many findings of a row are still to be removed, and may only shrink.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LAYERS = (
     ("host",),
     ("messages", "errors"),
 )
-"""Rooms of dataprep from the top; each knows only those below it."""
+"""Rooms of dataprep from the top; each imports only rooms below it."""
 HEIGHT = {f"dataprep.{room}": -level for level, rooms in enumerate(LAYERS) for room in rooms}
 MAX_PARAMETERS = 6
 MAX_AT_THE_TOP = 10  # loaders: the front door, the order and the adapters of frameworks; train: a file an entry
-MAX_LOADED = 35  # modules of dataprep that opening a loader may cost
+MAX_LOADED = 35  # modules of dataprep that opening a loader may import
 NOT_FOR_LOADERS = ("sources", "fetched", "web", "adopt", "verify", "commands", "build")
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
@@ -52,26 +52,26 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/commands/progress.py": "rows are reported by how they ended where rows were fetched",
     },
 }
-"""By row: the beginning of a finding, and why it stays."""
+"""Beginnings of findings that are accepted, with the reasons, by row."""
 LEFT: dict[str, int] = {
     "modules without a test of the same path and stem": 26,
     "dict[str, Any]": 145,
 }
-"""By row: how many findings are still to be removed."""
+"""Number of findings that are still to be removed, by row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One line of the table: what is counted, and what a value of it means."""
+    """One row of the table: what is counted, its value in an earlier version, and its goal."""
 
     name: str
     before: str
-    """The value in version 0.1.0."""
+    """Value in version 0.1.0."""
     goal: str
     find: Callable[[], list[str]]
-    """List what stands against the goal, each beginning with a module's name or path."""
+    """Function that lists the findings against the goal, each beginning with a module's name or path."""
     measure: Callable[[], str] | None = None
-    """Say today's value where the number of findings does not."""
+    """Function that returns the present value; None: it is the number of findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def modules() -> dict[str, Module]:
 
 
 def room_of(name: str) -> str:
-    """Name the room a module lies in: `dataprep.build.pool` is in `dataprep.build`, `loaders.order` is its own."""
+    """Return the room of a module: that of `dataprep.build.pool` is `dataprep.build`; `loaders.order` is its own."""
     return ".".join(name.split(".")[:2])
 
 
@@ -108,7 +108,7 @@ def room_of(name: str) -> str:
 
 
 def imported_by(module: Module, known: Iterable[str]) -> set[str]:
-    """Names of the known modules that a module imports: at its top, inside functions and for types only."""
+    """Return the known modules that a module imports, including imports in functions and for types only."""
     found = set()
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
@@ -120,18 +120,18 @@ def imported_by(module: Module, known: Iterable[str]) -> set[str]:
 
 @cache
 def room_imports() -> dict[str, dict[str, str]]:
-    """By room, the rooms that it imports, each with one import that does so."""
+    """Return for each room the rooms that it imports, each with one example of such an import."""
     graph: dict[str, dict[str, str]] = defaultdict(dict)
     for module in modules().values():
         for name in sorted(imported_by(module, modules())):
             here, there = room_of(module.name), room_of(name)
-            if here != there and name not in PACKAGES:  # a package's own module holds no code but lazy names
+            if here != there and name not in PACKAGES:  # a package's own module has no code but lazy names
                 graph[here].setdefault(there, f"{module.name} -> {name}")
     return graph
 
 
 def cycles(graph: dict[str, dict[str, str]]) -> list[list[str]]:
-    """Groups of rooms each of which reaches all the others."""
+    """Return groups of rooms in which each room reaches all the others."""
     reached = {room: _reachable(room, graph) for room in graph}
     groups = {
         tuple(sorted(other for other in reached[room] if other == room or room in reached.get(other, ())))
@@ -178,7 +178,7 @@ def loaded_by_a_loader() -> tuple[str, ...]:
 
 
 def too_many_loaded() -> list[str]:
-    """List modules that a loader has no use for, and say when they are too many."""
+    """List modules that a loader loads without need, and whether it loads too many."""
     loaded = loaded_by_a_loader()
     wrong = [name for name in loaded if name.startswith(tuple(f"dataprep.{room}" for room in NOT_FOR_LOADERS))]
     return wrong + [f"dataprep: {len(loaded)} modules are loaded"] * (len(loaded) > MAX_LOADED)
@@ -216,7 +216,7 @@ print(json.dumps(sorted(calls)), file=sys.stderr)
 
 @cache
 def walked_calls() -> tuple[tuple[str, str], ...]:
-    """Calls between modules that a small build of COCO makes in the process that is asked for it."""
+    """Return the calls between modules in the main process of a small build of COCO."""
     run = subprocess.run([sys.executable, "-c", WALK], cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         raise SystemExit(f"house: a small build of COCO ended with {run.returncode}:\n{run.stderr[-2000:]}")
@@ -228,7 +228,7 @@ def walked_modules() -> set[str]:
 
 
 def climbs() -> list[str]:
-    """List calls into a room above of which the caller knows: what is handed to it, it does not."""
+    """List calls into a higher room that the caller imports; calls of functions passed to it do not count."""
     found = []
     for here, there in walked_calls():
         low, high = room_of(here), room_of(there)
@@ -243,11 +243,11 @@ def walked_web() -> list[str]:
     return sorted(name for name in walked_modules() if name.startswith(strange))
 
 
-# What stands in the modules
+# Contents of the modules
 
 
 def crowded_tops() -> list[str]:
-    """List modules at the top of a package, above the number that is allowed."""
+    """List the modules at the top of packages that have more of them than allowed."""
     return [name for package in PACKAGES for name in top_of(package)[MAX_AT_THE_TOP:]]
 
 
@@ -262,7 +262,7 @@ WEB_WORDS = re.compile(r"(?i)laion(?!')|\.name == LAION|== 'laion'|\bfetched is 
 
 
 def tests_for(words: re.Pattern[str], *rooms: str) -> list[str]:
-    """List conditions about something outside the rooms that may know of it."""
+    """List conditions that match the words outside of the rooms that may have them."""
     found = []
     for module in modules().values():
         if not module.name.startswith(rooms):
@@ -273,7 +273,7 @@ def tests_for(words: re.Pattern[str], *rooms: str) -> list[str]:
 
 
 def conditions(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield what branches, filters and comparisons test: each comparison once."""
+    """Yield the conditions of branches and filters, and comparisons elsewhere; each once."""
     seen: set[ast.AST] = set()
     for node in ast.walk(tree):
         tested = []
@@ -290,7 +290,7 @@ def conditions(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def documented(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of every docstring, of attributes and constants too."""
+    """Yield the line and text of every docstring, including those of attributes and constants."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
@@ -306,7 +306,7 @@ def of_docstrings() -> list[str]:
 
 
 def long_signatures() -> list[str]:
-    """List functions with more parameters than a reader holds in mind; a command's are its options."""
+    """List functions with too many parameters, except for commands, whose parameters are their options."""
     found = []
     for module in modules().values():
         for node in ast.walk(module.tree):
@@ -323,7 +323,7 @@ def _is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def untested_modules() -> list[str]:
-    """List modules without a test of the same path and stem; a package's own module is its rooms' to test."""
+    """List modules without a test of the same path and stem, except for the packages' own modules."""
     return [
         module.file
         for module in modules().values()
@@ -343,7 +343,7 @@ def untyped_documents() -> list[str]:
 
 
 def lines_by_room() -> dict[str, int]:
-    """Lines of Python in each room; modules at the top of a package count together."""
+    """Return the lines of Python in each room; modules at the top of a package count together."""
     found: Counter[str] = Counter()
     for module in modules().values():
         parts = module.path.relative_to(ROOT).parts

@@ -1,8 +1,8 @@
-"""What a bucket leaves possible: read ranges, decode, digest, upload, each as far ahead of the other as it will go.
+"""Roofline of builds from a bucket: read ranges, decode, digest and upload, each as far ahead as possible.
 
 No listing, no plan, no format, no index, no receipts, no repair; the requests are those of dataprep's own storage. Two
-shards are on their way at a time: `dataprep build` reads and decodes the next one meanwhile, but writes nothing of it,
-so that a worker that dies has one shard to redo.
+shards are in progress at a time. `dataprep build` also reads and decodes the next shard meanwhile, but does not write
+it, so that only one shard has to be built again when a worker dies.
 
     python bucket_loops.py RANGES SOURCE_URL OUTPUT_URL {decode,none}
 
@@ -63,7 +63,7 @@ def _shard_bytes(images: Iterator[bytes], *, decode: bool) -> bytes:
     sha256, image_crc32cs, pieces = hashlib.sha256(), [], []
     for data in images:
         if decode:
-            # The call of dataprep/build/images.py; what is no plain JPEG costs our build a repair besides.
+            # The same call as in dataprep/build/images.py; a build also repairs what is not a plain JPEG.
             with contextlib.suppress(ValueError):
                 simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
         image_crc32cs.append(crc32c_of(data))

@@ -1,8 +1,8 @@
-"""What the scripts of all contenders share: their arguments, their part of the samples, the check, the fsync.
+"""Code that the scripts of all contenders share: arguments, part of the samples, check and fsync.
 
-A script writes the samples that a file lists, in its order and cut into shards as our own build cuts them, and prints
-how many it wrote. It runs as one process, as its library's documents show it, or forks as many as `--processes` says,
-each with a contiguous part of the shards and a folder of its own.
+A script writes the samples of a list, in its order and in the shards of our own build, and prints how many it wrote. It
+runs as one process, as in its library's documents, or forks `--processes` processes, each with a contiguous part of the
+shards and a folder of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Image(NamedTuple):
     """One image to write; height, width and orientation are 0, 0 and 1 where it was not checked."""
 
     position: int
-    """Among all samples."""
+    """Index among all samples."""
     key: str
     label: int
     data: bytes
@@ -50,21 +50,21 @@ class Task:
     processes: int
 
     def part(self, index: int) -> list[list[Entry]]:
-        """The shards of one process."""
+        """Return the shards of one process."""
         count = len(self.shards)
         return self.shards[count * index // self.processes : count * (index + 1) // self.processes]
 
     def folder(self, index: int) -> Path:
-        """Where one process writes: the output itself where there is only one."""
+        """Return the folder of one process, which is the output itself if there is only one process."""
         return self.out / f"{index:05d}" if self.processes > 1 else self.out
 
     def shard_bytes(self) -> int:
-        """At which a writer that cuts by size begins the next shard, to have as many as our build."""
+        """Return the shard size with which a writer that cuts by size makes as many shards as our build."""
         total = sum(Path(entry.path).stat().st_size for shard in self.shards for entry in shard)
         return -(-total // len(self.shards))
 
     def images(self, index: int) -> Iterator[Image]:
-        """Read and check the samples of one process; what our build rejects is left out here, too."""
+        """Read and check the samples of one process; leave out those that our build rejects."""
         before = sum(len(shard) for shard in self.shards[: len(self.shards) * index // self.processes])
         entries = (entry for shard in self.part(index) for entry in shard)
         for position, (path, key, label) in enumerate(entries, start=before):
@@ -78,7 +78,7 @@ class Task:
 
 
 def read_task() -> Task:
-    """The task that the command line gives."""
+    """Return the task of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--order", type=Path, required=True, help="JSON: classes, and shards of [path, key, label]")
     parser.add_argument("--out", type=Path, required=True)
@@ -93,23 +93,23 @@ def read_task() -> Task:
 
 
 def run_parts(task: Task, write_part: Callable[[Task, int], int]) -> None:
-    """Let every process write its part and make it durable; then say how many samples stand."""
+    """Let every process write its part and make it durable, and print the number of samples."""
     if task.processes == 1:
         counts = [_durable_part(task, write_part, 0)]
     else:
-        # Forked, as the peers' documents do it: what they import is imported once.
+        # Forked, as in the peers' documents, so that their imports happen once.
         with multiprocessing.get_context("fork").Pool(task.processes) as pool:
             counts = pool.starmap(_durable_part, [(task, write_part, index) for index in range(task.processes)])
     print_samples(sum(counts))
 
 
 def print_samples(count: int) -> None:
-    """The last line of a script's output, which the benchmark reads."""
+    """Print the last line of a script's output, which the benchmark reads."""
     print(json.dumps({"samples": count}))
 
 
 def sync_file(path: str | Path) -> None:
-    """As our build does before a shard counts as written."""
+    """Sync a file to the disk, as our build does before a shard counts as written."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

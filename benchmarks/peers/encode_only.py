@@ -14,7 +14,7 @@ from dataprep.fetched.filters import RowFilter
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("list", type=Path, help="names a file a line")
+    parser.add_argument("list", type=Path, help="file with one file name per line")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     files = options.list.read_text().splitlines()
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def encode_all(files: list[str]) -> None:
-    """One process's files."""
+    """Encode the files of one process."""
     options, row_filter = EncodeOptions(), RowFilter()
     for file in files:
         encode_image(Path(file).read_bytes(), options, row_filter)

@@ -1,6 +1,6 @@
 """(a) The roofline: read, decode, digest, write and fsync in a plain loop, and nothing else.
 
-No format, no plan, no index, no repair: what the disk, the decoder and the digests leave possible. Each of the spawned
+No format, no plan, no index, no repair: only the disk, the decoder and the digests limit the rate. Each of the spawned
 processes writes a contiguous part of the shards.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import google_crc32c
 from contest import Entry, Task, print_samples, read_task
 
-BUFFER_BYTES = 1 << 18  # as dataprep/build/shard.py has it
+BUFFER_BYTES = 1 << 18  # as in dataprep/build/shard.py
 
 
 def main() -> None:
@@ -33,14 +33,14 @@ def main() -> None:
 
 
 def write_part(task: Task, index: int) -> None:
-    """The plain loop over one process's shards."""
+    """Write the shards of one process in a plain loop."""
     task.folder(index).mkdir(parents=True, exist_ok=True)
     for number, shard in enumerate(task.part(index)):
         write_shard(task.folder(index) / f"{number:05d}.bin", shard, decode=task.check == "decode")
 
 
 def write_shard(target: Path, shard: list[Entry], *, decode: bool) -> None:
-    """One shard's images, one after the other."""
+    """Write the images of one shard, one after the other."""
     if decode:
         import simplejpeg
     sha256, crc32c = hashlib.sha256(), 0
@@ -50,7 +50,7 @@ def write_shard(target: Path, shard: list[Entry], *, decode: bool) -> None:
             with open(path, "rb", buffering=0) as file:
                 data = file.read()
             if decode:
-                # The call of dataprep/build/images.py; what is no plain JPEG costs our build a repair besides.
+                # The same call as in dataprep/build/images.py; a build also repairs what is not a plain JPEG.
                 with contextlib.suppress(ValueError):
                     simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
             image_crc32cs.append(google_crc32c.value(data))

@@ -1,6 +1,6 @@
-"""(d) MosaicML's MDSWriter: no compression and no hashes, which are its defaults and its fastest way.
+"""(d) MosaicML's MDSWriter without compression and hashes, which is the default and the fastest.
 
-Spread over processes, each writes a sub-directory and `merge_index` joins them, as its documentation on parallel
+With several processes each writes a subdirectory, and `merge_index` joins them, as its documentation on parallel
 conversion says.
 """
 
@@ -14,8 +14,8 @@ COLUMNS = {"image": "bytes", "key": "str", "label": "int"}
 
 
 def write_part(task: Task, index: int) -> int:
-    """One process's shards with their index."""
-    size_limit = task.shard_bytes() * 102 // 100  # its limit counts what it adds, and would give one shard more
+    """Write the shards of one process with their index."""
+    size_limit = task.shard_bytes() * 102 // 100  # the limit includes MDS's own bytes, and would make one more shard
     count = 0
     with MDSWriter(out=str(task.folder(index)), columns=COLUMNS, size_limit=size_limit) as writer:
         for image in task.images(index):

@@ -1,6 +1,6 @@
-"""(c) A TFDS GeneratorBasedBuilder with the features that our TFRecords have.
+"""(c) A TFDS GeneratorBasedBuilder with the features of our TFRecords.
 
-Spread over processes, each generates a folder of its own; `tfds.builder_from_directories` reads them as one dataset.
+With several processes each generates a folder of its own; `tfds.builder_from_directories` reads them as one dataset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contest import Task, read_task, run_parts
 
 
 class Imagenet(tfds.core.GeneratorBasedBuilder):
-    """The originals in the given order."""
+    """Dataset of the originals in the given order."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -33,7 +33,7 @@ class Imagenet(tfds.core.GeneratorBasedBuilder):
                 "width": tfds.features.Scalar(np.int64),
             }
         )
-        # The order is shuffled already, as everybody's.
+        # The order is shuffled already, as for all contenders.
         return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Imagenet(tfds.core.GeneratorBasedBuilder):
 
 
 def write_part(task: Task, index: int) -> int:
-    """One process's dataset, or the whole of it."""
+    """Write the part of the dataset of one process."""
     builder = Imagenet(task=task, index=index)
     config = tfds.download.DownloadConfig(num_shards=len(task.part(index)), try_download_gcs=False)
     builder.download_and_prepare(file_format="tfrecord", download_config=config)

@@ -1,4 +1,4 @@
-"""(b) webdataset's ShardWriter, as its documentation writes an ImageNet: image and label beside each other."""
+"""(b) webdataset's ShardWriter, used as in its documentation of ImageNet: an image and its label for each sample."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 
 from contest import Image, Task, read_task, run_parts, sync_file
 
-# webdataset imports torch where it finds it, for reading: three seconds that writing does not need.
+# webdataset imports torch if it is installed, which takes three seconds and is needed only for reading.
 sys.modules["torch"] = None  # type: ignore[assignment]
 import webdataset  # noqa: E402
 
 
 def write_part(task: Task, index: int) -> int:
-    """One process's shards; a reader joins them by their brace pattern."""
+    """Write the shards of one process; a reader joins all shards by a brace pattern."""
     pattern = str(task.folder(index) / "imagenet-train-%06d.tar")
     count = 0
     with webdataset.ShardWriter(pattern, maxsize=task.shard_bytes(), post=sync_file, verbose=0) as writer:
@@ -23,7 +23,7 @@ def write_part(task: Task, index: int) -> int:
 
 
 def sample(image: Image) -> dict[str, object]:
-    """The least that holds an image, its label and its key."""
+    """Return a sample with only image, label and key."""
     return {"__key__": image.key, "jpg": image.data, "cls": image.label}
 
 

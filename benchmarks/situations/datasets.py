@@ -18,18 +18,18 @@ BUCKET = "dataprep-situations"
 PHOTOS = 1000
 LARGE_PHOTOS = 300
 LARGE_WIDTH = 2000
-"""Pixels."""
+"""Width of enlarged photographs, pixels."""
 QUALITY = 90
 """JPEG quality of enlarged photographs and of resized datasets."""
 SHARDS = 4
 
 
 class Datasets:
-    """Makes what is asked for the first time, and knows where it lies.
+    """Datasets of situations, each built when it is first needed.
 
     Args:
         work: Folder that keeps originals, datasets on disk and caches.
-        corpus: `<wnid>/<wnid>_<n>.JPEG`; None: demo data.
+        corpus: Folder of `<wnid>/<wnid>_<n>.JPEG`; None: demo data.
     """
 
     def __init__(self, work: Path, corpus: Path | None) -> None:
@@ -37,7 +37,7 @@ class Datasets:
         self._copied: set[str] = set()
 
     def url(self, situation: Situation) -> str:
-        """Return the URL of a situation's dataset; a bucket is the emulator's, whose address is in the environment."""
+        """Return the URL of a situation's dataset; buckets are in the emulator, whose address is in the environment."""
         folder = self._work / "disk" / self._name(situation)
         if not (folder / "dataset.json").exists():
             self._build(situation, folder)
@@ -50,7 +50,7 @@ class Datasets:
         return url
 
     def cache_dir(self, situation: Situation) -> Path:
-        """The folder of a situation's cache."""
+        """Return the folder of a situation's cache."""
         return self._work / "cache" / self._name(situation)
 
     def _name(self, situation: Situation) -> str:
@@ -69,7 +69,7 @@ class Datasets:
             raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
     def _source(self, name: str) -> Path:
-        """A folder as ImageNet's archive unpacks; it is there = it is whole."""
+        """Return a folder of originals in ImageNet's layout; it exists only if it is whole."""
         folder = self._work / "originals" / name
         if not folder.exists():
             if name == "photos":
@@ -84,7 +84,7 @@ class Datasets:
 
 
 def _copy(folder: Path, url: str) -> None:
-    """A dataset is the same bytes on a disk and in a bucket."""
+    """Copy a dataset from disk to a bucket, with the same bytes."""
     storage = open_storage(url)
     files = [path for path in folder.rglob("*") if path.is_file()]
     with ThreadPoolExecutor(16) as threads:
@@ -102,7 +102,7 @@ def _rewrite(images: list[Path], root: Path, rewritten: Callable[[Path], bytes])
 
 
 def _enlarge(images: list[Path], root: Path) -> None:
-    """Some of them, so wide as a camera's."""
+    """Write some of the images, enlarged to the width of a camera's."""
     _rewrite([images[len(images) * n // LARGE_PHOTOS] for n in range(min(LARGE_PHOTOS, len(images)))], root, _enlarged)
 
 
@@ -117,7 +117,7 @@ def _enlarged(path: Path) -> bytes:
 
 
 def _make_progressive(images: list[Path], root: Path) -> None:
-    """The same pictures, to be decoded scan by scan."""
+    """Write the same images as progressive JPEGs."""
     _rewrite(images, root, _progressive)
 
 

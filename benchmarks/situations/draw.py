@@ -11,21 +11,25 @@ from benchmarks.situations.situation import Situation
 
 T = TypeVar("T")
 MIN_RATIO, MAX_RATIO = 1.15, 4.0
-"""How far the second stage is from the limiting one."""
+"""Smallest and largest ratio of the second slowest stage's rate to that of the slowest."""
 
 
 class Draw:
-    """Args: key: what is drawn for, e.g. the seed, the cause and a number."""
+    """Random draws for one situation.
+
+    Args:
+        key: Name of what is drawn, e.g. the seed, the cause and a number.
+    """
 
     def __init__(self, key: str) -> None:
         self._rng = random.Random(key)  # strings are hashed by SHA-512: the same in every process
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """One of them."""
+        """Return one of the choices, all with the same probability."""
         return choices[int(self._rng.random() * len(choices))]
 
     def log_uniform(self, low: float, high: float) -> float:
-        """Between two bounds, every factor as likely as another."""
+        """Return a number between two bounds, uniform on a logarithmic scale."""
         return low * math.exp(self._rng.random() * math.log(high / low))
 
     def ratio(self) -> float:
@@ -34,20 +38,20 @@ class Draw:
 
 
 class KnownRates(Protocol):
-    """What the machine does alone, images/s."""
+    """Rates of the machine without a planted cause, images/s."""
 
     def loader(self, situation: Situation) -> float:
-        """Return the loader's rate for a device that takes no time."""
+        """Return the loader's rate with a device that takes no time."""
 
     def device(self, situation: Situation) -> float:
         """Return the rate of a situation's device alone."""
 
     def image_bytes(self, situation: Situation) -> float:
-        """Mean size of the stored images."""
+        """Return the mean size of the stored images."""
 
 
 def simulated(images_per_s: float, *, transfer: float = 0.0, step_ms: float = 0.0, transfer_ms: float = 0.0) -> str:
-    """The name of a simulated device; 0 leaves a limit out."""
+    """Return the name of a simulated device; 0 leaves a limit out."""
     parts = [f"simulated:{images_per_s:.0f}"]
     parts += [f"transfer={transfer:.0f}"] if transfer else []
     parts += [f"step-ms={step_ms:.3f}"] if step_ms else []

@@ -15,7 +15,7 @@ _PLANTS = {
     for number in range(of_hundred)
 }
 IDS = tuple(_PLANTS)
-"""Identifiers of all situations, a hundred."""
+"""Identifiers of all hundred situations."""
 
 
 def spread(count: int) -> list[str]:
@@ -24,7 +24,7 @@ def spread(count: int) -> list[str]:
 
 
 def plant(id_: str, rates: KnownRates, *, seed: int, cores: int) -> Situation:
-    """One situation: the same for the same rates.
+    """Make one situation, which depends on the rates, the seed and the number of cores alone.
 
     Args:
         id_: One of `IDS`.

@@ -1,4 +1,4 @@
-"""Finds the best single change of a situation by trying each, and compares with what `dataprep diagnose` named."""
+"""Judge: finds the best single change of a situation by trying each, and compares `dataprep diagnose` with it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from benchmarks.situations.situation import NONE, Change, Situation, change_of
 from benchmarks.situations.training_loop import Measured
 
 MIN_GAIN = 1.05
-"""A change that brings less is none."""
+"""Smallest ratio of the rate with a change to the rate without it at which the change counts."""
 TIE = 0.96
-"""Share of the best rate from which on a change is as good as the best."""
+"""Share of the best rate at which a change counts as good as the best."""
 FIRST_LOOK = 0.5
-"""Share of the seconds for the first look at each change; the best two and the situation itself then get them all."""
+"""Share of the seconds for the first trial of each change; the best two and the unchanged situation then get all."""
 AGAIN = 2
 MAX_DRIFT = 0.10
 """Largest relative difference between two measurements of a situation; beyond it the machine was not steady."""
@@ -26,22 +26,22 @@ Rate = Callable[[Situation, float], Measured]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What was measured, images/s."""
+    """Measured rates of a situation and of its changes, images/s."""
 
     base: float
-    """As it is."""
+    """Rate without a change."""
     changes: tuple[tuple[Change, float], ...]
     drift: float = 0.0
-    """By which the situation itself changed from before to after its changes were tried, relative."""
+    """Relative difference of the unchanged situation's rates before and after the changes were tried."""
 
     @property
     def best(self) -> str:
-        """The change that brings most, or `none`."""
+        """Name of the change with the highest rate, or `none`."""
         change, rate = max(self.changes, key=lambda found: found[1])
         return change.name if rate >= MIN_GAIN * self.base else NONE
 
     def verdict(self, named: str) -> str:
-        """`right`, `tie` (as good as the best, within what is measured) or `wrong`."""
+        """Return `right`, `tie` (as good as the best within the error of measurement) or `wrong`."""
         if named == self.best:
             return RIGHT
         enough = max(TIE * max(rate for _, rate in self.changes), MIN_GAIN * self.base)
@@ -51,12 +51,12 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A prediction, and what came of it, images/s."""
+    """A predicted rate and the measured one, images/s."""
 
     predicted: float
-    """What the diagnosis shows: of a change that it tried, the rate of that trial."""
+    """Rate that the diagnosis shows: for a change that it tried, the rate of the trial."""
     from_stages: float
-    """What the stages alone had promised."""
+    """Rate that was predicted from the stages alone."""
     measured: float
     drift: float = 0.0
     """Relative difference between two measurements of the same thing; see MAX_DRIFT."""
@@ -75,11 +75,11 @@ class WhatIf:
 def find_truth(
     situation: Situation, changes: Sequence[Change], rate: Rate, seconds: float, *, tries: int = TRIES
 ) -> Truth:
-    """Try each change alone; where the machine was not steady meanwhile, again.
+    """Try each change alone; repeat that if the machine was not steady meanwhile.
 
     Args:
-        rate: Trains in a situation for so many seconds.
-        tries: 1 or more.
+        rate: Function that trains in a situation for a number of seconds.
+        tries: Maximum number of tries, 1 or more.
     """
     for _ in range(tries):
         truth = _tried(situation, changes, rate, seconds)
@@ -100,7 +100,7 @@ def _tried(situation: Situation, changes: Sequence[Change], rate: Rate, seconds:
 
 
 def named_by(diagnosis: Mapping[str, Any]) -> str:
-    """The change that a diagnosis names; `none` also where it expects less of it than counts as a change."""
+    """Return the change that a diagnosis names; `none` also if it expects too small a gain to count as a change."""
     fixes = diagnosis["fixes"]
     return fixes[0]["name"] if fixes and fixes[0]["gain"] >= MIN_GAIN else NONE
 
@@ -113,15 +113,15 @@ def do_what_is_named(
     *,
     tries: int = TRIES,
 ) -> tuple[Mapping[str, Any], WhatIf]:
-    """Diagnose, then do what the diagnosis names, with the settings that it names; of `none`, leave things as they are.
+    """Diagnose, then make the change that the diagnosis names with its settings; for `none` change nothing.
 
-    All of it is done again where the machine was not steady meanwhile, which is told without the diagnosis: by the
-    situation itself before and after, and by the change itself, done twice.
+    All of it is repeated if the machine was not steady meanwhile. That is judged without the diagnosis: the unchanged
+    situation is measured before and after, and the change twice.
 
     Args:
-        diagnose: What `dataprep diagnose --json` says of a situation.
-        rate: Trains in a situation for so many seconds.
-        tries: 1 or more.
+        diagnose: Function that returns what `dataprep diagnose --json` prints for a situation.
+        rate: Function that trains in a situation for a number of seconds.
+        tries: Maximum number of tries, 1 or more.
     """
     for _ in range(tries):
         before = rate(situation, seconds)
@@ -141,7 +141,7 @@ def do_what_is_named(
 
 
 def _named_situation(situation: Situation, diagnosis: Mapping[str, Any]) -> Situation | None:
-    """After the change that is named, if one is."""
+    """Return the situation after the named change; None if no change is named."""
     return None if named_by(diagnosis) == NONE else change_of(diagnosis["fixes"][0]).applied(situation)
 
 

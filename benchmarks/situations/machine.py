@@ -1,4 +1,4 @@
-"""Puts this machine into a situation: the bucket's delays, the competing processes; and measures in it."""
+"""This machine in a situation, with the bucket's delays and competing processes, and measurements in it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
 EMULATOR = "STORAGE_EMULATOR_HOST"
 DIAGNOSE_TIMEOUT_S = 180
 BUSY_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
-"""Ends with whoever started it."""
+"""Program that keeps a core busy until the process that started it ends."""
 
 
 class DiagnoseError(Exception):
-    """The command that is judged gave no answer."""
+    """`dataprep diagnose` failed or did not finish in time."""
 
 
 class Machine:
     """This machine, its datasets, and an emulated bucket.
 
     Args:
-        work: Folder for all that is kept.
+        work: Folder that keeps datasets, caches and rates.
         corpus: Class folders of photographs; None: demo data.
     """
 
@@ -65,19 +65,19 @@ class Machine:
             return train(situation, url, seconds=seconds, cache_dir=self._warm_cache(situation, url))
 
     def device_rate(self, situation: Situation, seconds: float) -> Measured:
-        """The situation's device alone, fed from one batch that is there."""
+        """Measure the situation's device alone, fed with a batch that it already has."""
         return train_alone(situation, seconds=seconds)
 
     def image_bytes(self, situation: Situation) -> float:
-        """Mean size of the stored images."""
+        """Return the mean size of the stored images."""
         with self.into(situation) as url, open_loader(url, batch_size=1) as loader:
             return loader.index.mean_image_bytes()
 
     def diagnose(self, situation: Situation) -> dict[str, Any]:
-        """What `dataprep diagnose --json` says, run as a user would.
+        """Run `dataprep diagnose --json` as a user would, and return what it prints.
 
         Raises:
-            DiagnoseError: The command failed or said nothing in time; the message holds the end of its stderr.
+            DiagnoseError: The command failed or did not finish in time; the message has the end of its stderr.
         """
         with self.into(situation) as url:
             command = [sys.executable, "-m", "dataprep", *diagnose_arguments(situation, url)]
@@ -95,7 +95,7 @@ class Machine:
 
     @contextmanager
     def into(self, situation: Situation) -> Iterator[str]:
-        """The URL of the situation's dataset, while the machine is as the situation says."""
+        """Put the machine into a situation inside the context; yield the URL of the dataset."""
         url = self._datasets.url(situation)
         with ExitStack() as stack:
             if situation.is_in_bucket:
@@ -111,12 +111,12 @@ class Machine:
         self._emulator.set_bandwidth(bandwidth_bytes_per_s)
 
     def _warm_cache(self, situation: Situation, url: str) -> str | None:
-        """A folder that holds all of the dataset; None where the situation has no cache."""
+        """Fill the situation's cache with the whole dataset and return its folder; None if it has no cache."""
         if not situation.is_cached:
             return None
         folder = self._datasets.cache_dir(situation)
         if folder not in self._warm:
-            self._set_bucket(0.0, None)  # what the cache holds does not depend on how it came
+            self._set_bucket(0.0, None)  # a fast bucket fills the cache with the same bytes
             with open_loader(url, batch_size=8, image_size=32, cache_dir=str(folder)) as loader:
                 for _ in islice(chain(loader, loader), len(loader) + 1):
                     pass
@@ -126,10 +126,10 @@ class Machine:
 
 
 class Rates:
-    """What this machine does alone, measured once and kept in a file: severities are set by it.
+    """Rates of this machine without a planted cause, measured once and kept in a file, to set severities by.
 
     Args:
-        kept: JSON, written after each measurement.
+        kept: JSON file, written after each measurement.
     """
 
     def __init__(self, machine: Machine, kept: Path, *, seconds: float = 1.5) -> None:
@@ -137,18 +137,18 @@ class Rates:
         self._known: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
 
     def loader(self, situation: Situation) -> float:
-        """Images/s of the situation's loader, for a device that takes no time."""
+        """Return the images/s of the situation's loader with a device that takes no time."""
         bare = replace(situation, id="", cause="", device="simulated:1e12", model="", transfer_ahead=0)
         return self._measured("loader", bare, lambda: self._machine.rate(bare, self._seconds).images_per_s)
 
     def device(self, situation: Situation) -> float:
-        """Images/s of the situation's device alone."""
+        """Return the images/s of the situation's device alone."""
         named = {name: getattr(situation, name) for name in ("device", "model", "batch_size", "image_size")}
         bare = Situation(id="", cause="", is_real=True, **named)
         return self._measured("device", bare, lambda: self._machine.device_rate(bare, self._seconds).images_per_s)
 
     def image_bytes(self, situation: Situation) -> float:
-        """Mean size of the stored images."""
+        """Return the mean size of the stored images."""
         named = {name: getattr(situation, name) for name in ("dataset", "format", "short_side")}
         bare = Situation(id="", cause="", is_real=True, device="", **named)
         return self._measured("bytes", bare, lambda: self._machine.image_bytes(bare))
@@ -167,7 +167,7 @@ _PLAIN = Situation(id="", cause="", is_real=True, device="")
 
 
 def _differences(situation: Situation) -> str:
-    """A situation's fields that are not the usual ones."""
+    """Return the fields of a situation that do not have their usual values, as text."""
     fields = Situation.__dataclass_fields__.keys() - {"id", "cause", "is_real"}
     found = {name: getattr(situation, name) for name in sorted(fields)}
     return " ".join(f"{name}={value}" for name, value in found.items() if value != getattr(_PLAIN, name))

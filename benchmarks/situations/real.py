@@ -1,7 +1,7 @@
 """Situations by real causes: slow requests, a narrow link, costly images, too few workers, a slow model.
 
-Each function plants one; its severity is drawn relative to what the machine does alone, so that the second stage is
-MIN_RATIO to MAX_RATIO away from the limiting one. F, P, G: rates of fetch, preparation and model, images/s.
+Each function plants one cause. Its severity is drawn relative to the machine's own rates, so that the second slowest
+stage is MIN_RATIO to MAX_RATIO times as fast as the slowest. F, P, G: rates of fetch, preparation and model, images/s.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from benchmarks.situations.situation import Situation
 from benchmarks.situations.transforms import python_pixels
 
 MODEL_SIZE = 64
-"""Pixels, of images for real models: a step of theirs takes a tenth of a second on a core, and a bucket is as slow."""
+"""Side of images for real models, pixels: their steps take a tenth of a second on a core, as long as slow requests."""
 MODELS = {"tiny_cnn": 32, "mobilenet_v3_small": 16, "resnet18": 16}
 """Models and their usual batch sizes."""
 SERVICE_MS = 2.0
-"""Time that the emulator takes for a request, beside the latency that it is told."""
+"""Time that the emulator takes for a request in addition to the latency that is set."""
 ENDLESS = "simulated:1e12"
 CALIBRATED_VALUES = 50_000
 """Values that a Python transform computes while its speed is measured: some milliseconds."""
@@ -70,7 +70,7 @@ def narrow_link_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def slow_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """F = G * ratio: the model is what is waited for."""
+    """F = G * ratio: the model is the slowest stage."""
     model = _with_model(draw, _in_bucket(draw, cores), rates)
     rate = rates.device(model) * draw.ratio()
     found = draw.one_of((_delayed(model, 8, rate, "cpu"), _narrowed(model, rates, rate, draw, "cpu")))
@@ -78,7 +78,7 @@ def slow_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def small_batches(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """A real model whose rate four times as large a batch raises most."""
+    """A real model whose rate rises most with a batch four times as large."""
     model, size = draw.one_of(("mobilenet_v3_small", "tiny_cnn")), draw.one_of((1, 2))
     bare = _plain(threads=cores, device="cpu", model=model, image_size=MODEL_SIZE, prefetch_batches=8)
     return replace(bare, cause=f"{model} by batches of {size}", batch_size=size)
@@ -112,7 +112,7 @@ def many_processes(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def competitors(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """P = G / ratio beside processes that keep the cores busy."""
+    """P = G / ratio because other processes keep the cores busy."""
     count, threads = cores * draw.one_of((1, 2)), draw.one_of((1, cores))
     return _before_device(draw, rates, f"{count} busy loops", _plain(threads=threads, competitors=count))
 
@@ -128,12 +128,12 @@ def python_transform(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def _before_device(draw: Draw, rates: KnownRates, cause: str, bare: Situation) -> Situation:
-    """A loader in front of a device that could take ratio times as much."""
+    """Put a loader in front of a device that could take `ratio` times its rate."""
     return replace(bare, cause=cause, device=simulated(rates.loader(bare) * draw.ratio()))
 
 
 def _with_model(draw: Draw, bare: Situation, rates: KnownRates) -> Situation:
-    """A model that is slower than the loader could be, by half at least."""
+    """Add a model whose rate is below half of the loader's; the last model if none is."""
     bare = replace(bare, image_size=MODEL_SIZE)
     ready = rates.loader(bare)
     models = [replace(bare, device="cpu", model=name, batch_size=size) for name, size in MODELS.items()]
@@ -169,4 +169,4 @@ REAL: dict[str, tuple[int, Callable[[Draw, KnownRates, int], Situation]]] = {
     "competitors": (4, competitors),
     "python": (5, python_transform),
 }
-"""How many of each there are in a hundred, and what plants one."""
+"""Number of situations of each kind in a hundred, and the function that plants one."""

@@ -1,4 +1,4 @@
-"""A planted situation, and the single changes that might help in it. All of it is plain values."""
+"""A planted situation, and the single changes that might help in it, as plain values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from loaders.config import EVALUATION_CROP
 
 NONE = "none"
-"""The name of the change that is best where no change helps."""
+"""Name of the best change if no change helps."""
 READS_IN_FLIGHT = 128
 """Reads in flight of a loader from a bucket with default settings."""
 NEAR_MS = 2.0
-"""A request to a bucket beside the machine."""
+"""Latency of a request to a bucket in the region of the machine."""
 LOADER_SETTINGS = (
     *("batch_size", "image_size", "threads", "processes"),
     *("prefetch_batches", "reads_in_flight", "decoder"),
@@ -24,28 +24,28 @@ LOADER_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What is trained on, from where, by which settings, beside whom."""
+    """Dataset, place, device, settings and competing processes of a training run."""
 
     id: str
     cause: str
-    """What is planted, for people."""
+    """Description of the planted cause, for people."""
     is_real: bool
-    """Whether the cause is one of the real world, or a device's or transform's waiting."""
+    """Whether the cause is a real one; otherwise a device or transform only waits."""
     dataset: str = "photos"
     """Name of a source in `datasets.SOURCES`."""
     format: str = "webdataset"
     short_side: int | None = None
-    """To which the dataset was resized when it was built; None: it was not."""
+    """Short side to which the dataset was resized when it was built; None: it was not resized."""
     latency_ms: float | None = None
     """Latency of every request to the bucket; None: the dataset is on a disk."""
     bandwidth_bytes_per_s: float | None = None
-    """From the bucket; None: all that there is."""
+    """Bandwidth from the bucket; None: it is not limited."""
     is_cached: bool = False
-    """The bucket's bytes lie in a folder of a local disk."""
+    """Whether the bucket's bytes are cached in a folder on a local disk."""
     device: str
-    """`cpu`, or `simulated:…`."""
+    """Name of the device: `cpu`, or `simulated:…`."""
     model: str = ""
-    """For `cpu`."""
+    """Name of the model that runs on the device `cpu`."""
     batch_size: int = 32
     image_size: int = 224
     threads: int = 1
@@ -54,11 +54,11 @@ class Situation:
     reads_in_flight: int | None = None
     decoder: str = "extension"
     transform: str = ""
-    """`MODULE:NAME`"""
+    """Transform of the loader as `MODULE:NAME`; empty: none."""
     transfer_ahead: int = 0
-    """Batches that are sent to the device before they are needed."""
+    """Number of batches that are sent to the device before they are needed."""
     competitors: int = 0
-    """Other processes that each would keep a core busy."""
+    """Number of other processes, each of which would keep a core busy."""
 
     @property
     def is_in_bucket(self) -> bool:
@@ -72,25 +72,25 @@ class Situation:
 
     @property
     def images_under_way(self) -> int:
-        """Requests to the bucket that the loader has in flight, one image each, while it is waited for."""
+        """Number of requests for one image each that are in flight while the run waits for the loader."""
         return min(self.prefetch_batches * self.batch_size, self.reads_in_flight or READS_IN_FLIGHT)
 
     @property
     def batches_per_burst(self) -> int:
-        """Batches that may come at nearly the same time: reads that began together share the link, and end together."""
+        """Number of batches that may arrive together, because reads that began together share the link."""
         return self.prefetch_batches if self.is_in_bucket else 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One thing that could be done about a situation."""
+    """One change that could help in a situation."""
 
     name: str
     settings: Mapping[str, Any]
-    """Fields of a situation."""
+    """New values of fields of the situation."""
 
     def applied(self, situation: Situation) -> Situation:
-        """The situation after it."""
+        """Return the situation after the change."""
         return replace(situation, **self.settings)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ CACHE = Change(name="cache", settings={"is_cached": True})
 
 
 def possible_changes(situation: Situation, *, cores: int, has_extension: bool) -> list[Change]:
-    """All single changes that can be made, whether they help or not; several may have one name.
+    """Return all single changes that can be made, whether they help or not; several may have the same name.
 
     Args:
         cores: Processor cores of this machine.
@@ -125,7 +125,7 @@ def possible_changes(situation: Situation, *, cores: int, has_extension: bool) -
 
 
 def _prefetch(situation: Situation) -> Change:
-    """At least four times as many images under way."""
+    """Return the change that has at least four times as many images in flight."""
     wanted = 4 * situation.images_under_way
     settings = {"prefetch_batches": max(situation.prefetch_batches, -(-wanted // situation.batch_size))}
     if situation.is_in_bucket:
@@ -134,7 +134,7 @@ def _prefetch(situation: Situation) -> Change:
 
 
 def change_of(fix: Mapping[str, Any]) -> Change:
-    """What an entry of `fixes` in the document of `dataprep diagnose` asks for."""
+    """Return the change that an entry of `fixes` in the document of `dataprep diagnose` describes."""
     known = {"location": LOCATION, "cache": CACHE}
     if fix["name"] in known:
         return known[fix["name"]]
@@ -143,7 +143,7 @@ def change_of(fix: Mapping[str, Any]) -> Change:
 
 
 def loader_settings(situation: Situation) -> dict[str, Any]:
-    """For `open_loader`, its cache and its transform apart."""
+    """Return the settings of `open_loader`, except for the cache and the transform."""
     return {name: getattr(situation, name) for name in LOADER_SETTINGS}
 
 
@@ -160,6 +160,6 @@ def diagnose_arguments(situation: Situation, url: str) -> list[str]:
 
 
 def to_document(situation: Situation) -> dict[str, Any]:
-    """JSON values."""
+    """Return a situation as JSON values."""
     document: dict[str, Any] = json.loads(json.dumps(asdict(situation)))
     return document

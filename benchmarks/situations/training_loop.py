@@ -17,12 +17,12 @@ from loaders import Batch, Loader, open_loader
 from loaders.diagnosis.devices import SIMULATED, Device, parse_simulated
 
 MIN_STEPS = 3
-"""Measured, however long they take."""
+"""Minimum number of steps that are measured, however long they take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Some steps of one situation."""
+    """Measurement of some steps in one situation."""
 
     images: int = 0
     elapsed_s: float = 0.0
@@ -36,10 +36,10 @@ class Measured:
 
 
 def train(situation: Situation, url: str, *, seconds: float, cache_dir: str | None = None) -> Measured:
-    """Train for at least `seconds`, after the queues are as full or as empty as they stay.
+    """Train for at least `seconds` after the queues are as full or as empty as they stay.
 
     Args:
-        url: Where the situation's dataset lies.
+        url: URL of the situation's dataset.
         cache_dir: Folder of the loader's cache.
     """
     device = open_device(situation)
@@ -50,7 +50,7 @@ def train(situation: Situation, url: str, *, seconds: float, cache_dir: str | No
 
 
 def train_alone(situation: Situation, *, seconds: float) -> Measured:
-    """The device alone: one batch that is there, again and again."""
+    """Measure the device alone, with the same batch again and again."""
     import numpy as np
 
     device, size = open_device(situation), situation.image_size
@@ -60,7 +60,7 @@ def train_alone(situation: Situation, *, seconds: float) -> Measured:
 
 
 def open_device(situation: Situation) -> Device:
-    """The device that a situation names."""
+    """Return the device of a situation."""
     if situation.device.startswith(f"{SIMULATED}:"):
         return parse_simulated(situation.device)
     return _real_device(situation.device, situation.model, situation.batch_size, situation.image_size)
@@ -74,7 +74,7 @@ def _real_device(device: str, model: str, batch_size: int, image_size: int) -> D
 
 
 def load_transform(name: str) -> Any:
-    """The transform of `MODULE:NAME`; None for no name."""
+    """Return the transform of `MODULE:NAME`; None for an empty name."""
     if not name:
         return None
     module, _, attribute = name.partition(":")
@@ -82,7 +82,7 @@ def load_transform(name: str) -> Any:
 
 
 def _steps(situation: Situation, device: Device, residents: Iterator[Any], seconds: float) -> Measured:
-    """Steps that are skipped, then steps that count: whole bursts, or the rate would depend on where one was cut."""
+    """Skip some steps, then measure whole bursts of batches, since a part of one would have another rate."""
     for _ in range(situation.prefetch_batches + situation.transfer_ahead + 2):
         device.step(next(residents))
     started_s, steps, elapsed_s = time.perf_counter(), 0, 0.0
@@ -100,7 +100,7 @@ def _endless(loader: Loader) -> Iterator[Batch]:
 
 @contextmanager
 def _residents(loader: Loader, device: Device, transfer_ahead: int) -> Iterator[Iterator[Any]]:
-    """Batches on the device: sent when they are asked for, or by a thread that is so many ahead."""
+    """Yield batches on the device, sent when they are needed or by a thread that is `transfer_ahead` batches ahead."""
     batches = _endless(loader)
     if not transfer_ahead:
         yield (device.put(batch.images, batch.labels) for batch in batches)

@@ -1,4 +1,4 @@
-"""Slow transforms, by names that hold their cost: `python_pixels_5000`, `in_turn_800` (microseconds).
+"""Slow transforms whose names contain their cost: `python_pixels_5000`, `in_turn_800` (microseconds).
 
 A loader and `dataprep diagnose --transform benchmarks.situations.transforms:NAME` find them by `getattr`.
 
@@ -21,7 +21,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class PythonPixels:
-    """Posterises so many values one by one in Python: all the while it holds the interpreter lock."""
+    """Transform that posterises a number of values one by one in Python, and so holds the interpreter lock."""
 
     values: int
 
@@ -36,7 +36,7 @@ class PythonPixels:
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    """A stage that takes one image at a time in each process, and no core."""
+    """Transform that waits, for one image at a time in each process, and uses no core."""
 
     seconds: float
 
@@ -48,7 +48,7 @@ class InTurn:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """A stage that waits for something else, in each thread for itself."""
+    """Transform that waits in every thread independently, and uses no core."""
 
     seconds: float
 

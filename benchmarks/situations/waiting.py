@@ -1,6 +1,6 @@
 """Situations whose devices and stages only wait, so that their rates are known. The images are small, cheap to load.
 
-G, H: rates of the device and of the way to it; T: of a slow stage of the loader, images/s.
+G, H: rates of the device and of the transfer to it; T: rate of a slow stage of the loader; images/s.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from benchmarks.situations.transforms import in_turn, side_by_side
 
 SMALL_SIZE = 64
 SLEEP_OVERHEAD_US = 60
-"""By which `time.sleep` is late."""
+"""Time by which `time.sleep` is late, microseconds."""
 
 
 def _small(cores: int) -> Situation:
@@ -23,7 +23,7 @@ def _small(cores: int) -> Situation:
 
 
 def _pace(draw: Draw, rates: KnownRates, bare: Situation) -> float:
-    """Images/s at which loading is no matter."""
+    """Return images/s that are so low that loading does not limit the run."""
     return rates.loader(bare) / draw.log_uniform(4, 10)
 
 
@@ -58,7 +58,7 @@ def step_overhead(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def transfer_overhead(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """Each transfer costs a step's time times or over ratio, and is not ahead."""
+    """Each transfer takes the time of a step multiplied or divided by `ratio`, and is not ahead."""
     bare = replace(_small(cores), batch_size=draw.one_of((8, 16)))
     rate, ratio = _pace(draw, rates, bare), draw.ratio()
     overhead_ms = 1e3 * bare.batch_size / rate * draw.one_of((ratio, 1 / ratio))
@@ -79,7 +79,7 @@ def serial_stage(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def waiting_stage(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """T = G / ratio of a transform that waits in the one thread there is."""
+    """T = G / ratio of a transform that waits in the only thread."""
     rate = _pace(draw, rates, _small(cores))
     transform = side_by_side(max(1, round(1e6 / rate) - SLEEP_OVERHEAD_US))
     cause = f"one thread, a transform of {1e3 / rate:.1f} ms"
@@ -107,4 +107,4 @@ WAITING: dict[str, tuple[int, Callable[[Draw, KnownRates, int], Situation]]] = {
     "waiting": (3, waiting_stage),
     "combination": (3, combination),
 }
-"""How many of each there are in a hundred, and what plants one."""
+"""Number of situations of each kind in a hundred, and the function that plants one."""

@@ -31,9 +31,9 @@ from benchmarks.situations.situation import (
     diagnose_arguments,
     possible_changes,
 )
-from benchmarks.situations.small import small_set
 from benchmarks.situations.training_loop import Measured
 from dataprep.errors import DataprepError
+from tests.support.small_situations import small_set
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/diagnose.py"
 SECONDS = 0.3

@@ -17,5 +17,5 @@ def test_missing_parts_are_detected():
     parts = [part_of(cut_state(state(7), rank, 2), rank=rank) for rank in range(2)]
     with pytest.raises(FormatError, match="model/a: 12 values are in no part"):
         whole_of(parts[:1])
-    with pytest.raises(FormatError, match="the first host's is missing"):
+    with pytest.raises(FormatError, match="the first host's part is missing"):
         whole_of(parts[1:])

@@ -1,4 +1,4 @@
-"""A few situations for tests: devices and stages that wait, so slowly that loading is no matter on any machine."""
+"""A few situations for tests: devices and stages that wait so long that the speed of loading does not matter."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ BATCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A situation of which the truth follows from its numbers."""
+    """A situation whose truth follows from its numbers."""
 
     situation: Situation
     best: str
     images_per_s: float
-    """As it is."""
+    """Rate without a change."""
     best_images_per_s: float
-    """After the best change, as the judge makes it: a batch four times as large, two threads or processes."""
+    """Rate after the best change, as the judge makes it: a batch four times as large, two threads or processes."""
 
 
 def small_set() -> list[Known]:
-    """Six situations of at least two cores; each takes a second or two to measure."""
+    """Return six situations for two cores or more; each takes a second or two to measure."""
     return [
         _known("device", "simulated:250,transfer=600", NONE, 250, 250, transfer_ahead=2),
         _known("transfer", "simulated:500,transfer=500", "transfer-ahead", 250, 500),
