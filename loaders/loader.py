@@ -163,9 +163,9 @@ class Loader:
         """
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
-        lines = differences(self._sequence, dict(state["sequence"]))
+        lines = differences(self._sequence, dict(state["sequence"]), where="in the state")
         if lines:
-            what = "; ".join(line.replace(" there", " in the state") for line in lines)
+            what = "; ".join(lines)
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
         self._go_to(int(state["position"]) // self.config.batch_size)
 

@@ -27,7 +27,7 @@ from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SID
 from train.flags.shared import REFUSED, UNSET, RecipeFlags
 from train.loops.loop import Training
 from train.loops.runtime import Runtime, open_autocast
-from train.loops.torch import Task, TorchBackend
+from train.loops.torch import Task, TorchBackend, rows_of_part
 from train.models.mae import MaskedAutoencoder
 from train.models.reconstruction import reconstruction_png
 from train.models.registry import mae_config
@@ -100,15 +100,14 @@ class MAETask(Task):
     precision: str
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses of parts, each of every accum_iter-th row, so that rows need not move to another device."""
+        """Yield the losses of the parts that `rows_of_part` makes."""
         masks = draw_masks(self.masks, seed=self.seed, positions=positions)
         visible_NK, place_NL = (
             self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
         )
         for part in range(self.accum_iter):
             images_NHWC, visible, place = (
-                each.view(-1, self.accum_iter, *each.shape[1:])[:, part]
-                for each in (batch.images, visible_NK, place_NL)
+                rows_of_part(each, part, self.accum_iter) for each in (batch.images, visible_NK, place_NL)
             )
             with open_autocast(self.runtime.device, self.precision):
                 loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place).loss

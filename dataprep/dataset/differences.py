@@ -12,10 +12,16 @@ MAX_CHARACTERS = 60
 """Characters of a value that a line shows, at most."""
 
 
-def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") -> list[str]:
+def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "", *, where: str = "there") -> list[str]:
     """Return what differs between two documents, one line each, for the person who has to decide.
 
     `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
+
+    Args:
+        ours: Our document.
+        theirs: The other document.
+        path: Names of the enclosing fields, with a dot after each.
+        where: Words for the place of the other document.
     """
     lines: list[str] = []
     for name in sorted(ours.keys() | theirs.keys()):
@@ -24,11 +30,11 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "") ->
             continue
         label = f"{path}{name}"
         if isinstance(here, dict) and isinstance(there, dict):
-            lines += differences(here, there, f"{label}.")
+            lines += differences(here, there, f"{label}.", where=where)
         elif name == "splits" and here and there:
-            lines += differences(_by_name(here), _by_name(there), f"{label}.")
+            lines += differences(_by_name(here), _by_name(there), f"{label}.", where=where)
         else:
-            lines.append(f"{label} is {_short(there)} there, {_short(here)} here")
+            lines.append(f"{label} is {_short(there)} {where}, {_short(here)} here")
     return lines
 
 

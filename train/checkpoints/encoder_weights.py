@@ -10,7 +10,6 @@ Shapes: L tokens, D the width.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ import torch.nn.functional as F
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.checkpoints.checkpoint import load_any
-from train.checkpoints.files import TORCH
+from train.checkpoints.files import TORCH, digest_of_stream
 from train.models.mae import MAEConfig
 from train.models.registry import mae_config, mae_names
 from train.models.vit import BlockConfig
@@ -165,7 +164,7 @@ def source_digest(url: str) -> str:
     if named := TORCH.parse(name):
         return named.digest
     with open_storage(folder or ".").open(name) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]  # type: ignore[arg-type]
+        return digest_of_stream(file)
 
 
 def named_encoder(name: str) -> Encoder:

@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dataprep.errors import FormatError
 from dataprep.storage import Storage, disk_errors
@@ -191,4 +191,9 @@ def on_disk(storage: Storage, name: str) -> Iterator[Path]:
 def digest_of(path: Path) -> str:
     """Return the first 16 hexadecimal digits of a file's SHA-256."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return digest_of_stream(file)
+
+
+def digest_of_stream(file: BinaryIO) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a stream's bytes."""
+    return hashlib.file_digest(file, "sha256").hexdigest()[:16]  # type: ignore[arg-type]

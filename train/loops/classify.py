@@ -18,7 +18,7 @@ from loaders.loader import Loader
 from loaders.torch import TorchBatch, normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data
 from train.loops.runtime import Runtime, open_autocast
-from train.loops.torch import Task
+from train.loops.torch import Task, rows_of_part
 
 NO_LABEL = -1
 """Label of rows without a sample, which do not count."""
@@ -44,7 +44,7 @@ class ClassifierTask(Task):
     mix: Mix | None = None
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses of parts, each of every accum_iter-th row, so that rows need not move to another device."""
+        """Yield the losses of the parts that `rows_of_part` makes."""
         for part in range(self.accum_iter):
             images_NCHW, targets = self._part(batch.images, batch.labels, part)
             if self.mix is not None:
@@ -59,7 +59,7 @@ class ClassifierTask(Task):
 
     def _part(self, images: torch.Tensor, labels: torch.Tensor, part: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a part's normalised images, NCHW, and labels."""
-        images_NHWC, labels_N = (each.view(-1, self.accum_iter, *each.shape[1:])[:, part] for each in (images, labels))
+        images_NHWC, labels_N = (rows_of_part(each, part, self.accum_iter) for each in (images, labels))
         return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD), labels_N
 
     def evaluate(self) -> dict[str, float]:

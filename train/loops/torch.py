@@ -51,6 +51,11 @@ class Task(ABC):
         """Log a picture of what the weights do, which are on the host; by default nothing."""
 
 
+def rows_of_part(rows: torch.Tensor, part: int, num_parts: int) -> torch.Tensor:
+    """Return every num_parts-th row of a batch from row `part` on, so that rows need not move to another device."""
+    return rows.view(-1, num_parts, *rows.shape[1:])[:, part]
+
+
 @dataclass(kw_only=True)
 class TorchBackend:
     """A model and its optimiser on the devices of a runtime: a `train.loops.backend.Backend`."""

@@ -16,6 +16,10 @@ def test_differences_are_named_by_their_path():
     ]
 
 
+def test_the_place_of_the_other_document_is_named_and_values_are_unchanged():
+    assert differences({"a": "b there"}, {"a": 1}, where="in the state") == ['a is 1 in the state, "b there" here']
+
+
 def test_split_that_only_one_document_has_is_abbreviated():
     more = PLAN | {"splits": [*PLAN["splits"], {"name": "val", "shard_samples": list(range(100))}]}
     (line,) = differences(more, PLAN)
