@@ -33,7 +33,7 @@ def references(originals, tmp_path_factory):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(fmt, originals, references, tmp_path):
-    """Every fifth boundary; of an image folder, which has one an image and more, every seventh. The soak takes all."""
+    """Every fifth boundary; for an image folder, with at least one per image, every seventh. The soak takes all."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
     every = 7 if fmt == "imagefolder" else 5
     assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 15

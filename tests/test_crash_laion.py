@@ -57,7 +57,7 @@ def test_a_retry_of_img2datasets_output_killed_at_a_commit_boundary_is_finished_
 
 
 def test_two_concurrent_builds_make_one_dataset(web, tmp_path):
-    """Each is answered otherwise; of every shard one of the two is taken, whole."""
+    """The builds get different answers; of every shard one of the two is used, whole."""
     web.changing, web.latency_s = True, 0.02
     table = web.write_table(tmp_path / "laion.parquet", ROWS)
     slowly = ("--workers", 2, "--host-per-second", 10)  # for seconds, so that neither ends before the other begins

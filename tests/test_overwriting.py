@@ -93,7 +93,7 @@ def old_dataset(stopper, sources, storage_url):
 
 
 def test_two_concurrent_overwrites_leave_one_whole_dataset(old_dataset, stopper, sources, storage_url, tmp_path):
-    """The first is suspended while it removes; the second begins, and where it can goes to its end."""
+    """The first is suspended while it removes files; the second begins, and finishes if it can."""
     storage = open_storage(storage_url)
     runs = [start(stopper, [*old_dataset, "--seed", 1])]
     go_on(runs[0], lambda: storage.stat("_build/overwriting") and not storage.stat("dataset.json"))

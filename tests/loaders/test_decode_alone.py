@@ -102,7 +102,7 @@ def test_a_build_accepts_exactly_the_images_that_the_loader_decodes(backend, mis
 
 
 def test_other_decoders_of_the_toolkit_keep_nothing_of_the_previous_image():
-    """Pillow repairs, simplejpeg checks, OpenCV resizes downloads; none of them may need what was mended here."""
+    """Pillow repairs, simplejpeg checks, OpenCV resizes downloads; none may keep tables of an earlier image."""
     import cv2
 
     def by_opencv(data):
@@ -138,7 +138,7 @@ def test_the_extension_reads_and_writes_only_its_own_memory(tmp_path):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_image_of_too_many_scans_is_refused_by_every_decoder(backend):
-    """Pillow is asked last, and would work on it for minutes."""
+    """Pillow is tried last, and would decode the image for minutes."""
     side = 2_000
     out = np.full((1, 32, 32, 3), 7, np.uint8)
     view = View(0, 0, side, side, 32, 32, 0, 0, 0)

@@ -160,7 +160,7 @@ def test_two_seeds_two_passes_and_two_streams_differ():
 
 
 def test_the_order_equals_the_golden_vectors():
-    """These never change: a run resumed by a later version goes on with the same samples."""
+    """These never change: a run resumed by a later version continues with the same samples."""
     order = Order(
         shard_samples=(7, 0, 1, 12, 5), seed=3, global_batch=5, samples_per_block=3, passes=5, num_streams=4, window=2
     )

@@ -100,7 +100,7 @@ def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
 def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_resumes(
     dataset, expected, four_devices, tmp_path
 ):
-    """Saved on four devices, by steps; gone on with on two, and on one that knows nothing of FSDP."""
+    """Saved on four devices, by steps; resumed on two, and on one without FSDP."""
     _, four = four_devices
     assert losses(four) == pytest.approx({step: expected[step] for step in range(1, 6)}, abs=TOLERANCE)
     assert len(list(four.glob("checkpoint-*.json"))) == 3

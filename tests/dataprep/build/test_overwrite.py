@@ -19,7 +19,7 @@ from tests.support.builds import digests
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
 def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, storage_url):
-    """A worker of the old build goes on after the first shard of the new one, and after all of them."""
+    """A worker of the old build continues after the first shard of the new one, and after all of them."""
     jobs = []
 
     def late_one(job, indexes):

@@ -154,7 +154,7 @@ def test_a_task_that_is_finishing_is_not_blamed_for_the_death_of_its_worker(tmp_
 
 
 def test_a_dead_server_is_replaced(tmp_path):
-    """What forks the workers is a process, too; killed, it is started again for the next worker."""
+    """The server that forks the workers is a process, too; if killed, another one is started for the next worker."""
     with Pool(2, lambda line: None) as pool:
         server = forkserver._forkserver._forkserver_pid
         os.kill(server, signal.SIGKILL)

@@ -295,7 +295,7 @@ def test_every_copy_lists_all_copies(sources, target):
 
 
 def test_a_copy_that_cannot_be_recorded_is_warned_of_and_the_others_are_recorded(sources, tmp_path):
-    """A file where a folder should be: nothing can be written, whoever one is."""
+    """A file is in the place of a folder, so that not even root can write."""
     warnings: list[str] = []
     target = open_storage(str(tmp_path / "file" / "inside"))
     (tmp_path / "file").write_text("")

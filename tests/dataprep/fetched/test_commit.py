@@ -119,7 +119,7 @@ def test_missing_files_are_named(storage):
 
 
 def test_damaged_files_are_not_put_in_place(bucket_url):
-    """A disk keeps no checksum that would say so for nothing."""
+    """Only in a bucket: a disk keeps no checksum that would show damage without a read."""
     storage = open_storage(bucket_url)
     receipt = attempt(storage, FIRST, b"one")
     with pytest.raises(StorageError):

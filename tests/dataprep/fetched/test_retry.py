@@ -133,7 +133,7 @@ def test_loaders_read_the_samples_of_a_retry(built, web):
 
 
 def test_the_new_index_begins_with_the_old_one(built, web):
-    """Byte for byte, but for the footer: who reads by an old footer reads the same."""
+    """Byte for byte except for the footer, so that a reader with the old footer reads the same rows."""
     old = open_storage(built).read("index/train.parquet")
     web.faults.clear()
     retry(built)

@@ -74,7 +74,7 @@ def test_an_error_of_the_last_background_sync_is_raised(tmp_path: Path) -> None:
 def test_write_errors_are_checked_on_a_descriptor_opened_before_the_first_write(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel keeps it: who opens the file after the error was told to another is told nothing."""
+    """The kernel reports an error once to each open descriptor: a file that is opened afterwards shows nothing."""
     spool = storage.spool_path("x")
     told = {int(path.name) for path in Path("/proc/self/fd").iterdir() if path.resolve() == spool}
     spool.write_bytes(b"1")

@@ -201,7 +201,7 @@ def test_bodies_stay_within_the_memory_they_are_given(web, fetch):
 
 @pytest.mark.parametrize("head", ["Transfer-Encoding: chunked", "Content-Length: 1048000", "Content-Encoding: gzip"])
 def test_slow_bodies_take_memory_only_for_what_has_come(web, limits, monkeypatch, head):
-    """However much they may be, or say they are: others are fetched beside them."""
+    """However large they are or claim to be, so that other bodies can be fetched meanwhile."""
 
     async def trickle(exchange):
         chunked = head.startswith("Transfer")

@@ -180,7 +180,7 @@ def test_other_schemes_are_refused_in_a_url_and_by_redirect(trap, outside, schem
 
 @pytest.mark.parametrize("text", BAD, ids=[repr(text)[:40] for text in BAD])
 def test_a_redirect_to_a_malformed_url_is_refused(trap, outside, text):
-    """Relative to its site a text may be a path there; elsewhere it leads nowhere."""
+    """A text may be a path relative to its own site; on other sites it is no URL."""
     answers = {"site.test": [OUTSIDE]}
     target = quote(text, safe="", errors="surrogatepass")
     fetch(outside.url(f"/to/?{target}", "site.test"), lambda name, before: answers.get(name, []))

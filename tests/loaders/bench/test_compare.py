@@ -33,7 +33,7 @@ def run(**changes):
 
 
 def test_every_installed_loader_is_measured_on_its_layout(dataset, tmp_path, monkeypatch):
-    """Each on the layout that it wants; those that are not installed are listed with what to do.
+    """Each on the layout that it reads; loaders that are not installed are listed with the way to install them.
 
     Others read 64 of the images, so our loader has one row with all and one with the same 64.
     """
@@ -76,7 +76,7 @@ def test_other_loaders_are_left_out_for_a_bucket_without_a_copy(bucket_dataset, 
 
 
 def test_a_loader_that_fails_is_left_out_and_says_why(tmp_path):
-    """Half an image in the originals, which PIL refuses, and no dataset for ours to read instead."""
+    """The originals contain half an image, which PIL refuses, and no repaired dataset exists."""
     for number in range(16):
         folder = tmp_path / f"images/class{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)

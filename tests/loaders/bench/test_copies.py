@@ -20,7 +20,7 @@ def open_here(url, folder):
 
 @pytest.mark.parametrize("layout", FORMATS)
 def test_a_copy_holds_the_images_of_the_dataset(bucket_dataset, dataset, tmp_path, layout):
-    """From a bucket, evenly over the split; our loader reads every layout of it; a second one finds it there."""
+    """Copied from a bucket, evenly over the split; our loader reads every layout; a second copy uses the first."""
     data = open_bench_data((bucket_dataset("webdataset"),), "train", tmp_path / "index", QUIET, 0)
     copied = Copy(data, tmp_path / "copies", 30, 2, QUIET)
     with open_loader(copied.indexed(layout), batch_size=10, image_size=32) as loader:

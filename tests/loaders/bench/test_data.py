@@ -60,7 +60,7 @@ def test_a_built_dataset_names_its_files_for_other_loaders(dataset, tmp_path, fm
 
 
 def test_data_without_a_manifest_are_indexed_elsewhere_and_read_in_place(dataset, tmp_path):
-    """Data without anything of ours are indexed elsewhere, and read where they are."""
+    """Data without a manifest are indexed in another folder, and read in place."""
     folder = foreign(dataset("imagefolder"), tmp_path / "images")
     tars = foreign(dataset("webdataset"), tmp_path / "tars") / "train"
     tfds = foreign(dataset("tfrecord"), tmp_path / "tfds")

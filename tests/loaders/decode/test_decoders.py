@@ -191,7 +191,7 @@ def test_the_library_backend_does_without_torch(interpolation, monkeypatch):
 @needs_extension
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_plain_c_equals_the_code_for_the_processor(tmp_path):
-    """Other processors, and libraries whose reader cannot be replaced, take these loops."""
+    """Other processors, and libraries whose reader cannot be replaced, use these loops."""
     target = tmp_path / f"_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = sysconfig.get_paths()["include"]
     flags = ["-O1", "-shared", "-fPIC", "-ffp-contract=off", "-DPLAIN_C", "-Wall", "-Wextra", "-Werror"]
@@ -272,7 +272,7 @@ def test_a_truncated_jpeg_is_decoded_as_far_as_it_goes(backend):
 
 @needs_extension
 def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
-    """What the extension's own reader of codes refuses is read again by libjpeg's."""
+    """Codes that the extension's own reader refuses are read again by libjpeg's."""
     rng = np.random.default_rng(9)
     decoder, compared = open_decoder(), 0
     originals = [data for kind, data in jpegs(rng, 64, 80) if "progressive" not in kind]
@@ -295,7 +295,7 @@ def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
 
 @needs_extension
 def test_hostile_bytes_neither_crash_nor_hang():
-    """In a process of its own, so that a crash is a failure of this test alone; memory is bounded there, too."""
+    """In a process of its own with bounded memory, so that a crash fails only this test."""
     script = Path(__file__).parents[2] / "support" / "fuzz_jpeg.py"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(

@@ -15,7 +15,7 @@ SETTINGS = {"batch_size": 8, "image_size": 32, "threads": 1}
 
 @pytest.mark.parametrize(("processes", "stall_s"), [(0, 2), (2, 10)])
 def test_a_hanging_transform_is_an_error_that_names_batch_shard_and_key(dataset, processes, stall_s, capfd):
-    """A worker process takes its time to start."""
+    """A worker process needs some time to start."""
     hanging = {**SETTINGS, "processes": processes, "transform": without_end, "stall_s": stall_s}
     with open_loader(dataset("webdataset"), **hanging) as loader, pytest.raises(StorageError) as caught:
         next(iter(loader))

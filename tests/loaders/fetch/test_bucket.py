@@ -114,7 +114,7 @@ def test_the_budget_is_never_exceeded(dataset, fetching):
 
 @pytest.mark.parametrize("chunk", [1, 8])
 def test_a_tiny_budget_is_slow_but_does_not_deadlock(dataset, fetching, chunk):
-    """Also where a few tickets are asked for before any of them is waited for, as a loader does."""
+    """Also if a few tickets are requested before any of them is waited on, as in a loader."""
     opened = fetching(SlowStorage(dataset("webdataset"), latency_s=0.001), prefetch_bytes=1)
     picks = list(itertools.islice(opened.order().picks(0), 16))
     for first in range(0, len(picks), chunk):

@@ -179,7 +179,7 @@ def test_a_writer_that_is_killed_leaves_a_cache_that_works(tmp_path):
 
 
 def test_the_reserved_bytes_of_a_dead_writer_are_counted(tmp_path):
-    """Killed at the very moment at which its file has a size: the sum must know of it by then."""
+    """The writer is killed when its file has its final size, which the total must include by then."""
     script = (
         "import io, os, signal, sys\nfrom pathlib import Path\nimport loaders.fetch.cache\n"
         "class Reserved(io.FileIO):\n"

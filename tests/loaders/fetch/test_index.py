@@ -182,7 +182,7 @@ def test_an_index_of_another_dataset_is_refused(dataset, tmp_path):
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_a_flipped_bit_of_the_index_is_refused(dataset, tmp_path, bucket_url, place):
-    """Wherever it is: 28 of 115 in the column of labels gave other labels."""
+    """In any place: 28 of 115 flipped bits in the column of labels gave other labels."""
     storage = open_storage(str(tmp_path / "d") if place == "disk" else bucket_url)
     for name in ("dataset.json", "index/train.parquet"):
         storage.create(name, (dataset("webdataset") / name).read_bytes())

@@ -53,7 +53,7 @@ def test_every_validation_image_counts_once(data):
 
 
 def test_an_evaluation_uses_no_random_numbers(data):
-    """What training drops, an evaluation keeps; the model trains on afterwards."""
+    """Dropout is off in an evaluation, and on again when training continues."""
     task = open_task(data)
     plain = task.evaluate()
     task.model = torch.nn.Sequential(torch.nn.Dropout(0.5), task.model)
