@@ -1,4 +1,4 @@
-"""Images/s, CPU time and memory of `dataprep build`, beside plain loops and three other writers: one table.
+"""Images/s, CPU time and memory of `dataprep build`, compared with plain loops and three other writers: one table.
 
 python benchmarks/build.py --corpus DIR --json build.json
 """

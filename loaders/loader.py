@@ -1,7 +1,7 @@
 """The loader: batches that are the same for one seed wherever they are made, and that can be resumed after each.
 
     with open_loader("gs://bucket/imagenet", batch_size=1024, rank=0, world_size=4) as loader:
-        for batch in loader:                 # one epoch; the next `for` goes on with the next one
+        for batch in loader:                 # one epoch; the next `for` takes the next epoch
             step(batch.images, batch.labels)
             save(batch.state)                # resumes after this batch, with another number of ranks, too
 

@@ -46,7 +46,7 @@ class Decoder(ABC):
         """Return height and width in pixels, from the header.
 
         Raises:
-            ImageError: The bytes are no image of a known format.
+            ImageError: The bytes are not an image of a known format.
         """
         try:
             return self._jpeg_size(data)
@@ -123,7 +123,7 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
         backend: `auto` takes the extension where it was built, else the libraries.
 
     Raises:
-        UsageError: A name is unknown, or the extension is asked for and was not built.
+        UsageError: A name is unknown, or `backend` is `extension`, which was not built.
     """
     for name, value, kind in (("interpolation", interpolation, Interpolation), ("decoder", backend, Backend)):
         known = get_args(kind)

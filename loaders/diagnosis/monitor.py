@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 
 class StepMonitor:
-    """Times waits and steps. A step lasts from the delivery of a batch until the next one is asked for.
+    """Times waits and steps. A step lasts from the delivery of a batch until the next one is requested.
 
     Where steps are only queued on a device, the loop waits inside a step for room in the queue, so that the shares are
     right over several steps, but not for each.

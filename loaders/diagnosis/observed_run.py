@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 MAX_LONGER = 4.0
-"""Longest time to watch a run with fewer than MIN_STEPS steps, as a multiple of the seconds that were asked for."""
+"""Longest time to watch a run with fewer than MIN_STEPS steps, as a multiple of the requested seconds."""
 MIN_STEPS = 8
 
 

@@ -1,4 +1,4 @@
-"""Producers, which make batches ahead of the one that is asked for: threads of this process, or worker processes."""
+"""Producers, which make batches ahead of the one that is in use: threads of this process, or worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a batch as long as it makes progress; an error names whatever hangs.
+"""Waiting for a batch as long as it makes progress; an error names what hangs.
 
 A thread that waits for a disk, or that never returns from a decoder or transform, cannot be ended: the thread that
 waits for it gives up instead.

@@ -295,7 +295,7 @@ class _Reporter:
     """Counter that grows as long as this thread is alive."""
 
     def run(self, batch: int, asked: queue.SimpleQueue[int], begun: queue.SimpleQueue[_Begun]) -> None:
-        """Report batch after batch from this one on: wait until it is asked for, begun, and filled."""
+        """Report batch after batch from this one on: wait until a batch is requested, begun, and filled."""
         try:
             while True:
                 while self._take(asked, CLOSED_POLL_S) is None:
@@ -345,7 +345,7 @@ def _mapped(descriptor: int, config: LoaderConfig) -> NDArray[np.uint8]:
 
 
 def _portable(error: BaseException) -> BaseException:
-    """Return an error that can be pickled: a DataprepError as it is, another by its name and text."""
+    """Return an error that can be pickled: a DataprepError unchanged, any other as its name and text."""
     if isinstance(error, DataprepError):
         return error
     return StorageError(f"loader: {type(error).__name__} in a worker process: {error}")

@@ -35,7 +35,7 @@ STALE_S = 600.0
 
 
 class DiskCache:
-    """Bytes by key. A write that the disk refuses is no error: those bytes are not kept.
+    """Cache of bytes by key. A write that the disk refuses is not an error; its bytes are not kept.
 
     Args:
         folder: Folder of the entries, created if missing; it should hold nothing else.

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a fetcher: the bytes of picked samples, requested ahead in the order of need.
+"""Protocol of fetchers, which read the bytes of picked samples ahead, in the order in which a pipeline needs them.
 
     planner thread     request(pick): in the order of need; waits while the budget is used up    -> Ticket
     decoding threads   wait() for the bytes, then done()

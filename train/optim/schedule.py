@@ -16,7 +16,7 @@ class Schedule(Protocol):
     """A learning rate over the epochs of a run."""
 
     def at(self, epoch: float) -> float:
-        """Return the learning rate after so many epochs, which may be a fraction."""
+        """Return the learning rate after a number of epochs, which may be fractional."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class HalfCosine:
             )
 
     def at(self, epoch: float) -> float:
-        """Return the learning rate after so many epochs, which may be a fraction."""
+        """Return the learning rate after a number of epochs, which may be fractional."""
         if epoch < self.warmup_epochs:
             return self.lr * epoch / self.warmup_epochs
         falling = self.epochs - self.warmup_epochs
@@ -71,7 +71,7 @@ class Steps:
             )
 
     def at(self, epoch: float) -> float:
-        """Return the learning rate after so many epochs."""
+        """Return the learning rate after a number of epochs."""
         try:
             return float(self.lr / self.divisor ** (epoch // self.every_epochs))
         except OverflowError:  # the divisor exceeds float's range, so the rate is 0
@@ -86,7 +86,7 @@ class WarmSteps:
     warmup_epochs: float
 
     def at(self, epoch: float) -> float:
-        """Return the learning rate after so many epochs."""
+        """Return the learning rate after a number of epochs."""
         risen = 1.0 if epoch >= self.warmup_epochs else epoch / self.warmup_epochs
         return risen * self.steps.at(epoch)
 
