@@ -57,7 +57,7 @@ def test_of_many_who_record_at_once_nobody_is_lost(storage_url):
 def test_a_list_that_others_change_all_the_while_is_given_up(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(type(storage), "replace", lambda *_: False)
-    with pytest.raises(StorageError, match="changed by others all the while; run the same command again"):
+    with pytest.raises(StorageError, match="other processes changed it again and again; run the same command again"):
         record_replicas(storage, [replica("gs://a")])
 
 
