@@ -143,7 +143,7 @@ def test_options_survive_json():
 
 def test_outcomes_that_nobody_asked_for(table):
     for keys in ((0, 0), (99,), (-1,)):
-        with pytest.raises(BuildError, match=f"row {keys[-1]} came unasked or twice"):
+        with pytest.raises(BuildError, match=f"row {keys[-1]} was not requested or came twice"):
             collect(table[1], lambda _, keys=keys: (Outcome(k, Status.DNS) for k in keys), RowOptions(), io.BytesIO())
 
 

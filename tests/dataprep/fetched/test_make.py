@@ -12,7 +12,7 @@ from dataprep.errors import UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.filters import RowFilter
-from dataprep.fetched.make import Making, Streams, make_shard, refuse_unfit
+from dataprep.fetched.make import ShardOptions, Streams, make_shard, refuse_unfit
 from dataprep.fetched.shard import schema_of
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
@@ -36,7 +36,7 @@ def test_shards_of_a_table(tables, tmp_path):
         made = make_shard(
             read_shard_rows(storage, tables, index),
             answers([None, *bodies[1:]]),
-            Making("webdataset", options, schema),
+            ShardOptions("webdataset", options, schema),
             index,
             Streams(stream, io.BytesIO()),
         )
