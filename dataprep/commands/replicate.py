@@ -139,7 +139,7 @@ def _print_result(
         return
     for plan in plans:
         copying = plan.copying
-        objects = f"{copying.objects + copying.standing:,} objects"
+        objects = f"{copying.objects + copying.existing:,} objects"
         did = f"{human_bytes(copying.num_bytes)} copied" if copying.objects else "nothing was missing"
         click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
 
@@ -150,7 +150,7 @@ def _json(plan: PlannedCopy) -> dict[str, object]:
         "url": copying.target.url,
         "objects": copying.objects,
         "num_bytes": copying.num_bytes,
-        "standing": copying.standing,
+        "standing": copying.existing,
         "verdict": plan.verdict.kind,
         "usd_per_gib": plan.verdict.usd_per_gib,
         "reason": plan.verdict.reason,

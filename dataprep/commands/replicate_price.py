@@ -36,10 +36,10 @@ class PlannedCopy:
     def lines(self) -> list[str]:
         """Describe the copy for people."""
         copying, price = self.copying, self.verdict.usd_per_gib
-        standing = f", {copying.standing:,} more exist there already" if copying.standing else ""
+        existing = f", {copying.existing:,} more exist there already" if copying.existing else ""
         found = [
             f"{copying.source.url} -> {copying.target.url}",
-            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{standing}",
+            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{existing}",
         ]
         if not copying.objects:
             return found

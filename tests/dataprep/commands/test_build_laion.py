@@ -108,7 +108,7 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
     assert (digests(output), sum(web.asked.values())) == (before, asked)
     other = dataprep(*laion_arguments(table, output, fmt, "--image-size", 32))
     assert other.returncode == 2
-    assert "another dataset stands there" in other.stderr
+    assert "another dataset exists there" in other.stderr
 
 
 def test_a_bucket_holds_the_same_for_as_many_requests_as_a_dry_run_says(built, table, bucket_url, gcs):

@@ -60,7 +60,7 @@ def test_a_tpu_of_compute_engine_is_found_among_the_vms(gcloud):
 
 
 def test_a_name_in_two_zones_needs_the_zone(gcloud):
-    with pytest.raises(UsageError, match="there is one in us-east1-d, europe-west4-a; add --zone"):
+    with pytest.raises(UsageError, match="TPUs of this name are in us-east1-d, europe-west4-a; add --zone"):
         find_zone("twice")
     assert find_zone("twice", "europe-west4-a").zone == "europe-west4-a"
 
@@ -89,7 +89,7 @@ def test_what_gcloud_says_of_a_failure_is_passed_on(gcloud):
     (gcloud / "says").write_text("ERROR: not logged in\nmore")
     with pytest.raises(
         UndecidedError,
-        match="tpu-vm list: ERROR: not logged in; mend that, and run the same command again, or give --zone",
+        match="tpu-vm list: ERROR: not logged in; fix that, and run the same command again, or give --zone",
     ):
         find_zone("my-tpu")
 
