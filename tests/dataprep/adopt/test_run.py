@@ -149,7 +149,7 @@ def test_on_the_command_line(folder, tmp_path):
     assert (run.returncode, json.loads(run.stdout)["already"]) == (0, False), run.stderr
     again = dataprep("adopt", folder, "--index", tmp_path / "index")
     assert again.returncode == 0
-    assert "is there already" in again.stdout
+    assert "exists already" in again.stdout
     assert "train: 27 images in 1 shards" in again.stdout
     assert dataprep("inspect", tmp_path / "index").returncode == 0
     verified = dataprep("verify", tmp_path / "index")

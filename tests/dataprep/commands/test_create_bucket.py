@@ -81,7 +81,7 @@ def test_an_existing_bucket_as_asked_is_a_success(name, gcs):
     create(*arguments)
     before = gcs.stats()["operations"]["A"]
     again = create(*arguments)
-    assert "exists already as asked" in again.stdout
+    assert "exists already as requested" in again.stdout
     assert gcs.stats()["operations"]["A"] == before
     assert json.loads(create(*arguments, "--json").stdout)["bucket"]["created"] is False
 
