@@ -14,9 +14,9 @@ def one_line(error: BaseException, limit: int = ERROR_CHARACTERS) -> str:
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
-def first_line(error: BaseException | None, limit: int = 300) -> str:
+def first_line(error: BaseException | None) -> str:
     """Return the first line of an error's text, for clients that add pages of detail; its type's name if empty."""
-    return shortened((str(error).strip() or type(error).__name__).splitlines()[0], limit)
+    return shortened((str(error).strip() or type(error).__name__).splitlines()[0], 300)
 
 
 def printable(text: str) -> str:
@@ -53,10 +53,10 @@ def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.6) -> s
     return f"; did you mean {known[near[0]]}?" if near else ""
 
 
-def not_one_of(what: str, name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
+def not_one_of(what: str, name: object, choices: Iterable[str]) -> str:
     """Return the error text for an unknown name: it lists the choices and suggests the nearest."""
     known = list(choices)
-    return f"{what} {quoted(name)}, expected one of {', '.join(known)}{did_you_mean(name, known, cutoff)}"
+    return f"{what} {quoted(name)}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
 
 
 def human_bytes(count: float) -> str:

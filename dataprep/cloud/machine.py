@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEADLINE_S = 1.5
 """Deadline for all requests to the metadata server together: if it exists, it answers within milliseconds."""
@@ -19,27 +18,17 @@ METADATA_IP = "169.254.169.254"
 """Address of the metadata server, used instead of its name, whose look-up may take longer than the requests."""
 _ROOT = "/computeMetadata/v1/instance/"
 _FLAVOR = {"Metadata-Flavor": "Google"}
-_ATTRIBUTES = ("accelerator-type", "agent-worker-number", "worker-network-endpoints", "instance-id", "tpu-env")
+_HOSTS = "attributes/worker-network-endpoints"
 _MAX_ANSWER_BYTES = 1 << 20
-_TPU_ENV_LINE = re.compile(r"\s*(\w+)\s*:\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """A machine in Google Cloud, or a TPU of several machines; unknown fields are empty."""
+    """A machine in Google Cloud."""
 
     zone: str
-    machine_type: str = ""
-    accelerator_type: str = ""
-    """Type of the TPU, such as `v4-16`."""
-    tpu_name: str = ""
-    worker: int | None = None
-    """Number of this host among those of its TPU."""
-    hosts: tuple[str, ...] = ()
-    """Names or addresses of all hosts of the TPU, in the order of their numbers."""
-    topology: str = ""
-    tpu_env: Mapping[str, str] = field(default_factory=dict)
-    """Attributes of the TPU, as given by its service."""
+    hosts: tuple[str, ...]
+    """Names or addresses of all hosts of its TPU, in the order of their numbers; empty without a TPU."""
 
 
 def this_zone() -> str | None:
@@ -49,19 +38,19 @@ def this_zone() -> str | None:
 
 
 def this_machine() -> Machine | None:
-    """Return everything that is known about this machine; None outside Google Cloud.
+    """Return the zone of this machine and the hosts of its TPU; None outside Google Cloud.
 
-    On GKE the facts about a TPU are in environment variables; with TPU_SKIP_MDS_QUERY=1 they are not requested from the
-    metadata server.
+    On GKE an environment variable lists the hosts; with TPU_SKIP_MDS_QUERY=1 they are not requested from the metadata
+    server.
     """
-    address, environment = _address(), os.environ
-    asked = {"zone": "zone", "machine-type": "machine-type"}
-    if environment.get("TPU_SKIP_MDS_QUERY") != "1":
-        asked |= {name: f"attributes/{name}" for name in _ATTRIBUTES}
-    said = {} if address is None else _ask(address, asked)
+    address = _address()
+    paths = {"zone": "zone"} if os.environ.get("TPU_SKIP_MDS_QUERY") == "1" else {"zone": "zone", "hosts": _HOSTS}
+    said = {} if address is None else _ask(address, paths)
     if "zone" not in said:
         return None
-    return _machine_of(said, environment)
+    return Machine(
+        zone=_last(said["zone"]), hosts=endpoints(said.get("hosts") or os.environ.get("TPU_WORKER_HOSTNAMES", ""))
+    )
 
 
 def _address() -> str | None:
@@ -107,34 +96,10 @@ def _ask_in_turn(address: str, paths: Mapping[str, str], said: dict[str, str]) -
                 said[name] = text.strip()
 
 
-def _machine_of(said: Mapping[str, str], environment: Mapping[str, str]) -> Machine:
-    env = tpu_env(said.get("tpu-env", ""))
-    worker = said.get("agent-worker-number") or env.get("WORKER_ID") or environment.get("TPU_WORKER_ID", "")
-    hosts = said.get("worker-network-endpoints") or environment.get("TPU_WORKER_HOSTNAMES", "")
-    return Machine(
-        zone=_last(said["zone"]),
-        machine_type=_last(said.get("machine-type", "")),
-        accelerator_type=said.get("accelerator-type")
-        or env.get("ACCELERATOR_TYPE")
-        or environment.get("TPU_ACCELERATOR_TYPE", ""),
-        tpu_name=said.get("instance-id") or env.get("NODE_ID") or environment.get("TPU_NAME", ""),
-        worker=int(worker) if worker.isdecimal() else None,
-        hosts=endpoints(hosts),
-        topology=env.get("TOPOLOGY") or environment.get("TPU_TOPOLOGY", ""),
-        tpu_env=env,
-    )
-
-
 def endpoints(text: str) -> tuple[str, ...]:
     """Parse the hosts of `worker-network-endpoints`: an item is `name:uid:address`, or a name or address alone."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     return tuple(item.split(":", 2)[2] if item.count(":") == 2 else item for item in items)
-
-
-def tpu_env(text: str) -> dict[str, str]:
-    """Parse the lines `NAME: 'value'` of the attribute `tpu-env`."""
-    found = (_TPU_ENV_LINE.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2].strip("'\"") for match in found if match}
 
 
 def _last(path: str) -> str:

@@ -34,7 +34,7 @@ def named_place(zone: str | None, tpu: str | None) -> str | None:
         UndecidedError: `gcloud` could not answer.
     """
     checked = None if zone is None else check_place(zone)
-    return checked if tpu is None else find_zone(tpu, checked).zone
+    return checked if tpu is None else find_zone(tpu, checked)
 
 
 def usd(amount: float) -> str:

@@ -95,7 +95,7 @@ def tfds_files(format_name: str, options: LaionOptions, split: SplitManifest) ->
     return metadata_files(options.schema, lengths, {split.name: split.num_bytes})
 
 
-def top_reasons(reasons: Mapping[str, int], most: int = TOP_REASONS) -> str:
+def top_reasons(reasons: Mapping[str, int]) -> str:
     """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
     failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
-    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(most))
+    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(TOP_REASONS))

@@ -26,7 +26,7 @@ from dataprep.formats.example import bytes_feature, example_before, float_featur
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
 from dataprep.formats.ustar import BLOCK_BYTES, header, member
 from dataprep.formats.wire import frame_around
-from dataprep.sources.laion import LaionTables, Row
+from dataprep.sources.laion import Row
 from dataprep.sources.tables import Column, Kind
 
 if TYPE_CHECKING:
@@ -90,11 +90,6 @@ class Record(NamedTuple):
     head: bytes
     image: bytes
     tail: bytes
-
-
-def schema_of(tables: LaionTables, options: RowOptions) -> ShardSchema:
-    """Return the columns of a build."""
-    return schema_with(tables.carried, options)
 
 
 def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:

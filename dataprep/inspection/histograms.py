@@ -21,6 +21,7 @@ ASPECT_LABELS = (
 )  # fmt: skip
 BYTE_EDGES = tuple(digit * 10**power for power in range(3, 9) for digit in (1, 2, 5))
 _STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1_000, 2_000, 2_500, 5_000, 10_000, 20_000)
+_BINS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,14 @@ class SideCounts:
         sides = np.flatnonzero(self._counts)
         return Spread(int(sides[0]), self._quantile(total, 0.5), int(sides[-1]))
 
-    def histogram(self, bins: int = 10) -> Histogram:
-        """Return about `bins` bins of equal, round width for 98 % of the images, and one bin at each end for the
+    def histogram(self) -> Histogram:
+        """Return about ten bins of equal, round width for 98 % of the images, and one bin at each end for the
         rest."""
         total = int(self._counts.sum())
         if total == 0:
             return Histogram((), ())
         low, high = self._quantile(total, 0.01), self._quantile(total, 0.99)
-        step = next((step for step in _STEPS if (high - low) / step <= bins), _STEPS[-1])
+        step = next((step for step in _STEPS if (high - low) / step <= _BINS), _STEPS[-1])
         edges = range(low // step * step, high + step + 1, step)
         before = np.concatenate([[0], np.cumsum(self._counts)])  # number of images with a smaller side
         before_edge = [int(before[min(edge, MAX_SIDE + 1)]) for edge in edges]

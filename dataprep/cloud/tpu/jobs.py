@@ -16,6 +16,9 @@ from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.errors import StorageError, UndecidedError, UsageError
 
 START_ATTEMPTS = 3
+STARTUP_POLL_S = 10.0
+STARTUP_TIMEOUT_S = 1800.0
+"""Maximum time for which the start-up script is waited for."""
 HIDDEN = "…hidden"
 """Text that replaces a variable's value."""
 ENDED = ("done", "lost", "absent")
@@ -144,14 +147,14 @@ def collect_logs(fleet: Fleet, run: str, folder: Path) -> list[Path]:
     return paths
 
 
-def prepare(fleet: Fleet, note: Callable[[str], None], *, poll_s: float = 10.0, timeout_s: float = 1800.0) -> None:
+def prepare(fleet: Fleet, note: Callable[[str], None]) -> None:
     """Wait until the start-up script has ended on all workers, and make libtpu's folder of logs writable for all users.
 
     Raises:
         StorageError: The script failed on a worker.
-        UndecidedError: The script did not end in time.
+        UndecidedError: The script did not end within STARTUP_TIMEOUT_S.
     """
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + STARTUP_TIMEOUT_S
     while True:
         answers = fleet.call("prepare")
         require_all(answers, "prepare")
@@ -169,7 +172,7 @@ def prepare(fleet: Fleet, note: Callable[[str], None], *, poll_s: float = 10.0, 
         if time.monotonic() > deadline_s:
             raise UndecidedError(f"the start-up script still runs on {len(running)} workers; run setup again later")
         note(f"the start-up script still runs on {len(running)} of {len(startups)} workers")
-        time.sleep(poll_s)
+        time.sleep(STARTUP_POLL_S)
 
 
 def has_failed(state: State) -> bool:

@@ -13,7 +13,7 @@ from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.make import ShardOptions, Streams, make_shard, refuse_unfit
-from dataprep.fetched.shard import schema_of
+from dataprep.fetched.shard import schema_with
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from tests.dataprep.fetched.laion_tables import answers, make_tables
@@ -29,7 +29,7 @@ def tables(tmp_path):
 def test_shards_of_a_table(tables, tmp_path):
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.5))
     bodies = [encoded(photo(40, 30, seed), "JPEG") for seed in range(5)]
-    storage, schema = open_storage(str(tmp_path)), schema_of(tables, options)
+    storage, schema = open_storage(str(tmp_path)), schema_with(tables.carried, options)
     keys, statuses = [], []
     for index in range(tables.num_shards):
         stream = io.BytesIO()
