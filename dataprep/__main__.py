@@ -1,4 +1,4 @@
-"""`python -m dataprep`."""
+"""Runs the command line as `python -m dataprep`."""
 
 from dataprep.cli import main
 

@@ -12,7 +12,7 @@ from dataprep import __version__
 from dataprep.errors import DataprepError
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
+"""Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
 COMMANDS = {
     "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
     "bench": "Compare loaders on the same data, in images per second.",
@@ -29,7 +29,7 @@ COMMANDS = {
     "train": "Train on a dataset: start one of the training programs.",
     "verify": "Compare every byte of a dataset with its manifest.",
 }
-"""One line of help by name; a command is `command` in dataprep.commands.<name with underscores>."""
+"""One line of help by command name. Each is the object `command` of dataprep.commands.<name with underscores>."""
 
 
 class _LazyGroup(click.Group):
@@ -65,11 +65,11 @@ def group() -> None:
 def main() -> None:
     """Run the command line, and end the process with the command's exit code."""
     if sys.argv[1:2] != ["train"]:  # a training program gets the environment that its console script would get
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start threads for algebra that is not used
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
     try:
         code = exit_code_of(group, "dataprep")
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nothing more to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe: drop the rest
         code = 0
     if code == INTERRUPTED:
         click.echo("dataprep: interrupted; run the same command again to go on", err=True)
@@ -80,8 +80,8 @@ def exit_code_of(command: click.Command, name: str) -> int:
     """Run a command with the arguments of this process; an expected error becomes one line on stderr.
 
     Args:
-        command: Returns its exit code, or anything else for 0.
-        name: Begins that line.
+        command: Returns the exit code; a return value that is not an integer means 0.
+        name: Name of the program, which begins that line.
 
     Returns:
         The exit code; INTERRUPTED after Ctrl-C.

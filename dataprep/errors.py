@@ -3,14 +3,14 @@
 DataprepError                    1  a check failed or a build could not be finished
 ├── UsageError                   2  wrong flag, wrong value, refused combination
 ├── SourceError                  2  original files: absent, truncated, of the wrong count, hostile
-├── ImageError                   1  one image was rejected and the limit on rejections was passed
-├── StorageError                 1  a disk or bucket did not do what was asked
-│   ├── ConflictError            1  another writer's bytes stand where ours should
+├── ImageError                   1  one image was rejected and the limit on rejections was exceeded
+├── StorageError                 1  an operation on a disk or bucket failed
+│   ├── ConflictError            1  another writer has changed or written this object
 │   └── AccessError              2  a permission or credential is missing, or the bucket does not exist
-├── FormatError                  1  a shard, index or manifest cannot be read as what it claims to be
+├── FormatError                  1  a shard, index or manifest does not follow its format
 ├── VerificationError            1  the dataset differs from its manifest
-├── BuildError                   1  shards could not be built; a rerun goes on where it stopped
-└── UndecidedError               3  the question cannot be answered with what is known
+├── BuildError                   1  shards could not be built; a rerun continues where it stopped
+└── UndecidedError               3  the known facts do not decide the question
 """
 
 DISTRIBUTION = "tpu-dataprep"
@@ -18,7 +18,7 @@ DISTRIBUTION = "tpu-dataprep"
 
 
 class DataprepError(Exception):
-    """Base of all expected errors; the text is one line: what was got, what was expected, the next step."""
+    """Base of all expected errors. Its text is one line: what was found, what was expected, the next step."""
 
     exit_code = 1
 
@@ -64,5 +64,5 @@ class UndecidedError(DataprepError):
 
 
 def install_hint(extra: str) -> str:
-    """Tell how to install the packages of an extra of this project: `pip install 'tpu-dataprep[laion]'`."""
+    """Return the command that installs the packages of an extra: `pip install 'tpu-dataprep[laion]'`."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,4 +1,4 @@
-"""Words that messages share: errors on one line, long values cut, sizes, the nearest name to one that is unknown."""
+"""Text that messages share: one-line errors, shortened values, sizes, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 ERROR_CHARACTERS = 200
-"""Characters of another library's error that a message quotes, at most."""
+"""Maximum number of characters that a message quotes of another library's error."""
 
 
 def one_line(error: BaseException, limit: int = ERROR_CHARACTERS) -> str:
-    """Return what an error says as one line of at most `limit` characters; its type where it says nothing."""
+    """Return an error's text as one line of at most `limit` characters; the name of its type if the text is empty."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
-def first_line(error: BaseException | None, limit: int = 300) -> str:
-    """Return the first line of what an error says, for clients that add pages of detail; its type where it is empty."""
-    return shortened((str(error).strip() or type(error).__name__).splitlines()[0], limit)
+def first_line(error: BaseException | None) -> str:
+    """Return the first line of an error's text, for clients that add pages of detail; its type's name if empty."""
+    return shortened((str(error).strip() or type(error).__name__).splitlines()[0], 300)
 
 
 def printable(text: str) -> str:
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Cut a text to `limit` characters, the last three of which are dots where something was cut."""
+    """Return a text of at most `limit` characters; a longer one is cut and ends in three dots."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -35,28 +35,28 @@ def quoted(value: object, limit: int = 80) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name as an error quotes it: ASCII on one line, cut where it is long."""
+    """Return a name as an error quotes it: ASCII on one line, shortened if it is long."""
     if len(name) <= 100:
         return ascii(name)
     return f"{name[:60]!a}... ({len(name):,} characters)"
 
 
 def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean X?` for the choice nearest to an unknown name, or an empty text where none is near.
+    """Return `; did you mean X?` for the choice nearest to an unknown name, or an empty text if none is near.
 
     Args:
-        name: What was given; a value that is no text has no near choice.
-        cutoff: Similarity from 0 to 1 that the choice must have at least.
+        name: The unknown name; a value that is not a string has no near choice.
+        cutoff: Minimum similarity of the choice, from 0 to 1.
     """
     known = {choice.lower(): choice for choice in choices}
     near = get_close_matches(name.lower(), known, n=1, cutoff=cutoff) if isinstance(name, str) else []
     return f"; did you mean {known[near[0]]}?" if near else ""
 
 
-def not_one_of(what: str, name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the error text for a name that is none of the choices, which lists them and suggests the nearest."""
+def not_one_of(what: str, name: object, choices: Iterable[str]) -> str:
+    """Return the error text for an unknown name: it lists the choices and suggests the nearest."""
     known = list(choices)
-    return f"{what} {quoted(name)}, expected one of {', '.join(known)}{did_you_mean(name, known, cutoff)}"
+    return f"{what} {quoted(name)}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
 
 
 def human_bytes(count: float) -> str:

@@ -1,10 +1,11 @@
-"""Run a build on a Beam runner: the pipeline runs in a process of its own, and its receipts show the progress.
+"""Runs a build on a Beam runner: the pipeline runs in its own process, and the receipts show its progress.
 
 The separate process makes a watchdog possible: some runners wait for ever when one of their workers dies, and their
-threads keep an interpreter from ending. The driver only reads receipts, so progress looks the same for every runner.
+threads prevent the interpreter from exiting. The driver only reads receipts, so progress looks the same for every
+runner.
 
-A pipe connects the two. The pipeline's process reports the state of its job and how it ended. When the driver's end is
-closed, by a message, a signal or the driver's death, the job is cancelled.
+A pipe connects the two. The pipeline's process reports the state and the result of its job. When the driver's end of
+the pipe is closed, also by a signal or the driver's death, the job is cancelled.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ POLL_S = 0.5
 STATE_POLL_S = 5.0
 DEFAULT_STALL_S = 1200.0
 """Seconds after which a job that finishes no shard counts as hanging; a slow worker needs a minute for 256 MiB."""
-# A remote job needs some seconds to be cancelled; a job that is just being submitted must get a name first.
+# Cancelling a remote job takes some seconds; a job that is just being submitted must get a name first.
 CANCEL_S = 30.0
 _WAITING = ("STARTING", "STOPPED", "PENDING")
 """States of a job that has no workers yet, and may wait in a queue for hours."""
@@ -65,7 +66,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a pipeline ended: None, an error of ours, or one line."""
+    """Result of a pipeline: None, a DataprepError, or one line about another error."""
 
     cause: object
 
@@ -150,7 +151,7 @@ def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, miss
 
 
 class _Watch:
-    """State and end of a job, and the time since when it has made no progress, as the driver knows them."""
+    """State and result of a job, and the time of its last progress, as known to the driver."""
 
     def __init__(self, runner: str, stall_s: float, log: Callable[[str], object]) -> None:
         self._runner, self._stall_s, self._log = runner, stall_s, log
@@ -172,7 +173,7 @@ class _Watch:
                     self.progressed()
 
     def progressed(self) -> None:
-        """Note that a shard was finished, or that the job's state has changed."""
+        """Record that a shard was finished, or that the job's state has changed."""
         self._progress_s, self._warned = time.monotonic(), False
 
     def check(self, missing: int) -> None:
@@ -209,16 +210,16 @@ def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
 
 
 def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
-    """Run the pipeline and report how it ended."""
-    os.setsid()  # what the runner starts belongs to this group, and ends with it
-    # Workers started as "python" are this one.
+    """Run the pipeline and report its result."""
+    os.setsid()  # processes that the runner starts belong to this group, and end with it
+    # Workers that are started as "python" use this Python.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    logging.disable(logging.ERROR)  # start-up remarks, and tracebacks that come back as exceptions too
+    logging.disable(logging.ERROR)  # start-up remarks, and tracebacks that are also raised as exceptions
     lock = threading.Lock()
     submitted: Future[Any] = Future()
 
     def end(cause: object) -> None:
-        with lock:  # held for ever by the first: one answer only
+        with lock:  # held for ever by the first caller, so that only one result is sent
             with contextlib.suppress(OSError):
                 driver.send(_End(cause))
             os._exit(0 if cause is None else 1)
@@ -260,7 +261,7 @@ def _cancel(runner: str, submitted: Future[Any]) -> None:
     if runner == "FnApiRunner":
         return
     deadline_s = time.monotonic() + CANCEL_S
-    with contextlib.suppress(Exception):  # any error: nobody is left to be told
+    with contextlib.suppress(Exception):  # any error, because no one is left to receive it
         result = submitted.result(timeout=CANCEL_S)
         result.cancel()
         while time.monotonic() < deadline_s and str(result.state) not in ("CANCELLED", "DONE", "FAILED"):
@@ -277,7 +278,7 @@ def run_pipeline(
     """Build these shards on a runner, in this process, and wait for the end.
 
     Args:
-        submitted: Called with the job's handle, as Beam returns it, once it exists.
+        submitted: Called with Beam's handle of the job when it exists.
     """
     import apache_beam as beam
 
@@ -295,7 +296,7 @@ def run_pipeline(
 
 
 def _runner(name: str, options: Any) -> Any:
-    """Make the local runner ourselves, because passing its name drops the options on their way to its workers."""
+    """Create the local runner directly, because its workers would not get the options if only its name were passed."""
     if name != "FnApiRunner":
         return name
     from apache_beam.portability.api import beam_provision_api_pb2 as provision
@@ -314,7 +315,7 @@ def _runner(name: str, options: Any) -> Any:
 
 
 def _cause(error: BaseException) -> object:
-    """Return our own error if it is the cause, else one line of the runner's."""
+    """Return the DataprepError that caused an error, else one line of the error."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, DataprepError):

@@ -29,7 +29,7 @@ def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
 
 
 def _unknown_arguments(arguments: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return arguments that Beam does not know; Beam ignores them silently, and so a misspelt option."""
+    """Return arguments that Beam does not know, such as misspelt options, which it would ignore silently."""
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

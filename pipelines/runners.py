@@ -1,7 +1,7 @@
-"""What each Beam runner needs: found, filled in and checked before anything is started.
+"""Completes and checks the arguments of each Beam runner, before anything is started.
 
-The user gives what only they can know (a cluster's address, a project, an image). The rest is found here: the job
-server's jar for the cluster's Flink version, the number of workers, the place of their code.
+The user gives the facts that only they know (a cluster's address, a project, an image). All others are found here: the
+job server's jar for the cluster's Flink version, the number of workers, the location of their code.
 """
 
 from __future__ import annotations
@@ -90,15 +90,15 @@ def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls:
 
 
 def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
-    """Return the largest number of shards in progress, by which limits for hosts of the web are divided.
+    """Return the largest number of shards in progress, by which the limits for web hosts are divided.
 
     Args:
         runner: One of RUNNERS.
-        workers: The number for a runner whose options do not say it; then the user says it with --workers.
-        arguments: The user's, and those of `prepare_arguments`.
+        workers: Value of --workers, for a runner whose options do not set the number.
+        arguments: The result of `prepare_arguments`.
 
     Raises:
-        UsageError: Dataflow was not told how many machines and threads it may start, and may start a thousand.
+        UsageError: The options of Dataflow do not limit its machines and threads, so it may start a thousand.
     """
     given, at_once = _given(arguments), 1
     for name in _AT_ONCE.get(runner, ()):
@@ -116,7 +116,7 @@ def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
 
 
 def engines_folder() -> Path:
-    """Return the folder in which job servers and Prism are looked for; tests put them there."""
+    """Return the folder that is searched for job servers and Prism."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", "engines")
 
 
@@ -251,7 +251,7 @@ def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
     if not here or kind == "DOCKER":
         _refuse_local_files(runner, request)
     if kind == "LOOPBACK":
-        # Without it the workers are threads of one process, which share one interpreter lock.
+        # Without this the workers are threads of one process, which share one interpreter lock.
         return [*request.missing(environment_type=kind), "--experiments=use_loopback_process_worker"]
     config = request.given.get("--environment_config", "")
     if not config and "--environment_options" not in request.given:

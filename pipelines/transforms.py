@@ -13,8 +13,8 @@ from dataprep.dataset.records import ShardReceipt
 class BuildShards(beam.PTransform):  # type: ignore[misc]
     """PCollection[int] of shard indexes -> PCollection[str] of the files that exist afterwards.
 
-    Linear and without tagged outputs, so that every runner that keeps its elements can run it. An element is retried as
-    a whole, which build_shard allows.
+    The graph is linear and without tagged outputs, so that every runner that loses no elements can run it. An element
+    is retried as a whole, which build_shard allows.
     """
 
     def __init__(self, job: BuildJob) -> None:

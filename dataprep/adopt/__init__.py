@@ -1,10 +1,10 @@
-"""Index and manifest over data that other tools wrote, none of which is rewritten.
+"""Writes an index and a manifest for data of other tools, without rewriting the data.
 
 find.py                           which tool wrote the data, which files belong to which split
 folder.py tars.py tfrecords.py    where in a file each sample and its image lie
 shards.py                         the samples of all files, read in parallel
-img2dataset.py tfds.py            how img2dataset's rows ended; its TFRecords described to TFDS
-run.py                            index and manifest
+img2dataset.py tfds.py            statuses of img2dataset's rows; its TFRecords described for TFDS
+run.py                            writes index and manifest
 """
 
 from dataprep.adopt.find import ADOPTABLE, Found, FoundShard, find

@@ -1,4 +1,4 @@
-"""Finds out what lies at a URL: which tool wrote it, which files are shards, and to which split each belongs.
+"""Finds out which data are at a URL: which tool wrote them, which files are shards, and to which split each belongs.
 
 Only names, sizes and the small files that describe a TFDS directory are read.
 """
@@ -30,7 +30,7 @@ from dataprep.storage import ObjectInfo, Storage
 T = TypeVar("T")
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
 MAX_DESCRIPTION_BYTES = 64 << 20
-"""Size of a file that describes a TFDS directory, at most; one with 20 million shard lengths stays below."""
+"""Maximum size of a file that describes a TFDS directory; 20 million shard lengths fit into it."""
 
 _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
@@ -46,13 +46,13 @@ class FoundShard:
 
     split: str
     number: int
-    """Position in its split."""
+    """Position of the shard in its split."""
     name: str
     num_bytes: int
     crc32c: str
-    """Empty where the store does not keep it."""
+    """CRC32C in base64; empty if the storage does not keep it."""
     samples: int | None
-    """Number of samples, as a description says; None where none does."""
+    """Number of samples according to a TFDS description; None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,21 +69,21 @@ class Found:
     images: Mapping[str, FolderImages] = dataclass_field(default_factory=dict)
     """Images of an image folder, by split."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes; None where only the labels can tell how many there are."""
+    """Names of the classes; None if their number is only known from the labels."""
 
     @property
     def is_img2dataset(self) -> bool:
-        """Whether sidecars of the shards say how img2dataset's rows ended."""
+        """Whether sidecars of the shards have the statuses of img2dataset's rows."""
         return self.kind == IMG2DATASET
 
     @property
     def has_classes_in_root(self) -> bool:
-        """Whether a folder that is put into the root would become a class."""
+        """Whether a folder created in the root would count as a class."""
         return any(images.root_depth == 0 for images in self.images.values())
 
 
 class _TfdsSplit(Struct, rename="camel"):
-    """A split in a `dataset_info.json`. As in all JSON of protobuf, its integers are texts."""
+    """A split in a `dataset_info.json`, whose integers are texts, as in all JSON of protobuf."""
 
     name: str
     filepath_template: str | None = None
@@ -95,7 +95,7 @@ class _Redistribution(Struct):
 
 
 class _DatasetInfo(Struct, rename="camel"):
-    """What is read of a `dataset_info.json`."""
+    """The part of a `dataset_info.json` that is read."""
 
     name: str
     file_format: str | None = None
@@ -116,7 +116,7 @@ class _FeaturesDict(Struct):
 
 
 class _Features(Struct, rename="camel"):
-    """What is read of a `features.json`."""
+    """The part of a `features.json` that is read."""
 
     features_dict: _FeaturesDict = field(default_factory=_FeaturesDict)
 
@@ -124,23 +124,24 @@ class _Features(Struct, rename="camel"):
 def find(
     storage: Storage, *, format_name: str = "auto", splits: Sequence[tuple[str, str]] = (), labels: str | None = None
 ) -> Found:
-    """Look at the names that are there.
+    """Find the data at a storage by the names of the files.
 
     Args:
         storage: Where the data are.
         format_name: One of ADOPTABLE.
-        splits: Names of splits, each with the pattern of its files; empty finds splits by the files' names.
+        splits: Names of splits, each with the pattern of its files; if empty, splits are recognised by the files'
+            names.
         labels: Field that holds the label, NO_LABELS, or None for the usual fields.
 
     Raises:
-        UsageError: Nothing there can be adopted, or it must be said which of several things is meant.
-        SourceError: A description cannot be read, or names what is not there.
+        UsageError: No file can be adopted, or the choice is ambiguous without further options.
+        SourceError: A TFDS description cannot be read, or names files that do not exist.
     """
     for split, _ in splits:
         _check_split(split)
     listing = _listing(storage)
     if not listing:
-        raise UsageError(f"{storage.url}: nothing is there; check the URL")
+        raise UsageError(f"{storage.url}: no files found; check the URL")
     format_name = _format_of(storage, listing) if format_name == "auto" else format_name
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
     if FORMATS[format_name].one_file_per_image:
@@ -178,10 +179,11 @@ def _find_folder(
 def assign_splits(
     storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
 ) -> dict[str, list[ObjectInfo]]:
-    """Assign files to splits: by the patterns, else by the last of the usual words in their names, else all to `train`.
+    """Assign files to splits: by the patterns, else by the last usual split name in the files' names, else all to
+    `train`.
 
     Raises:
-        UsageError: A pattern fits no file, two fit one, or some names have such a word and others none.
+        UsageError: A pattern matches no file, two match one, or only some files have a split in their names.
     """
     found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
     nameless: list[ObjectInfo] = []
@@ -199,20 +201,20 @@ def assign_splits(
             nameless.append(info)
     empty = [f"{split}={pattern}" for split, pattern in splits if not found[split]]
     if empty:
-        raise UsageError(f"{storage.url}: no file for --split {', '.join(empty)}; there are {_examples(files)}")
+        raise UsageError(f"{storage.url}: no file for --split {', '.join(empty)}; the files are {_examples(files)}")
     if nameless and found:
         raise UsageError(
             f"{storage.url}: files of {', '.join(sorted(found))}, and others of no split by their names "
-            f"({_examples(nameless)}); say which are which: --split NAME=PATTERN"
+            f"({_examples(nameless)}); assign them with --split NAME=PATTERN"
         )
     return dict(sorted(found.items())) if found else {"train": nameless}
 
 
 def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the folder of each split of an image folder; the root is `train` where no folder is called like a split.
+    """Return the folder of each split of an image folder; the root is `train` if no folder has a split's name.
 
     Raises:
-        UsageError: Some folders are called as splits are and others are not.
+        UsageError: Some folders have names of splits and others do not.
     """
     if splits:
         return {split: "" if pattern in (".", "./") else pattern.strip("/") for split, pattern in splits}
@@ -221,8 +223,8 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
     if named and len(named) < len(folders):
         others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
         raise UsageError(
-            f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); say which are splits: "
-            f"--split {named[0]}={named[0]}, or --split train=. where all of them are classes"
+            f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); name the splits: "
+            f"--split {named[0]}={named[0]}, or --split train=. if all of them are classes"
         )
     return {folder: folder for folder in named} or {"train": ""}
 
@@ -233,18 +235,18 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
         return "tfrecord"
     found = [
         format_name
-        for format_name, there in (
+        for format_name, exists in (
             ("webdataset", any(name.endswith(".tar") for name in names)),
             ("tfrecord", any(_TFRECORD.search(name) for name in names)),
         )
-        if there
+        if exists
     ]
     if len(found) > 1:
-        raise UsageError(f"{storage.url}: {' and '.join(found)} files are there; choose one with --format")
+        raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
     nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
     if nested:
         folder = nested[-1].removesuffix(f"/{DATASET_INFO}")
-        raise UsageError(f"{storage.url}: a TFDS directory lies below it; pass {storage.url_of(folder)}")
+        raise UsageError(f"{storage.url}: a TFDS directory is in a folder below; pass {storage.url_of(folder)}")
     compressed = next((name for name in names if _COMPRESSED.search(name)), None)
     if compressed and not found:
         raise UsageError(
@@ -305,7 +307,8 @@ def _tfds_file(split: _TfdsSplit, dataset: str, number: int) -> str:
 
 
 def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: str) -> tuple[str, ...] | None:
-    """Return the names in `<feature>.labels.txt`, else as many numbers as features.json says; None without either."""
+    """Return the names in `<feature>.labels.txt`, else numbers up to the count in features.json; None without
+    either."""
     names = f"{feature.replace('/', '-')}.labels.txt"
     if names in sizes:
         _check_size(storage, sizes[names])
@@ -319,7 +322,8 @@ def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: st
 
 
 def _read_description(storage: Storage, name: str, kind: type[T]) -> T:
-    """Read what describes a TFDS directory, as data: class names in it are never imported. Raises SourceError."""
+    """Read a description of a TFDS directory as plain data: class names in it are never imported. Raises
+    SourceError."""
     info = storage.stat(name)
     if info is not None:
         _check_size(storage, info)
@@ -345,7 +349,7 @@ def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None
 
 
 def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
-    """Yield the groups in which the index lists images, named like those of a build."""
+    """Yield the groups in which the index lists images, named like the shards of a build."""
     for number, first in enumerate(range(0, len(images.files), IMAGES_PER_SHARD)):
         files = images.files[first : first + IMAGES_PER_SHARD]
         num_bytes = sum(info.num_bytes for _, info in files)
@@ -358,7 +362,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _listing(storage: Storage) -> list[ObjectInfo]:
-    """List what is there, without what adoption itself puts beside data, and without a retry under way."""
+    """List the files, except those that an adoption writes beside data and those of a running retry."""
     ours = (f"{BUILD}/", f"{RETRY}/", "index/")
     listing = [info for info in storage.list() if info.name != MANIFEST and not info.name.startswith(ours)]
     info = next((info for info in listing if info.name == DATASET_INFO), None)

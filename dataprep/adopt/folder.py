@@ -1,4 +1,5 @@
-"""Reads an image folder as torchvision's ImageFolder does: classes are its folders, images all files below them."""
+"""Reads an image folder as torchvision's ImageFolder does: its folders are classes, and all files below them are
+images."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shown
-from dataprep.sources.keys import FORBIDDEN, is_hidden, key_of
+from dataprep.sources.keys import is_hidden, key_of
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_of
+from dataprep.storage.names import FORBIDDEN
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Suffixes of images, as torchvision has them."""
+"""Suffixes of images, the same as in torchvision."""
 IMAGES_PER_SHARD = 2048
-"""Images of each group in which the index lists them: about as many as a shard of 256 MiB has."""
+"""Number of images in each group of the index: about as many as in a shard of 256 MiB."""
 _DIGESTS_IN_FLIGHT = 8
 
 
@@ -31,8 +33,8 @@ class FolderImages:
     """Files in ImageFolder's order, each with the position of its class."""
     root_depth: int
     """Number of path components of the split's folder."""
-    passed_over: int
-    """Number of files that are hidden, in no class folder, or no images by their names."""
+    skipped: int
+    """Number of files that were skipped: hidden, in no class folder, or not images by their names."""
 
     @property
     def num_shards(self) -> int:
@@ -46,7 +48,7 @@ def find_folder_images(
 
     Args:
         storage: Where the data are.
-        listing: All files there.
+        listing: All files of the storage.
         folders: Folder of each split, below the root; empty for the root itself.
 
     Raises:
@@ -66,24 +68,24 @@ def find_folder_images(
         if not names <= classes_of[widest]:
             other = ", ".join(shown(name) for name in sorted(names - classes_of[widest])[:3])
             raise UsageError(
-                f"{storage.url}: {split} has class folders that {widest} has not ({other}): a label would not mean the "
-                f"same in both; adopt one of them, --split {widest}={folders[widest] or '.'}"
+                f"{storage.url}: {split} has class folders that {widest} has not ({other}): labels would have "
+                f"different meanings; adopt one of them, --split {widest}={folders[widest] or '.'}"
             )
     for name in classes:
         if not _is_text(name):
             raise UsageError(f"{storage.url}: class folder {shown(name)} is no UTF-8, expected text; rename it")
     position = {name: number for number, name in enumerate(classes)}
     images = {}
-    for split, (by_class, passed_over) in splits.items():
+    for split, (by_class, skipped) in splits.items():
         files = [(position[name], info) for name in sorted(by_class) for info in by_class[name]]
-        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), passed_over)
+        images[split] = FolderImages(files, folders[split].count("/") + bool(folders[split]), skipped)
     return images, classes
 
 
 def folder_rows(
     storage: Storage, images: FolderImages, shard: int, *, labels: bool, digest: bool
 ) -> Iterator[IndexRow | Event]:
-    """Yield the rows of one group of images; a file that cannot be read by its name becomes an Event."""
+    """Yield the rows of one group of images; an empty file, or one whose name no loader can read, becomes an Event."""
     files = images.files[shard * IMAGES_PER_SHARD : (shard + 1) * IMAGES_PER_SHARD]
     readable = [(label, info, _fault(info)) for label, info in files]
     digests = iter(_digests(storage, [info for _, info, fault in readable if not fault]) if digest else [])
@@ -107,29 +109,29 @@ def folder_rows(
 
 
 def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], int]:
-    """Return the images of each class folder, sorted as torchvision walks them, and the number of other files."""
+    """Return the images of each class folder, in torchvision's order, and the number of other files."""
     prefix = f"{folder}/" if folder else ""
     found: dict[str, list[ObjectInfo]] = {}
-    passed_over = 0
+    skipped = 0
     for info in listing:
         if not info.name.startswith(prefix):
             continue
         inner = info.name[len(prefix) :]
         class_name, slash, _ = inner.partition("/")
         if is_hidden(tuple(inner.split("/"))) or not slash:
-            passed_over += 1
+            skipped += 1
             continue
         if inner.lower().endswith(IMAGE_SUFFIXES):
             found.setdefault(class_name, []).append(info)
         else:
-            passed_over += 1
+            skipped += 1
     for files in found.values():
         files.sort(key=lambda info: info.name.rpartition("/")[::2])
-    return found, passed_over
+    return found, skipped
 
 
 def _fault(info: ObjectInfo) -> str:
-    """Return why a loader could not read a file; empty where it can."""
+    """Return why a loader could not read a file; an empty text if it can."""
     if not info.num_bytes:
         return "it has no bytes"
     if any(character in FORBIDDEN for character in info.name):

@@ -1,6 +1,6 @@
-"""Counts how the rows of a shard of img2dataset ended, from the shard's sidecars.
+"""Counts the statuses of the rows of an img2dataset shard, from the shard's sidecars.
 
-The stats of a shard that `dataprep retry-failed` added say which rows the shard counts instead of older ones.
+The stats of a shard that `dataprep retry-failed` added hold the earlier statuses of its rows, which are subtracted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataprep.storage.parquet import read_columns
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Numbers of rows of a shard, less the rows that an older shard has, too."""
+    """Number of rows of a shard by status and reason, minus the earlier statuses of retried rows."""
 
     statuses: Counter[str]
     reasons: Counter[str]
-    """Rows by reason; `success` for rows that have none."""
+    """Number of rows by reason; `success` for rows without a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """How rows that were tried again had ended before."""
+    """Earlier statuses and reasons of rows that were tried again."""
 
     statuses: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -34,13 +34,13 @@ class _Before:
 
 @dataclass(frozen=True, slots=True)
 class _Stats:
-    """What is read of a shard's stats."""
+    """The part of a shard's stats that is read."""
 
     before: _Before = field(default_factory=_Before)
 
 
 def count_rows(storage: Storage, shard: str) -> RowCounts:
-    """Count how the rows of a shard ended.
+    """Count the rows of a shard by status and reason.
 
     Raises:
         FormatError: The sidecars are missing, damaged, or of another tool.

@@ -1,4 +1,4 @@
-"""Keys, labels and sides of adopted samples, from what other tools wrote."""
+"""Keys, labels and sides of adopted samples, read from values of other tools."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     pass
 
 MAX_CLASSES = 1_000_000
-"""Classes, at most, where no class list says how many there are: a larger label is an identifier."""
+"""Maximum number of classes without a class list: a larger label is an identifier and not a class."""
 NO_LABELS = "none"
-"""Value of `--labels` for data whose labels are not wanted."""
+"""Value of `--labels` for data whose labels are to be ignored."""
 _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 
 
 def key_from(text: str) -> str:
-    """Return the key for a name that other tools gave a sample: unchanged where it can be a key, else escaped.
+    """Return the key for the name that another tool gave a sample: unchanged if it is a valid key, else escaped.
 
     Args:
-        text: The name, with `/` between folders; an image's extension is left out.
+        text: The name, with `/` between folders; an image's extension is removed.
     """
     *folders, last = [part for part in text.split("/") if part] or [""]
     stem, dot, suffix = last.rpartition(".")
@@ -39,7 +39,7 @@ def key_from(text: str) -> str:
 
 
 def key_in_shard(shard: str, key: str) -> str:
-    """Return a key for a sample that has none of its own, or one that another shard has, too.
+    """Return a key for a sample that has no key, or whose key also occurs in another shard.
 
     Args:
         shard: The shard's file.
@@ -51,13 +51,13 @@ def key_in_shard(shard: str, key: str) -> str:
 
 
 def distinct_key(row_key: str, shard: str, file: str, again: int) -> str:
-    """Return another key for a sample whose key is there twice in its split, ignoring case.
+    """Return another key for a sample whose key occurs more than once in its split, ignoring case.
 
     Args:
         row_key: The sample's key.
-        shard: The sample's shard, which goes in front.
-        file: For an image folder, the file, used instead of the shard: it tells `a.jpg` from `a.png` and `A.jpg`.
-        again: Number of samples with this key that come before in the shard.
+        shard: The sample's shard, which becomes the key's prefix.
+        file: For an image folder, the file, used instead of the shard: it distinguishes `a.jpg`, `a.png` and `A.jpg`.
+        again: Number of earlier samples of the shard with this key.
     """
     if file:
         return _fitted(f"{row_key}=00{crc32c_of(name_bytes(file)):08X}")
@@ -74,7 +74,7 @@ def label_from(value: object, num_classes: int, field: str) -> int:
 
     Args:
         value: The value that was stored.
-        num_classes: Number of classes; labels are below it, and -1 stands for none.
+        num_classes: Number of classes; labels are below it, and -1 means no label.
         field: Field that held the value, for the message.
 
     Raises:
@@ -84,13 +84,13 @@ def label_from(value: object, num_classes: int, field: str) -> int:
     if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < num_classes:
         return label
     raise SourceError(
-        f"label {shown(str(value))} in {shown(field)}, expected an integer from 0 to {num_classes - 1:,}: say which "
-        f"field holds it with --labels FIELD, or leave it out with --labels {NO_LABELS}"
+        f"label {shown(str(value))} in {shown(field)}, expected an integer from 0 to {num_classes - 1:,}: name the "
+        f"field that holds it with --labels FIELD, or ignore labels with --labels {NO_LABELS}"
     )
 
 
 def side_from(value: object) -> int | None:
-    """Return a height or width in pixels; None for one that no image can have."""
+    """Return a height or width in pixels; None for an impossible one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIDE else None
 
 
@@ -100,12 +100,12 @@ def crc32c_number(text: str | None) -> int | None:
 
 
 def read_small(reader: ByteReader, offset: int, num_bytes: int, most: int, *, member: str) -> bytes:
-    """Read a text that is stored with an image. Raises SourceError where it has more than `most` bytes."""
+    """Read a text that is stored with an image. Raises SourceError if it has more than `most` bytes."""
     if num_bytes > most:
         raise damaged(reader, offset, f"{num_bytes:,} bytes, expected at most {most:,}", member=member)
     return reader.read(offset, num_bytes)
 
 
 def _fitted(key: str) -> str:
-    """Return the key, cut and closed with a hash where it is too long."""
+    """Return the key; if it is too long, shortened and ended by a hash."""
     return key if is_key(key) else key_of(key.split("/"))

@@ -1,4 +1,4 @@
-"""Adopts data that other tools wrote: finds them, reads every shard's headers, writes index and manifest."""
+"""Adopts data of other tools: finds them, reads every shard's headers, and writes index and manifest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ADOPTING = f"{BUILD}/adopting"
-"""Marks an index without a manifest as one that was being written here."""
+"""Marker that an index without a manifest is one that an adoption was writing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,22 +47,22 @@ class AdoptRequest:
 
     url: str
     index_url: str | None = None
-    """Place of the index; None puts it beside the data."""
+    """URL for the index; None writes it beside the data."""
     splits: tuple[tuple[str, str], ...] = ()
-    """Names of splits, each with the pattern of its files; empty finds splits by the files' names."""
+    """Names of splits, each with the pattern of its files; if empty, splits are recognised by the files' names."""
     format: str = "auto"
     labels: str | None = None
-    """Field that holds the label, `none`, or None for the usual ones."""
+    """Field that holds the label, `none` for no labels, or None for the usual fields."""
     shuffled: bool = False
-    """Whether the samples lie in random order already."""
+    """Whether the samples are in random order already."""
     digest: bool = False
-    """Read every image for its CRC32C."""
+    """Whether to read every image for its CRC32C."""
     overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The dataset as loaders find it."""
+    """An adopted dataset."""
 
     url: str
     """URL of manifest and index, for the loader."""
@@ -70,12 +70,12 @@ class Adoption:
     already: bool
     """Whether the data had been adopted before."""
     changes: str = ""
-    """Which data were added, removed or replaced since; empty where no change was seen."""
+    """Description of a change of the data since then; empty if no change was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadData:
-    """What was found, what its shards hold, and how TFDS is told."""
+    """The data that were found, the content of their shards, and their description for TFDS."""
 
     found: Found
     results: Sequence[ReadShard]
@@ -87,12 +87,13 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
 
     Args:
         request: What to adopt, and where to put the index.
-        progress: Told what is under way.
-        workers: Processes; 0 reads the shards in this one.
+        progress: Receives progress reports.
+        workers: Number of worker processes; with 0 this process reads the shards.
 
     Raises:
-        UsageError: There is nothing to adopt, there is something else already, or it must be said what is meant.
-        SourceError: The data are damaged; says where.
+        UsageError: There is nothing to adopt, another dataset exists, or the choice is ambiguous without further
+            options.
+        SourceError: The data are damaged; the text says where.
     """
     data, index = open_linked(request.url), open_storage(request.index_url or request.url)
     existing = read_manifest(index)
@@ -109,10 +110,10 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
     found = find(data, format_name=request.format, splits=request.splits, labels=request.labels)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
-            f"{data.url}: its folders are the classes, and index/ beside them would be one more to torchvision; keep "
-            "the index elsewhere: --index DIR"
+            f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
+            "keep the index elsewhere: --index DIR"
         )
-    _tell_passed_over(found, progress)
+    _log_skipped(found, progress)
     with tempfile.TemporaryDirectory(prefix="dataprep-adopt-") as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
         results = read_shards(job, Path(folder), progress, workers)
@@ -125,10 +126,10 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         try:
             manifest = _publish(index, data, request, _ReadData(found, results, description), existing)
         except AccessError as error:
-            hint = "" if request.index_url else "; where the data are read-only, keep the index elsewhere: --index DIR"
+            hint = "" if request.index_url else "; if the data are read-only, keep the index elsewhere: --index DIR"
             raise AccessError(f"{error}{hint}") from error
         except (DataprepError, OSError):
-            theirs = read_manifest(index)  # another run may have finished, and cleaned up, under our feet
+            theirs = read_manifest(index)  # another run may have finished and cleaned up meanwhile
             if theirs is None or theirs == existing:
                 raise
             return Adoption(index.url, theirs, already=True)
@@ -136,19 +137,19 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
 
 
 def _check_existing(index: Storage, existing: Manifest, data: Storage, request: AdoptRequest) -> None:
-    """Raise UsageError where the existing manifest is of other data, or was written by a build."""
+    """Raise UsageError if the existing manifest describes other data, or was written by a build."""
     if is_adopted(existing):
         their_url = open_data(index, existing).url
         if their_url != data.url and not request.overwrite:
             raise UsageError(
-                f"{index.url}: the index of {their_url} stands there; choose another --index, or --overwrite it"
+                f"{index.url}: the index of {their_url} exists there; choose another --index, or --overwrite it"
             )
     elif request.overwrite or request.index_url:
-        raise UsageError(f"{index.url}: a dataset of `dataprep build` stands there; it can be loaded as it is")
+        raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there; it can be loaded as it is")
 
 
 def _changes(existing: Manifest, data: Storage) -> str:
-    """Return what a listing shows of a change since the data were adopted; no byte of the data is read.
+    """Describe a change of the data since their adoption, as far as a listing shows it; no data are read.
 
     An image folder in a bucket is not listed: that takes a minute for each 200,000 images.
     """
@@ -172,30 +173,30 @@ def _changes(existing: Manifest, data: Storage) -> str:
     return ""
 
 
-def _tell_passed_over(found: Found, progress: Progress) -> None:
+def _log_skipped(found: Found, progress: Progress) -> None:
     for split, images in found.images.items():
-        if images.passed_over:
-            progress.log(f"{split}: {images.passed_over:,} files passed over: hidden, no image, or in no class folder")
+        if images.skipped:
+            progress.log(f"{split}: {images.skipped:,} files skipped: hidden, no image, or in no class folder")
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
-    """Yield a line where img2dataset's rows cannot be counted, with the first reason."""
+    """Yield a line with the first reason if img2dataset's rows cannot be counted."""
     problem = next((result.problem for result in results if result.problem), "")
     if problem:
         yield f"{problem}; without it rows are not counted, and retry-failed cannot try them again"
 
 
 def _describe(index: Storage, data: Storage, found: Found, results: Sequence[ReadShard]) -> Description:
-    """Describe TFRecords for TFDS, beside the manifest, where no description exists."""
+    """Describe TFRecords for TFDS, with files beside the manifest, unless a description exists."""
     if not found.is_img2dataset or found.format != "tfrecord":
         return Description({}, ())
     existing = next((name for name in (DATASET_INFO, FEATURES) if index.stat(name) is not None), None)
     if existing is not None and not _is_described(index):
-        return Description({}, (f"{index.url_of(existing)} stands there already: TFDS is left to it",))
+        return Description({}, (f"{index.url_of(existing)} exists already and is left as it is",))
     if index.url == data.url:
         return describe(found, results, "")
     if not data.is_local:
-        return Description({}, ("TFDS reads files in a bucket only from beside them: adopt without --index for it",))
+        return Description({}, ("TFDS needs its description beside files in a bucket: adopt without --index for it",))
     return describe(found, results, f"{data.url}/")
 
 
@@ -215,7 +216,7 @@ def _reasons(results: Sequence[ReadShard]) -> str:
 def _publish(
     index: Storage, data: Storage, request: AdoptRequest, read: _ReadData, existing: Manifest | None
 ) -> Manifest:
-    """Publish index, events and manifest, the manifest last; what exists is removed, the manifest first."""
+    """Publish index, events and manifest, the manifest last; existing ones are removed, the manifest first."""
     found, results, description = read.found, read.results, read.description
     by_split = [
         (split, list(pairs))
@@ -259,9 +260,10 @@ def _publish(
 
 
 def _make_way(index: Storage, existing: Manifest | None) -> bool:
-    """Remove the manifest that is replaced, and tell whether the existing index may be replaced, too.
+    """Remove the manifest to replace, and return whether the existing index may be replaced as well.
 
-    Without a manifest, only the index of an interrupted run may be: any other may be somebody else's.
+    Without a manifest, only the index of an interrupted adoption may be replaced: any other may belong to somebody
+    else.
     """
     interrupted = index.stat(_ADOPTING) is not None
     index.remove_stale_spools()
@@ -277,7 +279,7 @@ def _make_way(index: Storage, existing: Manifest | None) -> bool:
 
 
 def _put_bytes(index: Storage, name: str, data: bytes) -> None:
-    """Publish a description; an existing one is of an interrupted run."""
+    """Publish a file of the TFDS description; an existing one comes from an interrupted run."""
     try:
         index.create(name, data)
     except ConflictError:
@@ -288,7 +290,7 @@ def _put_bytes(index: Storage, name: str, data: bytes) -> None:
 def _put(
     index: Storage, name: str, tables: Callable[[], Iterator[pa.Table]], schema: pa.Schema, replace: bool
 ) -> FileEntry:
-    """Publish a part of the index; the same bytes may be there already, from another run of the same adoption."""
+    """Publish a part of the index; the same bytes may exist already, from another run of the same adoption."""
     try:
         return publish_row_groups(index, name, tables(), schema)
     except ConflictError:
@@ -338,7 +340,7 @@ def _publish_split(
 
 
 def _row_counts(results: Sequence[ReadShard]) -> tuple[dict[str, int], dict[str, int]]:
-    """Count how img2dataset's rows ended, each once; empty where one shard does not tell."""
+    """Count img2dataset's rows by status and reason, each once; empty if a shard has no counts."""
     counts = [result.counts for result in results if result.counts is not None]
     if not counts or len(counts) < len(results):
         return {}, {}
@@ -373,6 +375,6 @@ def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Tabl
 
 
 def _content_hash(found: Found, splits: Sequence[SplitManifest]) -> str:
-    """Hash all that decides which sample is at a position, wherever data and index are."""
+    """Return a hash of everything that decides which sample is at which position, independent of the URLs."""
     content = [found.format, [[split.name, split.shards, split.index["sha256"]] for split in splits]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Reads every shard's headers in parallel; the rows go to a folder of this machine, so that memory stays bounded.
+"""Reads every shard's headers in parallel, and writes the rows to a local folder, so that memory stays bounded.
 
-With the data grow 8 bytes of memory a sample, and the listing of an image folder (240 bytes a file).
+Memory grows by 8 bytes for each sample, and for an image folder by 240 bytes for each file of the listing.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _JOB = "job.pickle"
 
 
 class Progress(Protocol):
-    """Receives what an adoption is doing, and says for how long a worker may make no progress."""
+    """Receiver of progress reports, and the time that a worker may go without progress."""
 
     stall_s: float
 
     def step(self, what: str) -> None:
-        """Take note that a step of unknown length begins."""
+        """A step of unknown length begins."""
 
     def started(self, shards: int, num_bytes: int) -> None:
-        """Take note of the number of shards that will be read, and of their bytes."""
+        """This number of shards, with these bytes, will be read."""
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
-        """Take note that one more shard was read."""
+        """One more shard was read."""
 
     def log(self, line: str) -> None:
-        """Show a line that a person should know."""
+        """Show a line to the user."""
 
     def warn(self, line: str) -> None:
-        """Show a line about something that is wrong."""
+        """Show a warning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ class ReadJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadShard:
-    """What one shard holds."""
+    """The content of one shard."""
 
     index: int
     """Position among all shards of all splits."""
@@ -81,14 +81,14 @@ class ReadShard:
     key_hashes: NDArray[np.uint64]
     """Hashes of the keys, ignoring case; shape (samples,)."""
     labels: Counter[int]
-    """Samples by label, without those that have none."""
+    """Number of samples by label; samples without a label are not counted."""
     events: list[Event]
     features: Counter[FeatureShape]
-    """Shapes of the features of all records, for TFRecords by img2dataset."""
+    """Number of records by shape of each feature, for TFRecords of img2dataset."""
     counts: RowCounts | None
-    """How img2dataset's rows ended; None where that is not told, or cannot be read."""
+    """Number of img2dataset's rows by status; None for other data, or if it cannot be read."""
     problem: str
-    """Why `counts` cannot be read."""
+    """Reason why `counts` cannot be read; empty otherwise."""
 
     def rows(self) -> pa.Table:
         """Read the shard's rows of the index."""
@@ -103,24 +103,25 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     Args:
         job: What to read.
         folder: An empty, private folder that outlives the result.
-        progress: Told what is under way.
-        workers: Number of processes; 0 reads in this one. Image folders are always read here: no file is opened.
+        progress: Receives progress reports.
+        workers: Number of worker processes; with 0 this process reads. It always reads image folders itself, because
+            their files need not be opened.
 
     Raises:
-        SourceError: The data are damaged; says where.
+        SourceError: The data are damaged; the text says where.
     """
     shards = job.found.shards
     progress.started(len(shards), sum(shard.num_bytes for shard in shards))
     if job.found.images or not workers:
-        return [_told(progress, job, _read(job, folder, index)) for index in range(len(shards))]
+        return [_reported(progress, job, _read(job, folder, index)) for index in range(len(shards))]
     (folder / _JOB).write_bytes(pickle.dumps(job))  # once, not with every task: it lists all shards
     workers = min(workers, len(shards))
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
-        return sorted((_told(progress, job, result) for result in results), key=lambda result: result.index)
+        return sorted((_reported(progress, job, result) for result in results), key=lambda result: result.index)
 
 
-def _told(progress: Progress, job: ReadJob, result: ReadShard) -> ReadShard:
+def _reported(progress: Progress, job: ReadJob, result: ReadShard) -> ReadShard:
     progress.shard_done(result.samples, job.found.shards[result.index].num_bytes)
     return result
 
@@ -153,7 +154,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
     if shard.samples not in (None, len(rows) + len(events)):
         raise SourceError(
             f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, its description says "
-            f"{shard.samples:,}: it is cut, or of another version: fetch it again"
+            f"{shard.samples:,}: it is truncated, or of another version; fetch it again"
         )
     rows_file = folder / f"{index:07d}.parquet"
     pq.write_table(index_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)
@@ -173,7 +174,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
 
 
 def _counts(job: ReadJob, shard: FoundShard) -> tuple[RowCounts | None, str]:
-    """Count how a shard's rows ended; where they cannot be counted, return why."""
+    """Count a shard's rows by status, or return why they cannot be counted."""
     if not job.found.is_img2dataset:
         return None, ""
     try:

@@ -17,10 +17,10 @@ from dataprep.messages import shown
 from dataprep.storage.checksums import crc32c_of
 
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
-"""Extensions of the member that is the image; the first one that a sample has is taken."""
+"""Extensions of the member that is the image; the first one that a sample has is used."""
 MAX_TEXT_BYTES = 1 << 20
-"""Size of a .json or .cls member, at most."""
-# webdataset passes over names that begin with a component of this form.
+"""Maximum size of a .json or .cls member."""
+# webdataset skips names that begin with a component of this form.
 _METADATA = re.compile(r"__[^/]*__(?:$|/)")
 
 
@@ -55,7 +55,7 @@ def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
         sample = sample or TarSample(base, start)
         if suffix in sample.members:
             raise damaged(
-                reader, member.offset, "it is there twice in one sample; expected each once", member=member.name
+                reader, member.offset, "it occurs twice in one sample; expected each once", member=member.name
             )
         sample.members[suffix] = member
         sample.stop = position
@@ -73,14 +73,14 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
         digest: Read every image for its CRC32C.
 
     Raises:
-        SourceError: The tar is damaged (see `tar_samples`), or a label is none.
+        SourceError: The tar is damaged (see `tar_samples`), or a label is not valid.
     """
     for sample in tar_samples(reader):
         key = key_from(sample.base)
         image = next((sample.members[suffix] for suffix in IMAGE_MEMBERS if suffix in sample.members), None)
         if image is None or not image.num_bytes:
-            there = ", ".join(f".{suffix}" for suffix in sample.members)
-            detail = f"its image has no bytes ({image.name})" if image else f"members {there}"
+            members = ", ".join(f".{suffix}" for suffix in sample.members)
+            detail = f"its image has no bytes ({image.name})" if image else f"members {members}"
             yield Event(key, "rejected", "empty" if image else "no image", shown(detail))
             continue
         document = _document(reader, sample.members.get("json"))
@@ -99,7 +99,7 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
 
 
 def _document(reader: ByteReader, member: Member | None) -> dict[str, Any]:
-    """Read the .json member; empty where there is none, or anything but an object."""
+    """Read the .json member; return an empty object if there is none, or if it is no object."""
     if member is None:
         return {}
     data = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name)

@@ -1,7 +1,7 @@
-"""Describes TFRecords that img2dataset wrote in `dataset_info.json` and `features.json`, so that TFDS can serve them.
+"""Describes TFRecords of img2dataset in `dataset_info.json` and `features.json`, so that TFDS can read them.
 
-A feature must be of one kind in all records. img2dataset writes an absent number as an empty text, so a feature that is
-absent in some record cannot be described, and the others can.
+TFDS needs a feature to be of one kind in all records. img2dataset writes an absent number as an empty text, so a
+feature that is absent in some records cannot be described; all others can.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DTYPES = {BYTES: "string", FLOATS: "float32", INTEGERS: "int64"}
 
 
 class FeatureShape(NamedTuple):
-    """What one feature of one record looks like."""
+    """Name, kind and multiplicity of one feature of a record."""
 
     name: str
     kind: int
@@ -52,18 +52,18 @@ class Description:
     """The files that TFDS reads in a dataset's root."""
 
     files: Mapping[str, bytes]
-    """Content by name; empty where the dataset cannot be described."""
+    """Content of the files by name; empty if the dataset cannot be described."""
     remarks: tuple[str, ...]
-    """Lines for people: what TFDS will not see, and why."""
+    """Lines for the user about data that TFDS cannot read, and why."""
 
 
 def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Description:
-    """Describe what was read.
+    """Describe the shards that were read.
 
     Args:
         found: TFRecords of img2dataset.
-        results: What each shard holds.
-        data_root: Folder of the shards, with a slash at its end; empty where the description lies beside them.
+        results: The content of each shard.
+        data_root: Folder of the shards, with a final slash; empty if the description lies beside them.
     """
     seen: Counter[FeatureShape] = sum((result.features for result in results), Counter())
     records = sum(result.samples + len(result.events) for result in results)
@@ -91,7 +91,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
         entry["filepathTemplate"] = escaped(data_root) + splits[entry["name"]].template
     remarks = []
     if left_out:
-        remarks.append(f"TFDS will not see {', '.join(left_out)}: absent in some records, or of several kinds")
+        remarks.append(f"TFDS cannot read {', '.join(left_out)}: absent in some records, or of several kinds")
     if "webp" in features:
         remarks.append("TFDS decodes no WebP: its feature webp gives the images' bytes")
     files = {DATASET_INFO: json_bytes(info), FEATURES: json_bytes(features_dict(features))}
@@ -99,7 +99,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
 
 
 def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return descriptions by name, and the names of features that have none."""
+    """Return the descriptions of features by name, and the names of features that cannot be described."""
     described: dict[str, dict[str, Any]] = {}
     by_name: dict[str, list[FeatureShape]] = {}
     for shape in seen:
@@ -125,6 +125,6 @@ def _list_of(dtype: str) -> dict[str, Any]:
 
 
 def _tfds_name(name: str) -> str:
-    """Turn a name into one that TFDS takes."""
+    """Turn a name into a valid name for TFDS."""
     tidy = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     return tidy if tidy[:1].isalpha() else f"data_{tidy}".rstrip("_")

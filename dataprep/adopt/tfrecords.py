@@ -1,4 +1,4 @@
-"""Reads the samples of a TFRecord file: framed tf.train.Example messages, by TFDS, img2dataset or anyone."""
+"""Reads the samples of a TFRecord file: framed tf.train.Example messages, written by TFDS, img2dataset or others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dataprep.storage.checksums import crc32c_of
 IMAGE_FEATURES = ("image", "jpg", "jpeg", "png", "webp", "image/encoded")
 LABEL_FEATURES = ("label", "cls", "image/class/label")
 KEY_FEATURES = ("key", "__key__", "file_name", "filename", "image/filename", "image_id", "image/id", "id")
-"""Names of the features that may hold image, label and key; the first one that a record has is taken."""
+"""Names of the features that may hold image, label and key; the first one that a record has is used."""
 SIDE_FEATURES = {"height": ("height", "image/height"), "width": ("width", "image/width")}
 MAX_KEY_BYTES = 4096
 
@@ -37,15 +37,15 @@ def tfrecord_rows(
 
     Args:
         reader: The file.
-        shard: Name of the file, part of the keys where records have none.
+        shard: Name of the file, which becomes part of the keys of records without one.
         labels: Feature that holds the label; None tries LABEL_FEATURES.
         num_classes: Number of classes; labels are below it.
         digest: Read every image for its CRC32C.
-        seen: Counts the shapes of the features of all records; None does not.
+        seen: Receives the number of records by shape of each feature; None to skip counting.
 
     Raises:
-        SourceError: A frame's length does not match its checksum, the file is cut, a message is no Example, or its
-            image is not one run of bytes.
+        SourceError: A frame's length does not match its checksum, the file is truncated, a message is no Example, or
+            its image is not one value of bytes.
     """
     for number, (start, stop) in enumerate(_frames(reader)):
         record = _Record(reader, number, start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES)
@@ -71,12 +71,12 @@ def tfrecord_rows(
 
 
 def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
-    """[start, stop) of every record with its frame."""
+    """Yield [start, stop) of every record, including its frame."""
     start = 0
     while start < reader.num_bytes:
         head = reader.read(start, FRAME_HEAD_BYTES)
         if len(head) < FRAME_HEAD_BYTES:
-            raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: it is cut: fetch it again")
+            raise damaged(reader, start, f"it ends after {len(head)} bytes of a record: truncated, fetch it again")
         length = frame_length(head)
         if length is None:
             raise damaged(reader, start, "no TFRecord, or a compressed or damaged one; expected plain records")
@@ -89,7 +89,7 @@ def _frames(reader: ByteReader) -> Iterator[tuple[int, int]]:
 
 
 class _Record:
-    """One Example: its features, and errors that say where it is."""
+    """One Example: its features, and errors that say where it lies."""
 
     def __init__(self, reader: ByteReader, number: int, start: int, stop: int) -> None:
         self._reader, self._number, self._start = reader, number, start
@@ -104,7 +104,7 @@ class _Record:
             yield FeatureShape(name, feature.kind, self._is_single(feature))
 
     def key(self) -> str:
-        """Return the key from the first feature that gives one; empty where none does."""
+        """Return the key from the first feature that has one; empty if none has."""
         for name in KEY_FEATURES:
             feature = self._features.get(name)
             if feature is None:
@@ -120,9 +120,9 @@ class _Record:
         feature = self._features[name] if name is not None else None
         ranges = self._ranges(feature) if feature is not None and feature.kind == BYTES else []
         if len(ranges) != 1:
-            there = ", ".join(sorted(self._features)[:20])
+            names = ", ".join(sorted(self._features)[:20])
             what = f"{len(ranges)} values in {name}" if name is not None else "no image"
-            raise self._error(f"{what}, expected one in {', '.join(IMAGE_FEATURES)}; its features are {shown(there)}")
+            raise self._error(f"{what}, expected one in {', '.join(IMAGE_FEATURES)}; its features are {shown(names)}")
         return ranges[0]
 
     def label(self, names: Sequence[str], num_classes: int) -> int:
@@ -137,7 +137,7 @@ class _Record:
             raise self._error(str(error)) from error
 
     def integer(self, names: Sequence[str]) -> int | None:
-        """Return the one value of the first of these features; None where it has another number of values."""
+        """Return the only value of the first existing one of these features; None if it has not exactly one value."""
         name = self._first(names)
         feature = self._features[name] if name is not None else None
         values = self._integers(feature) if feature is not None and feature.kind == INTEGERS else []
@@ -147,7 +147,8 @@ class _Record:
         return next((name for name in names if name in self._features), None)
 
     def _text(self, feature: Feature) -> str:
-        """Return the one value of a feature as text; empty where it has another number of values, or too long a one."""
+        """Return the only value of a feature as text; empty if it has not exactly one value, or one that is too
+        long."""
         if feature.kind == INTEGERS:
             values = self._integers(feature)
             return str(values[0]) if len(values) == 1 else ""

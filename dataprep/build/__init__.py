@@ -17,7 +17,7 @@ another plan is refused and told what differs. All other state of the build is i
 `plan.parquet` holds the references, one row group a shard, so that a worker reads only its own. An enumeration of the
 originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unless an archive has another size.
 
-**Whole or nothing.** Every step gives the same bytes whoever takes it, and nothing existing is replaced:
+**Whole or nothing.** Every step gives the same bytes in whichever process it runs, and nothing existing is replaced:
 
 1. A shard is written to a spool file: in `tmp/` of the build's folder on disk, locked by its writer; for a bucket in
    the machine's temporary folder, and uploaded while it is written (docs/decisions/0003).
@@ -27,24 +27,24 @@ originals is kept in `_build/source-<split>-<hash>.parquet`; a rerun uses it unl
 4. When all receipts exist, the index, the format's metadata, the renames of an image folder, and last `dataset.json`
    are published. Then `_build/` is removed; if that is interrupted, the dataset is whole already and any rerun does it.
 
-So a rerun after a crash does only what is missing, two builds at once make one dataset, and whoever meets an error
-first looks whether a manifest of its own plan exists by now. At most one shard a worker is built twice.
+So a rerun after a crash does only what is missing, two builds at once make one dataset, and a build that meets an error
+first checks whether a manifest of its own plan exists by now. At most one shard a worker is built twice.
 
 **Two kinds of datasets.** For originals that can be read again the steps are those above. A table of URLs is
 downloaded, and the web answers differently each time: there the create-only receipt decides which attempt counts
 (`dataprep/fetched`).
 
-**Engines.** All of them run the same code for a shard, `build_shard(job, index)`. The local pool (`pool.py`) hands out
-tasks as workers become idle, replaces a dead worker and tries its shard again, sets aside a shard that kills three
-workers, repeats temporary errors with backoff, and ends its workers when the parent dies. In a worker one thread reads
-and decodes, a second digests and writes, a third syncs (`writeback.py`), and a fourth publishes the shard while the
-first already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts what it gets done
-in memory that its parent sees (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and
-killed after `--stall-minutes`, so only a standstill is limited, not the time for a shard.
+**Engines.** All of them run the same code for a shard, `build_shard(job, index)`. The local pool (`pool.py`) gives each
+idle worker a task, replaces a dead worker and tries its shard again, sets aside a shard that kills three workers,
+repeats temporary errors with backoff, and ends its workers when the parent dies. In a worker one thread reads and
+decodes, a second digests and writes, a third syncs (`writeback.py`), and a fourth publishes the shard while the first
+already checks the next shard's images. Beam's runners are in `pipelines/`. Every process counts its progress in memory
+shared with its parent (`dataprep/host/heartbeat.py`): a worker without progress is named after a minute and killed
+after `--stall-minutes`. So a standstill has a deadline, and a slow shard has none.
 
 **Images** are judged by their content (`images.py`). A JPEG that decodes keeps its bytes. PNG, GIF, BMP, WebP, CMYK and
-YCCK become RGB JPEG. Truncated, undecodable, empty and huge images are rejected. Pixels are compared with the limit
-before anything is decoded, and scans of a progressive JPEG with theirs.
+YCCK become RGB JPEG. Truncated, undecodable, empty and huge images are rejected. The number of pixels, and of scans of
+a progressive JPEG, is compared with its limit before anything is decoded.
 
 **Start-up counts**: 4,000 images take a few seconds. So NumPy, pyarrow and rich are imported in the functions that use
 them, and Arrow columns come from `dataprep/dataset/columns.py`, because `pyarrow.array` imports pandas if it is

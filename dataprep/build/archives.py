@@ -1,4 +1,4 @@
-"""The recipe of datasets whose originals are images: in archives, or in folders.
+"""The recipe of datasets whose originals are images, in archives or folders.
 
 originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards ─▶ index, metadata, manifest
 """
@@ -48,7 +48,7 @@ _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
 
 class ArchiveRecipe:
-    """Builds what archives and folders hold; implements `dataprep.build.recipe.Recipe`."""
+    """Builds datasets from images in archives and folders; implements `dataprep.build.recipe.Recipe`."""
 
     shuffled = True
     output_may_lie_in_source = False
@@ -57,7 +57,7 @@ class ArchiveRecipe:
     shard_check = "dataprep.verify.shard:check_archive_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
-        """List the originals of every split, and cut its permutation into shards."""
+        """List the originals of every split, permute them, and divide them into shards."""
         plan, tables = self.plan_references(request, progress, keep=keep)
         return Planned(plan, partial(store_references, tables))
 
@@ -97,7 +97,7 @@ class ArchiveRecipe:
         return shard_builder(job).begin(index)
 
     def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
-        """Write index and metadata, place single images, and return the manifest."""
+        """Write index and metadata, put the files of an image folder in place, and return the manifest."""
         storage, plan = build.storage, build.plan
         images = images_to_place(build)
         splits: list[SplitManifest] = []
@@ -114,11 +114,11 @@ class ArchiveRecipe:
         return build_manifest(plan, dataset, splits, [bytes_entry(name, data) for name, data in files.items()])
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return what a build asks of its output."""
+        """Return the requests and bytes that a build sends to its output."""
         return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return what a build asks of its originals."""
+        """Return the requests and bytes with which a build reads its originals."""
         return archives_traffic(plan)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
@@ -142,16 +142,16 @@ class ArchiveRecipe:
         return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return nothing: a shard says all of itself."""
+        """Return nothing: these shards have no sidecars."""
         return frozenset()
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        """Return what the format writes for the counts of the manifest."""
+        """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(BUILT[manifest.name], licence=manifest.licence)
         return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits)
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield the entries of sources that are none of an archive or folder."""
+        """Yield faults of the manifest's sources, which must be archives or folders."""
         yield from source_faults(manifest, _SOURCE_FIELDS)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
@@ -179,7 +179,7 @@ ARCHIVES = ArchiveRecipe()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Enumerator:
-    """Lists the originals of a build's splits, or finds what an earlier run has listed."""
+    """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
 
     dataset: Dataset
     source: Storage
@@ -189,7 +189,7 @@ class _Enumerator:
     progress: Progress
 
     def __call__(self, split: str, classes: tuple[str, ...] | None) -> Enumeration:
-        """Return the enumeration of a split; `classes` where another split's has them already."""
+        """Return the enumeration of a split; `classes` is the class list, if another split's enumeration has it."""
         allow_partial = self.options.allow_partial
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
         kept = None if self.keep_in is None else load_enumeration(self.keep_in, self.source, name)
@@ -206,14 +206,14 @@ class _Enumerator:
 
 @dataclass(frozen=True, slots=True)
 class _OrderedSplit:
-    """The references of a split, and in which order the shards have them."""
+    """The references of a split, and their order in its shards."""
 
     planned: PlannedSplit
     refs: list[SampleRef]
     order: list[NDArray[np.int64]]
     """For each shard, positions in `refs`."""
     written: int
-    """Passes that are written out."""
+    """Passes that are written as bytes."""
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the references of each shard."""
@@ -245,7 +245,7 @@ def _ordered(dataset: Dataset, name: str, found: Enumeration, options: BuildOpti
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
-    """Count the samples of a receipt; whether those that are not rejected are the planned ones, in their order."""
+    """Count the samples of a receipt, and compare those that are not rejected with the planned ones, in order."""
     rejected = {event.key for event in receipt.events if event.kind == "rejected"}
     keys = references_of(build, index).column("key").to_pylist()
     same = [key for key in keys if key not in rejected] == rows.column("key").to_pylist()

@@ -1,4 +1,4 @@
-"""The claim of a build on its place, and the files in `<dataset>/_build/` while it runs.
+"""The claim of a build on its output, and the files in `<dataset>/_build/` while the build runs.
 
     plan.json                        create-only; the plan that owns the place, its hash, and the id of this build
     <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
@@ -9,9 +9,8 @@
     overwriting                      the names that --overwrite removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
 
-An id is never used again. So nothing that a late worker does, after `--overwrite` has taken its build's folder away,
-can become a part of the next build, not even of one with the same plan
-(docs/decisions/0006-one-plan-holds-the-place.md).
+An id is never used again. So whatever a late worker does after `--overwrite` has removed its build's folder, it cannot
+become a part of the next build, even if that has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
 
 While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
 """
@@ -41,31 +40,31 @@ _PLAN_BEGUN_BEFORE = "a build with this plan was begun there by dataprep 0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A build that holds its place."""
+    """A build that owns its output."""
 
     plan: Plan = field(compare=False)
     root: str
-    """Folder of all that is its own: `_build/<plan hash>/<id>`; just `_build` where dataprep 0.1.0 began it."""
+    """Folder of the build's own files: `_build/<plan hash>/<id>`; `_build` for a build that dataprep 0.1.0 began."""
     pointer: bytes
     """Content of `plan.json`."""
 
     @property
     def pointer_crc32c(self) -> str:
-        """CRC32C of `plan.json` while this build holds the place."""
+        """CRC32C of `plan.json` while this build owns the output."""
         return crc32c_text(crc32c_of(self.pointer))
 
     @property
     def begun_before_claims(self) -> bool:
-        """Whether dataprep 0.1.0 began it, whose folder has no name of its own."""
+        """Whether dataprep 0.1.0 began the build, which gave it no folder of its own."""
         return self.root == BUILD
 
 
 class OvertakenError(ConflictError):
-    """The place is another build's by now."""
+    """Another build owns the output now."""
 
 
 def claim_place(storage: Storage, planned: Planned) -> Claim:
-    """Make a plan the owner of the place, or join the build of it that is running.
+    """Make a build of a plan the owner of the output, or join a running build of the same plan.
 
     Raises:
         UsageError: Another build is running there; the error says what differs.
@@ -88,10 +87,10 @@ def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
     plan, build_id = planned.plan, uuid.uuid4().hex
     document = json.dumps(plan.document() | {"build": build_id}, indent=1, sort_keys=True).encode() + b"\n"
     claim = Claim(plan, f"{BUILD}/{plan.plan_hash}/{build_id}", document)
-    planned.store(storage, claim.root)  # before plan.json: whoever finds that finds these, too
+    planned.store(storage, claim.root)  # before plan.json: a process that finds plan.json finds these as well
     with storage.alone():
         won = _put_pointer(storage, claim, before)
-        # Checked last: an --overwrite that begins later looks for plan.json after it has written its mark.
+        # Checked last: an --overwrite that begins later writes its mark first, and then looks for plan.json.
         overwriting = storage.stat(OVERWRITING) is not None
         if overwriting and won:
             _delete_if(storage, PLAN_JSON, claim.pointer)
@@ -100,20 +99,20 @@ def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
     storage.delete_tree(claim.root)
     theirs = read_claim(storage)
     if overwriting or theirs is None:
-        raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run it with --overwrite")
+        raise UsageError(f"{storage.url}: an --overwrite is under way there; wait for it, or run this with --overwrite")
     return theirs
 
 
 def withdraw(storage: Storage, claim: Claim) -> None:
-    """Give up a place that was claimed in vain."""
+    """Give up the output that was claimed, and remove the build's folder."""
     with storage.alone():
         _delete_if(storage, PLAN_JSON, claim.pointer)
     storage.delete_tree(claim.root)
 
 
 def _put_pointer(storage: Storage, claim: Claim, before: Claim | None) -> bool:
-    """Put `plan.json`; return whether the claim holds the place. A build with the same plan that dataprep 0.1.0 began
-    goes on as this one."""
+    """Put `plan.json`; return whether the claim owns the output. A build of the same plan that dataprep 0.1.0 began
+    continues as this one."""
     if before is not None:
         return storage.replace(PLAN_JSON, claim.pointer, before.pointer)
     try:
@@ -127,13 +126,13 @@ def _refuse_unlike(storage: Storage, plan: Plan, found: Claim) -> None:
     refuse_other_plan(storage, plan, found.plan)
     if not goes_on(plan, found):
         raise UsageError(
-            f"{storage.url}: {_PLAN_BEGUN_BEFORE}, and what was fetched can be finished by that version only; do so, "
-            "choose another --output, or start over with --overwrite"
+            f"{storage.url}: {_PLAN_BEGUN_BEFORE}, and only that version can finish it; use it, choose another "
+            "--output, or start over with --overwrite"
         )
 
 
 def _delete_if(storage: Storage, name: str, data: bytes) -> None:
-    """Remove a small object if it holds exactly this."""
+    """Remove a small object if its content is exactly `data`."""
     info = storage.stat(name)
     with suppress(FileNotFoundError):
         if info is not None and storage.read(name) == data:
@@ -141,7 +140,7 @@ def _delete_if(storage: Storage, name: str, data: bytes) -> None:
 
 
 def read_claim(storage: Storage) -> Claim | None:
-    """Return the build that holds the place, or None."""
+    """Return the build that owns the output, or None."""
     try:
         data = storage.read(PLAN_JSON)
     except FileNotFoundError:
@@ -164,7 +163,7 @@ class _Pointer:
 
     plan_hash: str
     build: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z")] | None = None
-    """A name of a folder, which leads nowhere else."""
+    """Name of the build's folder; it has no separator, so it cannot lead elsewhere."""
 
 
 def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
@@ -179,13 +178,13 @@ def refuse_other_plan(storage: Storage, ours: Plan, theirs: Plan) -> None:
 
 
 def refuse_overtaken(storage: Storage, claim: Claim) -> None:
-    """Raise OvertakenError where the place is another build's by now."""
+    """Raise OvertakenError if another build owns the output now."""
     if not _holds(storage, claim):
         raise OvertakenError(_overtaken(storage, claim))
 
 
 def _holds(storage: Storage, claim: Claim) -> bool:
-    """Say whether plan.json still belongs to this claim; in a bucket this is known without reading it."""
+    """Say whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
     if not storage.is_local:
         info = storage.stat(PLAN_JSON)
         return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
@@ -206,16 +205,16 @@ def _overtaken(storage: Storage, claim: Claim) -> str:
     elif found.plan.plan_hash == claim.plan.plan_hash:
         whose = "another run has begun anew with the same plan"
     else:
-        whose = f"plan {found.plan.plan_hash[:12]} holds the place"
+        whose = f"plan {found.plan.plan_hash[:12]} owns the output"
     return (
         f"{storage.url}: the build of plan {ours} was overtaken: {whose}; this run ends here. "
-        "To have this one after all, choose another --output or run it with --overwrite"
+        "To build this one nevertheless, choose another --output or run it with --overwrite"
     )
 
 
 def removed_names(storage: Storage) -> frozenset[str]:
-    """Return the names that `--overwrite` has removed here since a dataset was whole; none on disk, where no removed
-    file can come again."""
+    """Return the names that `--overwrite` has removed here since the last whole dataset; none on disk, where a late
+    writer cannot bring a removed file back."""
     try:
         return frozenset(json.loads(storage.read(OVERWRITTEN)))
     except FileNotFoundError:

@@ -3,8 +3,8 @@
     manifest there with our plan's hash?  -> done
     originals -> plan (create-only) -> engine: shards, receipts -> index -> metadata -> manifest
 
-Every step is create-only and gives the same bytes whoever takes it, so a second build at the same place, or a rerun
-after any crash, joins in instead of doing harm.
+Every step is create-only and gives the same bytes in whichever process it runs. So a second build of the same output,
+or a rerun after any crash, joins in and does no harm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """A whole dataset, and what this run did for it."""
+    """A whole dataset, and the work of this run on it."""
 
     manifest: Manifest
     shards_built: int
@@ -37,22 +37,23 @@ class BuildResult:
 
 
 def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
-    """Find out what the originals hold, and plan the shards, by the recipe of the dataset.
+    """List the originals and plan the shards, with the recipe of the dataset.
 
     Args:
         request: What to build.
-        progress: Told of what is read.
-        keep: Store what was found under `_build/`, and use what an earlier run stored. A dry run does neither.
+        progress: Called while originals are read.
+        keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
+            neither.
     """
     return recipe_of(request.options.dataset).plan(request, progress, keep=keep)
 
 
 def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
-    """Build a dataset, or what is missing of it.
+    """Build a dataset, or the missing part of it.
 
     Raises:
         DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
-        OvertakenError: Another build holds the place by now; nothing of this one was left there.
+        OvertakenError: Another build owns the output now; no file of this one was left there.
     """
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
@@ -70,20 +71,20 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
             claim = claim_place(storage, planned)
             built, manifest = _build(storage, claim, request, engine, progress)
         except (DataprepError, OSError) as error:
-            # Another build may have finished, and cleaned up, under our feet.
+            # Another build may have finished and cleaned up meanwhile.
             if claim is not None and isinstance(error, OvertakenError):
                 storage.delete_tree(claim.root)
             manifest = _finished(storage, plan)
             if manifest is None:
                 if claim is not None and isinstance(error, FileNotFoundError):
-                    refuse_overtaken(storage, claim)  # whoever overwrote this build removed the file
+                    refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
                 raise
     tidy_up(storage, claim, plan.plan_hash)
     return BuildResult(manifest, built)
 
 
 def _is_of(found: Existing, plan: Plan) -> bool:
-    """Say whether there is nothing but an unfinished build of this plan, which continues."""
+    """Say whether the output holds only an unfinished build of this plan, which can continue."""
     claim = found.claim
     if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
         return False
@@ -93,7 +94,7 @@ def _is_of(found: Existing, plan: Plan) -> bool:
 def _build(
     storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress
 ) -> tuple[int, Manifest]:
-    """Build what is missing; return how many shards this run built, and the manifest."""
+    """Build the missing part; return the number of shards that this run built, and the manifest."""
     try:
         # Another build may have finished between the look for a manifest and the claim.
         manifest = _finished(storage, claim.plan)
@@ -109,13 +110,13 @@ def _build(
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:
-    """Return the manifest of this very plan, or None. Raises UsageError where another dataset is there."""
+    """Return the manifest of exactly this plan, or None. Raises UsageError if another dataset exists."""
     manifest = read_manifest(storage)
     if manifest is None or manifest.plan_hash == plan.plan_hash:
         return manifest
     raise UsageError(
-        f"{storage.url}: another dataset stands there ({manifest.name}, {manifest.format}, plan "
-        f"{manifest.plan_hash[:12]}, asked for {plan.plan_hash[:12]}); choose another --output or --overwrite it"
+        f"{storage.url}: another dataset exists there ({manifest.name}, {manifest.format}, plan "
+        f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}); choose another --output or --overwrite it"
     )
 
 
@@ -132,7 +133,7 @@ def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, prog
 
 
 def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> Manifest:
-    """Write index, metadata, manifest: in this order, each create-only, and none where the place is another build's."""
+    """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output."""
     progress.assembling()
     build.check()
     manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
@@ -142,7 +143,7 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> Ma
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:
-    """Raise UsageError where originals and dataset lie inside one another: one would be taken for the other."""
+    """Raise UsageError if the dataset would lie inside the originals' folder, or the other way round."""
     source = open_originals(request.source_url)
     if source.is_local != storage.is_local:
         return
@@ -157,19 +158,19 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
 
 
 def _refuse_foreign(storage: Storage, *, overwrite: bool) -> None:
-    """Raise UsageError where files are in the place that are not ours: a dataset is never mixed into them."""
+    """Raise UsageError if the output holds other files: a dataset is never mixed with them."""
     overwriting, manifest, *ours = _marks(storage)
     if overwriting is not None and manifest is None and not overwrite:
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
     if any((overwriting, manifest, *ours)):
         return
     foreign = next(leftovers(storage), None)
-    if foreign is not None and not any(_marks(storage)):  # another build may have begun between
+    if foreign is not None and not any(_marks(storage)):  # another build may have begun meanwhile
         raise UsageError(
             f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
         )
 
 
 def _marks(storage: Storage) -> list[ObjectInfo | None]:
-    with ThreadPoolExecutor(4) as threads:  # over a network side by side
+    with ThreadPoolExecutor(4) as threads:  # over a network concurrently
         return list(threads.map(storage.stat, (OVERWRITING, MANIFEST, PLAN_JSON, OVERWRITTEN)))

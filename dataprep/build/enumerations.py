@@ -22,25 +22,26 @@ from dataprep.storage.parquet import table_in
 def enumeration_file(
     source: Storage, dataset: Dataset, split: str, classes: tuple[str, ...] | None, *, allow_partial: bool
 ) -> str:
-    """Return where an enumeration is kept: its name tells all on which it depends but the archives' sizes."""
+    """Return the file of a kept enumeration; its name depends on everything that decides the content, except the
+    archives' sizes."""
     facts = [source.url, dataset.name, classes, allow_partial]
-    of = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-    return f"{BUILD}/source-{split}-{of}.parquet"
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return f"{BUILD}/source-{split}-{key}.parquet"
 
 
 def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> None:
-    """Store an enumeration for reruns, to save time; one that is there already stays."""
+    """Store an enumeration to save reruns time; an existing one stays."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     schema = refs_schema().with_metadata({"sources": sources, "classes": json.dumps(enumeration.classes)})
-    # Where the name is taken or the folder was cleared meanwhile, a rerun walks the archives again.
+    # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
         publish_row_groups(storage, name, iter([refs_table(enumeration.refs)]), schema)
 
 
 def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:
-    """Return the stored enumeration, or None where there is none.
+    """Return the stored enumeration, or None if there is no valid one.
 
-    One that cannot be read, or of which an archive has another size now, is removed.
+    A damaged enumeration, and one with an archive whose size has changed, is removed.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
-"""A finished dataset as its manifest tells it: whether its names can be trusted, which they are, and its metadata.
+"""A finished dataset as its manifest describes it: checks of the names, all names, and the metadata files.
 
-The manifest may be anybody's. Once `shape_faults` and `layout_faults` find nothing, every file name in it is one that
-recipe and format derive, so what is opened later never depends on a hostile string.
+Anyone may have written the manifest. Once `shape_faults` and `layout_faults` find nothing, every file name in it is one
+that recipe and format derive, so what is opened later never depends on a hostile string.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def readable_manifest(storage: Storage) -> Manifest:
 
 
 def shape_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield what keeps a manifest from being looked at more closely: unknown names, digests that are none."""
+    """Yield faults that prevent any other check of a manifest: unknown names and malformed digests."""
     dataset = BUILT.get(manifest.name)
     if dataset is None:
         yield f"name {quoted(manifest.name)}, expected one of {', '.join(BUILT)}"
@@ -55,7 +55,7 @@ def shape_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def layout_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield splits, repeats and file names other than recipe and format derive. Expects no shape faults."""
+    """Yield splits, repeats and file names that differ from those of recipe and format. Expects no shape faults."""
     recipe = recipe_of(manifest.name)
     splits = [split.name for split in manifest.splits]
     if not splits or max(Counter(splits).values()) > 1:
@@ -78,7 +78,7 @@ def image_root(manifest: Manifest, split: SplitManifest) -> str:
 
 
 def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
-    """Whether links show the images of a split several times."""
+    """Return whether links show the images of a split several times."""
     stored = split.repeats["stored"]
     return FORMATS[manifest.format].passes_written(stored) < stored
 
@@ -102,7 +102,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
             yield from _indexed_images(storage, manifest, split)
         except (FormatError, FileNotFoundError) as error:
             raise UsageError(
-                f"{error}. --overwrite removes the images that the index lists, and cannot tell them here: remove "
+                f"{error}. --overwrite removes the images that the index lists, and cannot find them here: remove "
                 f"{storage.url} yourself, or choose another --output"
             ) from error
 
@@ -125,7 +125,7 @@ def metadata_of(
     """Return the format's own metadata files, name to content, sorted by name.
 
     Raises:
-        FormatError: A class name is none that such files can hold.
+        FormatError: A class name cannot be written to such files.
     """
     shard_samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
     return _metadata(format_name, dataset, classes, shard_samples, {split.name: split.num_bytes for split in splits})

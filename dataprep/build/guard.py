@@ -1,7 +1,7 @@
-"""The guard against hostile images: sizes, scans and formats are looked at before anything is decoded.
+"""The guard against hostile images: sizes, scans and formats are checked before anything is decoded.
 
-Everyone who opens an image that somebody else made opens it here; the limits are those of
-dataprep/formats/image_limits.py, which loaders keep, too.
+All code that opens a stranger's image uses these functions. The limits are in dataprep/formats/image_limits.py, which
+the loaders apply as well.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def refuse_scans(data: bytes, height: int, width: int) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an image by its header, in a format that Pillow reads by itself.
+    """Open an image and read its header only, in one of the formats that Pillow reads without other programs.
 
     Raises:
-        UnusableImageError: It is none, has no pixels, or too many.
+        UnusableImageError: The bytes are no image, or one without pixels or with too many.
     """
     from PIL import Image
 
@@ -64,14 +64,14 @@ def open_image(data: bytes) -> Image.Image:
 
 
 def load_image(image: Image.Image) -> Image.Image:
-    """Decode an image that was opened, whole; Pillow raises where data are missing.
+    """Decode all of an opened image; missing data are an error.
 
     Raises:
-        UnusableImageError: It ends early, or cannot be decoded.
+        UnusableImageError: The image ends early, or cannot be decoded.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of corrupt EXIF and the like, which does no harm
+            warnings.simplefilter("ignore")  # Pillow warns of corrupt EXIF and the like, which does no harm
             image.load()
     except Exception as error:
         text = _line(error)

@@ -1,9 +1,9 @@
 """Images of an image folder, one stored object each: how they are written and published.
 
-On disk they are written to a folder aside, which is renamed into place directory by directory. In a bucket each is
+On disk they are written to a staging folder, which is renamed into place directory by directory. In a bucket each is
 uploaded to its final name at once, because staging would take three requests an image instead of one. A late image from
-a worker of an overwritten build is replaced when this build writes the name, or found by a comparison with the receipts
-before the manifest is written.
+a worker of an overwritten build is replaced when this build writes the same name; any other is found when the objects
+are compared with the receipts, before the manifest is written.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 WRITES_IN_FLIGHT = 32
 WRITES_BETWEEN_CHECKS = 64
-"""Images put into a bucket between two checks that the place is still this build's: a check is a request, too."""
+"""Images written to a bucket between two checks that this build still owns the output; a check is one request."""
 
 
 def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
-    """Yield where an image folder keeps these images of a split."""
+    """Yield the file names of some images of a split."""
     root = FORMATS[plan.options.format].image_root(split.name, split.repeat_stored)
     suffix = IMAGE_SUFFIXES[plan.options.dataset]
     for key, label in zip(keys, labels, strict=True):
@@ -45,7 +45,7 @@ def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Se
 
 
 def link_names(folders: Iterable[str], split: str, count: int) -> Iterator[str]:
-    """Yield the links that show the images of these folders `count` times."""
+    """Yield the names of the links that show the images of these folders `count` times."""
     yield from (link for link, _ in repeat_links(sorted(folders), count, split=split))
 
 
@@ -53,7 +53,7 @@ def link_names(folders: Iterable[str], split: str, count: int) -> Iterator[str]:
 
 
 class ImageWriter:
-    """Puts the images of one shard, many at a time."""
+    """Writes the images of one shard as objects, many at a time."""
 
     def __init__(self, build: OpenBuild, shard: ShardPlan) -> None:
         self._build = build
@@ -70,7 +70,7 @@ class ImageWriter:
         """Begin to write one image to a free name; waits while too many writes are in flight.
 
         Raises:
-            OvertakenError: The place now belongs to another build.
+            OvertakenError: Another build owns the output now.
             StorageError: An earlier image could not be written.
         """
         if self._number % WRITES_BETWEEN_CHECKS == 0 and not self._build.storage.is_local:
@@ -82,7 +82,7 @@ class ImageWriter:
             self._await_first()
 
     def close(self) -> None:
-        """Wait until all images are put."""
+        """Wait until all images are written."""
         while self._pending:
             self._await_first()
 
@@ -96,16 +96,16 @@ class ImageWriter:
         except ConflictError:
             if self._storage.is_local or name not in _removed_before(self._build):
                 raise
-            standing = self._storage.stat(name)
-            self._build.check()  # after the look: an image that a later build puts here has another generation
-            if standing is not None:
-                self._storage.delete_exactly(standing)
+            existing = self._storage.stat(name)
+            self._build.check()  # after the stat: an image that a later build puts here has another generation
+            if existing is not None:
+                self._storage.delete_exactly(existing)
             self._storage.create(name, data)
 
 
 @lru_cache(maxsize=1)
 def _removed_before(build: OpenBuild) -> frozenset[str]:
-    """Names that `--overwrite` has removed before this build began."""
+    """Return the names that `--overwrite` removed before this build began."""
     return removed_names(build.storage)
 
 
@@ -113,25 +113,25 @@ def _removed_before(build: OpenBuild) -> frozenset[str]:
 
 
 class ImagesToPlace(Protocol):
-    """What is left to do for single images once all shards are done."""
+    """The work that is left for single images when all shards are done."""
 
     def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
-        """Note that the images of a receipt must exist."""
+        """Remember that the images of a receipt must exist."""
 
     def place(self) -> None:
-        """Publish the images; for a second caller they are published already."""
+        """Publish the images; a second call finds them published."""
 
 
 def images_to_place(build: OpenBuild) -> ImagesToPlace:
-    """Return what must be done for the images of a build, by its format and the kind of its place."""
+    """Return the work that is left for the images of a build; it depends on its format and storage."""
     if not FORMATS[build.plan.options.format].one_file_per_image:
         return _PackedImages()
     storage = build.storage
-    return _ImagesAside(build, storage) if isinstance(storage, LocalStorage) else _ImagesPut(build)
+    return _ImagesOnDisk(build, storage) if isinstance(storage, LocalStorage) else _ImagesInBucket(build)
 
 
 class _PackedImages:
-    """Nothing: a shard in one file was published by its worker."""
+    """Shards in one file, which need no more work: their workers have published them."""
 
     def expect(self, receipt: ShardReceipt, rows: pa.Table) -> None:
         pass
@@ -140,8 +140,8 @@ class _PackedImages:
         pass
 
 
-class _ImagesAside:
-    """On disk: the folders that workers have filled are renamed into place, and links are made."""
+class _ImagesOnDisk:
+    """Images on disk: renames the folders that the workers have filled into place, and creates links."""
 
     def __init__(self, build: OpenBuild, storage: LocalStorage) -> None:
         self._build, self._storage = build, storage
@@ -159,11 +159,11 @@ class _ImagesAside:
         storage.place_folders(aside, links)
 
 
-class _ImagesPut:
-    """In a bucket: compares the existing objects with the receipts.
+class _ImagesInBucket:
+    """Images in a bucket: compares the existing objects with the receipts.
 
-    A late image of an overwritten build may be among them: under a name that was free for a moment, or one that this
-    build does not have.
+    A late image of an overwritten build may be among the objects: under a name that was free for a moment, or under one
+    that this build does not have.
     """
 
     def __init__(self, build: OpenBuild) -> None:
@@ -178,11 +178,10 @@ class _ImagesPut:
             self._expected[name] = (num_bytes, crc32c_text(crc32c), receipt.index)
 
     def place(self) -> None:
-        """Remove images of an overwritten build that came late, and the receipts of images that are not as they were
-        put.
+        """Remove late images of an overwritten build, and the receipts of shards whose images differ from them.
 
         Raises:
-            BuildError: Some are not; the same command makes them again.
+            BuildError: Some images differ; the same command writes them again.
         """
         strange, missing = self._compared()
         self._remove_late(strange)
@@ -192,12 +191,12 @@ class _ImagesPut:
         for index in sorted({expected[2] for expected in missing.values()}):
             storage.delete(receipt_file(index, self._build.root))
         raise BuildError(
-            f"{storage.url}: {len(missing):,} images are not as this build has put them, {min(missing)} for one: "
-            "another build was at work there; run the same command again, which makes them anew"
+            f"{storage.url}: {len(missing):,} images are missing or not those of this build, such as "
+            f"{min(missing)}: another build has written there; run the same command again, which writes them again"
         )
 
     def _compared(self) -> tuple[list[ObjectInfo], dict[str, tuple[int, str, int]]]:
-        """Return objects that no receipt has, and images that are absent or other than their receipt says."""
+        """Return the objects that no receipt has, and the images that are absent or differ from their receipt."""
         missing = dict(self._expected)
         strange: list[ObjectInfo] = []
         for split in self._build.plan.splits:

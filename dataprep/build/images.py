@@ -1,7 +1,7 @@
 """Check, repair and resize one image, by its content and never by its name.
 
-A valid JPEG keeps its bytes. What is an image but no RGB or grey JPEG is re-encoded; what cannot be decoded whole is
-rejected, never patched up. Every byte that comes in is hostile (guard.py).
+A valid JPEG keeps its bytes. Any other image, and a JPEG that is neither RGB nor grey, is re-encoded. An image that
+cannot be decoded completely is rejected, never patched up. Every input is treated as hostile (guard.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_SEGMENTS = 1_000
-"""Segments of a JPEG, at most, that are searched for EXIF before its first scan; a usual JPEG has a few."""
+"""Maximum number of segments of a JPEG that are searched for EXIF before its first scan; a usual JPEG has a few."""
 REPAIR_QUALITY = 100
 _REASONS: dict[Fault, str] = {"empty": "empty", "too-large": "too-large", "truncated": "truncated"}
-"""Reasons of rejections, where they are not just `undecodable`."""
+"""Reasons of rejections by fault; `undecodable` for all other faults."""
 
 Check = Literal["decode", "header", "none"]
 OnBad = Literal["repair", "reject", "fail"]
@@ -62,12 +62,12 @@ class CheckedImage:
 
 
 def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Event:
-    """Check one original image and bring it into the form that shards hold.
+    """Check one original image, and repair or resize it if needed, for storage in a shard.
 
     Args:
         key: The sample's key, for the event.
         data: The original file's bytes.
-        policy: What to check and what to do with what is no plain JPEG.
+        policy: What to check, and what to do with images that are not plain JPEG.
 
     Returns:
         The image to write, or the Event of its rejection.
@@ -86,7 +86,7 @@ def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Ev
     if policy.on_bad == "fail":
         raise ImageError(
             f"{key}: {event.detail}; expected a valid JPEG (--on-bad fail); "
-            "use --on-bad repair or reject to go on past such images"
+            "use --on-bad repair or reject to continue past such images"
         )
     return event
 
@@ -126,22 +126,22 @@ def _jpeg_header(data: bytes) -> tuple[int, int, str]:
 
 
 def _decode_jpeg(data: bytes, height: int, width: int) -> None:
-    """Decode all entropy-coded data, at an eighth of the size and without chroma: 1.26 ms for 113 kB, of which the
-    full inverse transform and colour conversion would make 1.59 ms, and neither can fail."""
+    """Decode all entropy-coded data, at an eighth of the size and without chroma. This takes 1.26 ms for 113 kB; with
+    the full inverse transform and colour conversion, which cannot fail, it would take 1.59 ms."""
     import simplejpeg
 
     refuse_scans(data, height, width)
     try:
         simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
     except ValueError:
-        # A warning, or an error: Pillow takes what decoders in use take, and raises on missing data.
+        # A warning, or an error: Pillow accepts what common decoders accept, and raises on missing data.
         image = open_image(data)
         image.draft("L", (1, 1))
         load_image(image)
 
 
 def _repair(key: str, data: bytes, policy: ImagePolicy, reason: str | None = None) -> CheckedImage:
-    """Re-encode what is an image but no RGB or grey JPEG."""
+    """Re-encode an image that is not an RGB or grey JPEG."""
     image = _load(data)
     kind = (reason or image.format or "").lower()
     detail = f"{kind.upper()} ({image.mode}) of {image.width}x{image.height} pixels written as RGB JPEG"
@@ -182,7 +182,7 @@ def _shrink(rgb: Image.Image, policy: ImagePolicy) -> Image.Image:
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    """Return an image of any mode as RGB: of 16 bits the upper 8 are taken, transparency lies over white."""
+    """Return an image of any mode as RGB: the upper 8 of 16 bits are kept, and transparency is laid over white."""
     import numpy as np
     from PIL import Image
 
@@ -216,7 +216,7 @@ def _exif_orientation(data: bytes) -> int:
 
 
 def _has_exif(data: bytes) -> bool:
-    """Whether an EXIF block precedes the first scan; true, too, where the segments cannot be walked.
+    """Return whether an EXIF block precedes the first scan; also true if the segments cannot be walked.
 
     A JPEG is a chain of segments: 0xFF, a marker, two bytes of length (ITU-T T.81, annex B). Searching the bytes for
     `Exif` instead takes 90 us for 110 kB.

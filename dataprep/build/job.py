@@ -1,8 +1,8 @@
 """One shard of a build as a task: idempotent and picklable, for any engine on any machine.
 
-Every engine runs `build_shard`, any number of times, on any machine that reaches source and output. The receipt is what
-makes a shard count as done. The local pool runs only the first part, `begin_shard`, so that a worker begins the next
-shard while the last one is being finished.
+Every engine runs `build_shard`, any number of times, on any machine that reaches source and output. A shard is done
+when its receipt exists. The local pool runs only the first part, `begin_shard`, so that a worker begins the next shard
+while the last one is being finished.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ class BuildJob:
     output_url: str
     source_url: str
     root: str
-    """Folder of the build's own state, whose name holds the plan's hash."""
+    """Folder of the build's own state; its name contains the plan's hash."""
     recipe: str
     """Name of the recipe, one of `dataprep.build.recipe.RECIPES`."""
 
 
 Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]
-"""Builds the shards of these indexes, in any order, and yields their receipts as they come."""
+"""Function that builds the shards of some indexes, in any order, and yields each receipt when it exists."""
 
 
 def build_shard(job: BuildJob, index: int) -> ShardReceipt:
-    """Build one shard, or find its receipt.
+    """Build one shard, or find its existing receipt.
 
     Raises:
         SourceError: An original ends early or is gone.
         ImageError: An image is bad and `--on-bad fail` was given.
-        StorageError: The shard could not be published; nothing of it is visible then, or a rerun finishes it.
-        OvertakenError: The place is another build's by now, and nothing was put there.
-        UsageError: This process has other codecs than the plan says, and would write other bytes.
+        StorageError: The shard could not be published: either nothing of it is visible, or a rerun finishes it.
+        OvertakenError: Another build owns the output now, and nothing was written there.
+        UsageError: This process has other codec versions than the plan, and would write other bytes.
     """
     return recipe_named(job.recipe).build_shard(job, index)
 
 
 def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
-    """Build one shard, but return when only its end is left: publishing it, or late rows of one that is fetched.
+    """Build one shard, but return when only its last step is left: publishing it, or waiting for late downloads.
 
-    For one thread of a process: the next call reads ahead until the last shard is done or has failed.
+    To be called by one thread of a process: the next call reads ahead until the shard before is done or has failed.
     """
     return recipe_named(job.recipe).begin_shard(job, index)

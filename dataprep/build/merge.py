@@ -1,4 +1,4 @@
-"""The receipts of a build merged into index, events and manifest, in bounded memory."""
+"""Merges the receipts of a build into index, events and manifest, in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Check = Callable[[int, ShardReceipt, "pa.Table"], tuple[int, bool]]
-"""Compares a receipt with the plan; takes a shard's index, receipt and index rows.
+"""Function that compares a receipt with the plan; takes a shard's index, receipt and index rows.
 
 Returns the number of samples or rows of the plan that the receipt accounts for, and whether they are the planned ones.
 """
@@ -40,11 +40,11 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
         split: One split of its plan.
         first_index: Index of the split's first shard.
         check: Compares a receipt with the plan.
-        seen: Told of every receipt and its index rows, in the order of the shards.
+        seen: Called with every receipt and its index rows, in the order of the shards.
 
     Raises:
         BuildError: A receipt is missing.
-        FormatError: A receipt is not of what was planned for its shard.
+        FormatError: A receipt does not match the plan of its shard.
     """
     import numpy as np
 
@@ -84,7 +84,7 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
 
 
 def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table, check: Check) -> None:
-    """Raise FormatError unless a shard holds exactly the samples that were planned for it, but for the rejected."""
+    """Raise FormatError unless a shard holds exactly its planned samples, except for rejected ones."""
     split, split_index = build.plan.locate(index)
     planned = split.shard_samples[split_index]
     found, right = check(index, receipt, rows)
@@ -126,7 +126,7 @@ def build_manifest(
 
 
 def refuse_rejections(dataset: Storage, plan: Plan, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
-    """Raise BuildError, naming images, where more were rejected than `--max-reject-ratio` allows."""
+    """Raise BuildError, naming images, if more were rejected than `--max-reject-ratio` allows."""
     for split in splits:
         rejected, total = sum(split.rejected.values()), split.samples + sum(split.rejected.values())
         if rejected > max_ratio * total:
@@ -134,8 +134,8 @@ def refuse_rejections(dataset: Storage, plan: Plan, max_ratio: float, splits: It
             more = f" and {rejected - 10:,} more" if rejected > 10 else ""
             raise BuildError(
                 f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are "
-                f"{int(max_ratio * total):,} (--max-reject-ratio {max_ratio:g}): {names}{more}. Mend the originals, or "
-                f"run the same command with --max-reject-ratio {_ratio_above(rejected, total)}: the shards are done"
+                f"{int(max_ratio * total):,} (--max-reject-ratio {max_ratio:g}): {names}{more}. Correct the originals, "
+                f"or run the same command with --max-reject-ratio {_ratio_above(rejected, total)}: the shards are done"
             )
 
 

@@ -17,20 +17,20 @@ class OpenBuild:
 
     claim: Claim
     storage: Storage
-    """Staged: it publishes nothing once the build was overtaken."""
+    """Storage of the output; it publishes nothing more once the build was overtaken."""
 
     @property
     def plan(self) -> Plan:
-        """The plan that holds the place."""
+        """Plan of the build."""
         return self.claim.plan
 
     @property
     def root(self) -> str:
-        """Folder of all that is the build's own."""
+        """Folder of the build's own files."""
         return self.claim.root
 
     def check(self) -> None:
-        """Raise OvertakenError where the place is another build's by now."""
+        """Raise OvertakenError if another build owns the output now."""
         refuse_overtaken(self.storage, self.claim)
 
 
@@ -40,7 +40,7 @@ def open_build(output_url: str, root: str) -> OpenBuild:
 
     Raises:
         OvertakenError: The build has been overwritten or is finished.
-        UsageError: This process has other codecs than the plan says.
+        UsageError: This process has other codec versions than the plan.
     """
     storage = open_storage(output_url)
     claim = read_claim(storage)

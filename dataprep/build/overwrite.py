@@ -4,8 +4,8 @@
     -> the build's folder -> those names -> folders that are empty now -> the mark
 
 The mark lists every name, so the same command can finish an interrupted removal. On a disk the removal excludes other
-processes (`Storage.alone`). In a bucket several may remove at once: each deletes only the very objects that it listed
-while the mark still existed, so a late one cannot delete anything that was built since.
+processes (`Storage.alone`). In a bucket several processes may remove at once: each deletes only the exact objects that
+it listed while the mark existed, so a late process cannot delete anything that was built since.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dataprep.storage import ObjectInfo, Storage
 
 RETRY_JSON = f"{RETRY}/plan.json"
 _POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
-"""Files that make the rest count; they are removed first, in this order."""
+"""Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What `--overwrite` finds in a place."""
+    """What `--overwrite` finds in the output."""
 
     manifest: Manifest | None
     claim: Claim | None
@@ -43,20 +43,20 @@ class Existing:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of ours is there."""
+        """Whether neither a dataset nor a build exists."""
         return self.mark is None and not any(self.pointers)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is nothing but an unfinished build."""
+        """Whether there is only an unfinished build."""
         return self.claim is not None and self.manifest is None and self.mark is None
 
 
 def look(storage: Storage) -> Existing:
-    """Look what is in a place.
+    """Find out what is in the output.
 
     Raises:
-        UsageError: A manifest of the user's own files, or one that cannot be read.
+        UsageError: The manifest describes adopted files of the user, or cannot be read.
     """
     from dataprep.dataset.links import is_adopted  # NumPy comes with it: half a second of every build's start
 
@@ -65,7 +65,7 @@ def look(storage: Storage) -> Existing:
         manifest = read_manifest(storage)
     except FormatError as error:
         raise UsageError(
-            f"{error}. --overwrite removes what the manifest lists, and cannot tell that here: remove {storage.url} "
+            f"{error}. --overwrite removes what the manifest lists, and cannot know that here: remove {storage.url} "
             "yourself, or choose another --output"
         ) from error
     if manifest is not None and is_adopted(manifest):
@@ -81,15 +81,14 @@ def look(storage: Storage) -> Existing:
 
 
 def make_way(storage: Storage, found: Existing) -> None:
-    """Remove what was found, unless something else is there by now: then nothing is removed, and the caller looks
-    again."""
+    """Remove what was found. If anything has changed since, nothing is removed, and the caller looks again."""
     with storage.alone():
         if look(storage) == found:
             _remove(storage, found)
 
 
 def remove_unfinished(storage: Storage, claim: Claim) -> None:
-    """Remove a build that has come to nothing, while it holds the place."""
+    """Remove a build that failed, if it still owns the output and is unfinished."""
     found = look(storage)
     if found.claim == claim and found.is_under_way:
         make_way(storage, found)
@@ -104,37 +103,37 @@ def _remove(storage: Storage, found: Existing) -> None:
     if mark is None:
         return
     for name, pointer in zip(_POINTERS, found.pointers, strict=True):
-        standing = storage.stat(name)
-        if standing is not None and not _is_same(standing, pointer):
-            storage.delete_exactly(mark)  # another was quicker, and has begun anew
+        existing = storage.stat(name)
+        if existing is not None and not _is_same(existing, pointer):
+            storage.delete_exactly(mark)  # another build was quicker, and has begun anew
             return
-        if standing is not None:
-            storage.delete_exactly(standing)
+        if existing is not None:
+            storage.delete_exactly(existing)
     if storage.is_local:
         _remove_on_disk(storage, names)
     elif not _remove_in_bucket(storage, names, mark):
-        return  # another has finished the removal, and may have begun anew
+        return  # another process has finished the removal, and may have begun anew
     _note_removed(storage, names)
     storage.delete_exactly(mark)
 
 
 def _note_removed(storage: Storage, names: list[str]) -> None:
-    """Note that what is left in the place is not ours and, in a bucket, which names a late request may bring back."""
+    """Store that the remaining files are not ours and, in a bucket, which names a late request may bring back."""
     try:
         before = storage.read(OVERWRITTEN)
     except FileNotFoundError:
         before = None
     told = [] if storage.is_local else sorted({*json.loads(before or b"[]"), *names})
-    # Where this does nothing, another that has joined the removal has said the same.
+    # If this replaces nothing, another process that joined the removal has written the same.
     storage.replace(OVERWRITTEN, json.dumps(told).encode(), before)
 
 
-def _is_same(standing: ObjectInfo, found: ObjectInfo | None) -> bool:
-    return found is not None and standing.generation == found.generation
+def _is_same(existing: ObjectInfo, found: ObjectInfo | None) -> bool:
+    return found is not None and existing.generation == found.generation
 
 
 def _own_names(storage: Storage, found: Existing) -> list[str]:
-    """Return every name that is the dataset's or the build's, the manifest's first."""
+    """Return every name of the dataset and of the build, the manifest first."""
     names: set[str] = set()
     if found.mark is not None:
         names.update(_marked_names(storage))
@@ -146,7 +145,7 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
 
 
 def _planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
-    """Yield the names that a build with this plan writes, whether they are there or not."""
+    """Yield the names that a build with this plan writes, whether they exist or not."""
     yield MANIFEST
     for split in claim.plan.splits:
         yield from (f"index/{split.name}.parquet", f"index/{split.name}-events.parquet")
@@ -167,24 +166,24 @@ def _marked_names(storage: Storage) -> list[str]:
 
 
 def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
-    """Put the mark of this removal, or find the one that it joins; None where that is gone again."""
+    """Put the mark of this removal, or find the mark of the removal that it joins; None if that is gone again."""
     data = json.dumps(names).encode()
     try:
         storage.create(OVERWRITING, data)
     except ConflictError:
         known = set(_marked_names(storage))
         if not known.issuperset(names):
-            standing = storage.stat(OVERWRITING)
-            expected = storage.read(OVERWRITING) if standing is not None else None
+            existing = storage.stat(OVERWRITING)
+            expected = storage.read(OVERWRITING) if existing is not None else None
             if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
                 raise StorageError(
-                    f"{storage.url}: another --overwrite is at work there; run the same command again"
+                    f"{storage.url}: another --overwrite is running there; run the same command again"
                 ) from None
     return storage.stat(OVERWRITING)
 
 
 def _remove_on_disk(storage: Storage, names: list[str]) -> None:
-    # Renamed first: from here on no worker of the build can put anything in place; what it has put is removed below.
+    # Renamed first: from here on no worker of the build can put a file in place; earlier files are removed below.
     for folder in _own_folders(storage):
         storage.take_away(folder)
     for name in names:
@@ -197,24 +196,24 @@ def _own_folders(storage: Storage) -> list[str]:
     """Return the folders of builds and retries."""
     names = {info.name for prefix in (BUILD, RETRY) for info in storage.list(prefix)}
     own = {"/".join(name.split("/")[:2]) for name in names if name.count("/") > 1}
-    return sorted((own - {f"{BUILD}/tmp"}) | {RETRY})  # in tmp/ others may be writing what they have found in originals
+    return sorted((own - {f"{BUILD}/tmp"}) | {RETRY})  # in tmp/ others may be writing enumerations
 
 
 def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> bool:
-    """Remove the names in a bucket; return whether the mark was still there when the last of them was listed."""
+    """Remove the names in a bucket; return whether the mark still existed after the last listing."""
     own = set(names)
 
     def is_of_build(name: str) -> bool:
         return name.startswith((f"{BUILD}/", f"{RETRY}/")) and name not in (OVERWRITING, OVERWRITTEN)
 
-    # What is copied from the build's folder comes to an end before what was copied is listed.
+    # In this order: once the build's folder is gone nothing more is copied from it, and all copies are listed.
     return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)
 
 
 def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], bool]) -> bool:
     listed = [info for info in storage.list() if is_own(info.name)]
-    standing = storage.stat(OVERWRITING)
-    if standing is None or standing.generation != mark.generation:
+    existing = storage.stat(OVERWRITING)
+    if existing is None or existing.generation != mark.generation:
         return False
     listed.sort(key=lambda info: info.name != MANIFEST)
     for info in listed[:1]:
@@ -225,7 +224,7 @@ def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], b
 
 
 def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
-    """Remove what a finished build leaves under `_build/`; of another build's or an --overwrite's nothing."""
+    """Remove the files of a finished build under `_build/`, but none of another build or of an --overwrite."""
     with storage.alone():
         listed = list(storage.list(f"{BUILD}/"))
         if not listed and not storage.is_local:
@@ -233,12 +232,12 @@ def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
         manifest = read_manifest(storage)
         if manifest is None or manifest.plan_hash != plan_hash:
             return
-        # On a disk a removal that is under way is waited for, and one that was killed took the manifest first: a mark
-        # beside a manifest is of a removal that has removed nothing.
+        # On a disk `alone` waits for a running removal, and a killed one has removed the manifest first: if both a mark
+        # and a manifest exist, that removal has removed nothing.
         if not storage.is_local and any(info.name == OVERWRITING for info in listed):
             return
-        standing = storage.stat(PLAN_JSON)
-        if standing is not None and not _is_ours(storage, claim, plan_hash):
+        existing = storage.stat(PLAN_JSON)
+        if existing is not None and not _is_ours(storage, claim, plan_hash):
             return
         if storage.is_local:
             storage.delete_tree(BUILD)
@@ -258,7 +257,7 @@ def _is_ours(storage: Storage, claim: Claim | None, plan_hash: str) -> bool:
 
 
 def leftovers(storage: Storage) -> Iterator[str]:
-    """Yield the names that are there and not ours: neither a build's, nor those that a removal has left."""
+    """Yield the names of files that belong neither to a build nor to an interrupted removal."""
     for info in storage.list():
         if not info.name.startswith(f"{BUILD}/"):
             yield info.name

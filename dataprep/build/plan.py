@@ -1,9 +1,8 @@
-"""The plan of a build: from references to an ordered list of shards, by pure functions of the enumeration, the options
-and the seed.
+"""The plan of a build: pure functions that turn references, options and the seed into an ordered list of shards.
 
-The plan of a build is stored before the first shard is written and names, by a hash, everything on which the dataset's
-bytes depend (the docstring of dataprep/build). Arrays here have one entry a sample of the split, in the order of the
-originals, unless said otherwise.
+The plan is stored before the first shard is written, and its hash covers everything on which the dataset's bytes depend
+(see the docstring of dataprep/build). Arrays have one entry for each sample of the split, in the order of the
+originals, unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dataprep.build.images import ImagePolicy
 from dataprep.dataset.documents import convert
 from dataprep.dataset.randomness import ORDER_VERSION, permutation
-from dataprep.dataset.records import PlannedSource, SampleRef
+from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource, SampleRef
 from dataprep.errors import UsageError
 from dataprep.host.versions import CODECS, codec_versions
 
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
-MAX_KEY_BYTES = 200
 Repeat = Literal["virtual", "physical"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """Options that change a dataset's bytes; its place, the number of workers and the limits on rejections do not."""
+    """Options that change a dataset's bytes. Its URL, the number of workers and the limits on rejections are not among
+    them."""
 
     dataset: str
     format: str
     splits: tuple[str, ...]
     seed: int = 0
     shard_bytes: int = DEFAULT_SHARD_BYTES
-    """Source bytes of each shard, about; ignored where num_shards is given."""
+    """Approximate number of source bytes of each shard; ignored if num_shards is given."""
     num_shards: int | None = None
     """Number of shards of each split, or of each stored pass of it."""
     repeat: Repeat = "virtual"
@@ -88,7 +87,7 @@ class Plan:
     classes: tuple[str, ...]
     splits: tuple[PlannedSplit, ...]
     details: dict[str, Any] | None = None
-    """Further options of the dataset's recipe; in the document they are under the dataset's own name."""
+    """Further options of the dataset's recipe; the document has them under the dataset's name."""
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values, its hash included."""
@@ -124,11 +123,11 @@ def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice:
     Args:
         document: The plan as JSON values.
         where: URL of the document, for the error.
-        advice: What to do about a damaged one, for the error.
+        advice: What the user should do about a damaged document; it ends the error's text.
 
     Raises:
         FormatError: The document is no plan.
-        UsageError: An option has a value that none may have.
+        UsageError: An option has an invalid value.
     """
     plan = convert(document, Plan, where=where, advice=advice)
     name = plan.options.dataset
@@ -140,14 +139,14 @@ def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice:
 def order_split(
     num_bytes: NDArray[np.int64], options: BuildOptions, split: str, stored: int
 ) -> list[NDArray[np.int64]]:
-    """Cut one split into shards: return for each shard the positions of its samples, in the shard's order.
+    """Divide one split into shards: return for each shard the positions of its samples, in the shard's order.
 
     Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
     have nearly the same size and their number depends on the bytes alone.
 
     Args:
         num_bytes: Source bytes of each sample, shape (samples,).
-        stored: Passes written out, 5 for `--repeat physical` of a dataset repeated five times.
+        stored: Number of passes to write: 5 for `--repeat physical` of a dataset repeated five times, else 1.
     """
     count = len(num_bytes)
     total = int(num_bytes.sum())
@@ -176,8 +175,8 @@ def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
 
 
 def physical_key(key: str, pass_index: int) -> str:
-    """Return the key of a sample in stored pass r of a physically repeated split; a long one is cut and closed by a
-    hash."""
+    """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened, and ends
+    with a hash."""
     suffix = f"-r{pass_index}"
     if len(key) + len(suffix) > MAX_KEY_BYTES:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -186,7 +185,7 @@ def physical_key(key: str, pass_index: int) -> str:
 
 
 def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
-    """Return the hash of what was found in the originals, and in which order."""
+    """Return the hash of the references found in the originals, in their order."""
     digest = hashlib.sha256()
     for ref in refs:
         digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}\n".encode())
@@ -194,7 +193,7 @@ def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
 
 
 def refuse_other_codecs(planned: Mapping[str, str]) -> None:
-    """Raise UsageError where this process has other versions of the libraries than its plan names."""
+    """Raise UsageError if this process has other versions of the codec libraries than the plan names."""
     here = codec_versions(*(package for package in planned if package not in CODECS))
     other = [package for package in planned if here.get(package) != planned[package]]
     if other:

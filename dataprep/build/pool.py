@@ -1,9 +1,9 @@
-"""A supervised pool of processes: one task a shard, handed out as workers fall idle.
+"""A supervised pool of processes: one task for each shard, given to idle workers.
 
-What concurrent.futures and multiprocessing.Pool lack for this: they either stall or break as a whole when one process
-dies. Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and
-set aside while the others go on. A worker that hangs is one that dies late: it is killed when its heartbeat
-(dataprep/host/heartbeat.py) has stood still for too long.
+concurrent.futures and multiprocessing.Pool are not used because they stall or break as a whole when one process dies.
+Here a dead worker is replaced, its shard is tried again, and a shard that keeps killing its workers is named and set
+aside while the others go on. A worker that hangs is killed when its heartbeat (dataprep/host/heartbeat.py) has stood
+still for too long; it then counts as dead.
 
 Workers are forked by a server that has imported what they need and nothing else (multiprocessing's `forkserver`): it
 starts while the parent plans, and a worker costs milliseconds instead of a quarter of a second of imports. The parent
@@ -41,18 +41,18 @@ from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, en
 T = TypeVar("T")
 
 MAX_DEATHS = 3
-"""Workers that one task may kill or hang before it is set aside. When so many of every worker hung, and no task was
-done in between, no task is to blame and the run ends."""
+"""Number of workers that one task may kill or hang before it is set aside. If this many times the number of workers
+hang in a row, with no task done in between, no single task is the cause, and the run ends."""
 MAX_ATTEMPTS = 4
-"""Attempts at a task that fails with an error that may pass, of storage or operating system."""
+"""Maximum number of attempts at a task that fails with a retryable error of storage or operating system."""
 FIRST_BACKOFF_S = 0.5
 COLLECT_AFTER = 20_000
-"""New objects after which a worker collects garbage; Python's own number is 700."""
+"""Number of new objects after which a worker collects garbage; Python's default is 700."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a worker sends instead of a result."""
+    """Message that a worker sends instead of a result."""
 
     error: DataprepError
     may_pass: bool
@@ -64,24 +64,24 @@ class _Worker:
     pipe: Connection[Any, Any]
     still: Standstill
     task: Callable[[int], object] | None = None
-    """Task that the worker was sent; once, for it may hold a whole manifest."""
+    """Task that was sent to the worker; it is sent only once, because it may contain a manifest."""
     busy: bool = False
-    """Whether it runs the task of the last of its indexes."""
+    """Whether the worker is running the task for the last of its indexes."""
     indexes: list[int] = field(default_factory=list)
-    """Indexes that are handed out and not answered: those before the last, and the last one when the worker is not
-    busy, are only awaited."""
+    """Indexes that are handed out and not answered yet. While the worker is busy, the last one is running; the tasks of
+    all others have returned a Future whose result is awaited."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """What is left to do and what went wrong, by task index."""
+    """The tasks that are left and those that failed, by index."""
 
     task: Callable[[int], object]
     waiting: list[tuple[float, int]]
     """Heap of (earliest time, index)."""
     deaths: Counter[int] = field(default_factory=Counter)
     hangs_in_a_row: int = 0
-    """Workers that hung since a task was last done."""
+    """Number of workers that hung since the last finished task."""
     attempts: dict[int, int] = field(default_factory=dict)
     set_aside: dict[int, str] = field(default_factory=dict)
 
@@ -90,11 +90,11 @@ class Pool:
     """Runs `task(index)` for many indexes in processes, inside a `with` block.
 
     Args:
-        workers: Processes, at least 1.
+        workers: Number of processes, at least 1.
         log: Called with one line when a worker hangs or dies or a task is tried again.
-        preload: Modules that the workers need. They are imported while the parent goes on; the first pool of a process
-            decides, later ones import what else they need in every worker.
-        stall_s: A worker that makes no progress for so long is killed.
+        preload: Modules that the workers need, imported once while the parent continues. Only the first pool of a
+            process can choose them; workers of later pools import other modules themselves.
+        stall_s: A worker without progress for this long is killed.
     """
 
     def __init__(
@@ -123,15 +123,15 @@ class Pool:
         self._stop()
 
     def run(self, task: Callable[[int], T | Future[T]], indexes: Iterable[int]) -> Iterator[T]:
-        """Yield results as they come.
+        """Yield results in the order in which they arrive.
 
         Args:
-            task: Picklable; may be called again for an index that it was doing when its process died. Where it returns
-                a Future, its process is given the next index at once, while that is awaited.
+            task: Picklable function of an index. It may be called again for an index whose process died. If it returns
+                a Future, its process gets the next index at once, while the Future is awaited.
 
         Raises:
-            DataprepError: A task failed with an error that will not pass.
-            BuildError: Every other task is done, and these were set aside.
+            DataprepError: A task failed with an error that is not retryable, or too often.
+            BuildError: Some tasks were set aside; all others are done.
         """
         state = _Progress(task, [(0.0, index) for index in sorted(indexes)])
         while len(self._workers) < min(self._num_workers, len(state.waiting)):
@@ -174,15 +174,15 @@ class Pool:
                 worker.busy = True
                 worker.still.reset()
                 worker.indexes.append(heapq.heappop(state.waiting)[1])
-                with suppress(OSError):  # it died idle; its end of the pipe says so below
+                with suppress(OSError):  # it died idle; the closed pipe shows this below
                     if worker.task is not state.task:
                         worker.pipe.send(state.task)
                     worker.pipe.send(worker.indexes[-1])
                 worker.task = state.task
 
     def _ready(self, state: _Progress) -> list[_Worker]:
-        """Return the workers that have an answer or died; wait until one does, until a task may be tried again, or
-        until it is time to look at their heartbeats."""
+        """Return the workers that have answered or died. Wait until one has, until a task may be tried again, or until
+        it is time to look at the heartbeats."""
         timeout = min((worker.still.poll_s for worker in self._workers if worker.indexes), default=None)
         if state.waiting and any(not worker.busy for worker in self._workers):
             delay_s = max(0.0, state.waiting[0][0] - time.monotonic())
@@ -206,15 +206,15 @@ class Pool:
         if not worker.indexes:
             self._log(f"an idle worker died ({how}); replaced")
             return
-        # Images are decoded for the last: what kills is in there.
+        # Images are decoded only for the last index, so that one is to blame.
         self._try_again(
             worker, worker.indexes[-1], state, f"killed its worker {{}} times, last by {how}", f"died ({how})"
         )
 
     def _watch(self, worker: _Worker, state: _Progress) -> None:
-        """Warn that a worker makes no progress; kill it when that has lasted too long."""
+        """Warn of a worker that makes no progress; kill it if this lasts too long."""
         worker.still.look()
-        index, idle = worker.indexes[0], minutes(worker.still.idle_s)  # those after the first wait for it
+        index, idle = worker.indexes[0], minutes(worker.still.idle_s)  # tasks after the first wait for it
         if not worker.still.is_over:
             if worker.still.warning_due():
                 self._log(
@@ -231,8 +231,8 @@ class Pool:
         if state.waiting and state.hangs_in_a_row >= MAX_DEATHS * self._num_workers:
             raise BuildError(
                 f"{state.hangs_in_a_row} workers hung one after the other, each without progress for "
-                f"{minutes(self._stall_s)} (--stall-minutes), the last with shard {index}; look whether the disk, "
-                "network or bucket of the originals or of the output answers, and run the same command again"
+                f"{minutes(self._stall_s)} (--stall-minutes), the last with shard {index}; check whether the "
+                "disk, network or bucket of the originals and of the output responds, and run the same command again"
             )
 
     def _let_end(self, worker: _Worker) -> None:
@@ -247,11 +247,12 @@ class Pool:
         self._workers[self._workers.index(worker)] = self._start()
 
     def _try_again(self, worker: _Worker, blamed: int, state: _Progress, too_often: str, how: str) -> None:
-        """Put the indexes of a lost worker back in the queue; the one that is to blame only if it may be tried again.
+        """Put the indexes of a lost worker back in the queue, except the one that is to blame if it has failed too
+        often.
 
         Args:
-            too_often: Why the task is set aside, with a place for the count.
-            how: What became of the worker.
+            too_often: Reason for setting the task aside, with a placeholder for the count.
+            how: What happened to the worker.
         """
         for index in worker.indexes:
             if index != blamed:
@@ -268,7 +269,7 @@ class Pool:
         ours, theirs = self._context.Pipe()
         heartbeat = self._context.RawValue(ctypes.c_uint64, 0)
         process = self._context.Process(target=_work, args=(theirs, dict(os.environ), heartbeat), daemon=True)
-        with environment(WORKER_ENVIRONMENT):  # should the server have to be started again
+        with environment(WORKER_ENVIRONMENT):  # in case the server must be started again
             process.start()
         theirs.close()
         return _Worker(process, ours, Standstill(lambda: heartbeat.value, self._stall_s))
@@ -289,17 +290,18 @@ class Pool:
 
 def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str], beats: BeatCounter) -> None:
     """Run as a worker: take a task and its indexes from the pipe, until it closes."""
-    # What was imported is never garbage, and what a task makes dies young: collecting took 2 % of fetching workers.
+    # Imported objects are never garbage, and those of a task are short-lived: collection took 2 % of the time of
+    # fetching workers.
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
     beat_into(beats)
-    os.environ.update(parents_environment)  # the server's is as old as the server
+    os.environ.update(parents_environment)  # the server's environment dates from its start
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     on_parents_death(lambda: os._exit(1))
     sending = threading.Lock()
 
     def send(message: object) -> None:
-        with sending, suppress(OSError):  # the parent is gone: reading from it says so, too
+        with sending, suppress(OSError):  # the parent is gone: the next read fails as well
             pipe.send(message)
 
     task: Any = None
@@ -321,7 +323,7 @@ def _begin(task: Callable[[int], object], index: int) -> Future[Any]:
     future: Future[Any] = Future()
     try:
         found = task(index)
-    except Exception as error:  # noqa: BLE001  `_answer` tells it from a dead worker
+    except Exception as error:  # noqa: BLE001  `_answer` reports it
         future.set_exception(error)
         return future
     if isinstance(found, Future):

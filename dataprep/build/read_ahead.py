@@ -1,4 +1,4 @@
-"""The originals of a shard, read ahead while earlier ones are checked."""
+"""Reads the originals of a shard ahead, while earlier images are checked."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
 from dataprep.storage.base import Storage
 
-# Images read ahead of the one being checked. With 64 requests of 110 kB in flight 7 MB are on their way; the rest
-# evens out the sizes and keeps a worker far below its 400 MB.
+# Bytes of images read ahead of the one being checked. 64 requests of 110 kB in flight are 7 MB; the rest allows for
+# larger images, and leaves a worker far below its 400 MB.
 READ_AHEAD_BYTES = 32 * 2**20
 
 
@@ -20,7 +20,7 @@ def read_refs(source: Storage, refs: tuple[SampleRef, ...]) -> Iterator[tuple[Sa
     """Yield the originals of some references, in their order, read ahead in bounded memory.
 
     Raises:
-        SourceError: A range cannot be read whole.
+        SourceError: A file is gone.
     """
     if source.reads_in_flight == 1:
         for ref in refs:
@@ -46,7 +46,7 @@ def read_refs(source: Storage, refs: tuple[SampleRef, ...]) -> Iterator[tuple[Sa
 
 @lru_cache(maxsize=2)
 def threads(count: int) -> ThreadPoolExecutor:
-    """Return this process's threads for reading or writing so many objects at once."""
+    """Return this process's threads for reading or writing `count` objects at once."""
     return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
 
 

@@ -1,4 +1,4 @@
-"""Receipts of a build's shards, or of a retry's: a shard that has one is done."""
+"""Receipts of the shards of a build or a retry: a shard with a receipt is done."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root:
         storage: Where the dataset lies.
         receipt: The receipt.
         rows: The shard's rows of the index.
-        root: Folder of the build or retry; the receipt names it, too.
+        root: Folder of the build or retry, which the receipt names.
 
     Raises:
-        ConflictError: There is another receipt already.
+        ConflictError: Another receipt exists.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -51,7 +51,7 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
     """Read a shard's receipt and its index rows; None while the shard is not done.
 
     Raises:
-        FormatError: The receipt is another build's; the text names both.
+        FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
     """
     try:
         data = storage.read(receipt_file(index, root))

@@ -1,7 +1,7 @@
-"""The protocol behind every build: what a kind of originals must know and do to become a dataset.
+"""The protocol of every build: the steps from one kind of originals to a dataset.
 
 A dataset names its recipe (`Dataset.recipe`); RECIPES says where it is. The code that plans, builds, assembles,
-estimates, overwrites or verifies asks the recipe, and contains no dataset's name.
+estimates, overwrites or verifies calls the recipe, and contains no dataset's name.
 
     request ─plan─▶ Plan ─build_shard, once a shard─▶ receipts ─assemble─▶ Manifest
 """
@@ -32,43 +32,45 @@ RECIPES: Mapping[str, str] = {
     "archives": "dataprep.build.archives:ARCHIVES",
     "web": "dataprep.fetched.recipe:WEB",
 }
-"""By name, the `module:NAME` of each recipe; imported when it is asked for, for some stand above this room."""
+"""The `module:NAME` of each recipe, by name. Recipes are imported on demand, because some are in higher layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, and what must be stored with it before a worker can read it."""
+    """A plan, and a function that stores the data that its workers need besides it."""
 
     plan: Plan
     store: Callable[[Storage, str], None]
-    """Stores, below the folder of a build, what its workers read besides the plan."""
+    """Stores the data that workers read besides the plan; takes the storage and the build's folder."""
 
 
 class Recipe(Protocol):
-    """The way from one kind of originals to a finished dataset, and what such a dataset must look like."""
+    """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
     shuffled: bool
-    """Whether samples are stored in another order than the originals have."""
+    """Whether samples are stored in another order than that of the originals."""
     output_may_lie_in_source: bool
-    """Whether a dataset may be written into the folder of its originals: nothing there is taken for one of them."""
+    """Whether a dataset may be written into the folder of its originals, because its files are not taken for
+    originals."""
     joins_unnamed_builds: bool
-    """Whether a build goes on that dataprep 0.1.0 began, whose folder has no name of its own."""
+    """Whether a build continues one that dataprep 0.1.0 began, which has no folder of its own."""
     worker_modules: tuple[str, ...]
     """Modules that a worker imports before its first shard."""
     shard_check: str
-    """`module:NAME` of the function that verifies a finished shard: see dataprep/verify/task.py."""
+    """`module:NAME` of the function that verifies a finished shard; see dataprep/verify/task.py."""
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
-        """Find out what the originals hold, and plan the shards.
+        """List the originals, and plan the shards.
 
         Args:
             request: What to build.
-            progress: Told of what is read.
-            keep: Store what was found under `_build/`, and use what an earlier run stored. A dry run does neither.
+            progress: Called while originals are read.
+            keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
+                neither.
 
         Raises:
             SourceError: Originals are absent, damaged, or other than published.
-            UsageError: The options ask for what the originals or the format do not have.
+            UsageError: The options do not fit the originals or the format.
         """
 
     def job(self, request: BuildRequest, root: str) -> BuildJob:
@@ -81,22 +83,23 @@ class Recipe(Protocol):
         """Build one shard, but return as soon as the next can be begun: see `dataprep.build.job.begin_shard`."""
 
     def assemble(self, build: OpenBuild, request: BuildRequest) -> Manifest:
-        """Write all but the manifest from the receipts, each create-only, and return the manifest.
+        """Write all files but the manifest from the receipts, each create-only, and return the manifest.
 
         Raises:
-            BuildError: A receipt is missing, or what was built is not to be kept.
+            BuildError: A receipt is missing, or too many images were rejected.
         """
 
-    # What a build asks of its buckets, and which names it writes
+    # Requests to buckets, and names of the files
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the requests and bytes that a build asks of its output, receipts included, which go in the end."""
+        """Return the requests and bytes that a build sends to its output, including receipts, which are removed at the
+        end."""
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return the requests and bytes that a build asks of its originals."""
+        """Return the requests and bytes with which a build reads its originals."""
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
-        """Yield the names that a build writes, but for indexes and manifest, whether they are there or not."""
+        """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
 
     # A finished dataset
 
@@ -107,17 +110,17 @@ class Recipe(Protocol):
         """Return the names of the shards' sidecars, each of which belongs to one shard."""
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        """Return the dataset's own metadata files as its manifest has them, name to content.
+        """Return the dataset's own metadata files, name to content, as its manifest implies them.
 
         Raises:
-            FormatError: The manifest has no class names that such files can hold.
+            FormatError: A class name of the manifest cannot be written to such files.
         """
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield a line for each field that this recipe's manifests have and that cannot be read."""
+        """Yield a line for each malformed field among those that only this recipe's manifests have."""
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield a line for each file that is listed otherwise than a build lists it. Expects no shape faults."""
+        """Yield a line for each file that the manifest lists differently from a build. Expects no shape faults."""
 
     def option_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield a line for each option that contradicts the rest of the manifest. Expects no shape faults."""
@@ -142,6 +145,6 @@ def recipe_named(name: str) -> Recipe:
 
 
 def load(place: str) -> Any:
-    """Import what `module:NAME` says."""
+    """Import a module, and return the object that `module:NAME` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

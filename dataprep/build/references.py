@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 PLAN_WINDOW_BYTES = 2**20
-"""Bytes of the plan that are read with one request: some forty shards of 500 references."""
+"""Bytes of the plan that one request reads: about forty shards of 500 references."""
 
 
 def plan_parquet(root: str) -> str:
-    """Return the name of the references of the build with this root."""
+    """Return the name of the file with the references of the build with this root."""
     return f"{root}/plan.parquet"
 
 
@@ -73,7 +73,7 @@ def references_of(build: OpenBuild, index: int) -> pa.Table:
 
 
 def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
-    """Yield the references of some shards of a build, a table a shard; nothing where a removal has taken them."""
+    """Yield the references of some shards of a build, one table for each shard; nothing if they have been removed."""
     try:
         file = _open_references(storage, claim)
     except FileNotFoundError:
@@ -87,10 +87,10 @@ def _opened_references(build: OpenBuild) -> pq.ParquetFile:
     try:
         return _open_references(build.storage, build.claim)
     except FileNotFoundError as error:
-        build.check()  # whoever overwrites this build removes them
+        build.check()  # a build that overwrites this one removes them
         where = build.storage.url_of(plan_parquet(build.root))
         raise BuildError(
-            f"{where} is gone, without which no shard can be built; build again with --overwrite"
+            f"{where} is gone, and no shard can be built without it; build again with --overwrite"
         ) from error
 
 

@@ -11,8 +11,8 @@ from dataprep.dataset.records import ShardReceipt
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildRequest:
-    """What to build, from where, to where, and within which limits; a recipe that needs more has a request of its own
-    class."""
+    """What to build, from which source, to which output, and within which limits. A recipe that needs more has its own
+    subclass."""
 
     options: BuildOptions
     source_url: str
@@ -23,13 +23,13 @@ class BuildRequest:
 
 
 class Progress(Protocol):
-    """Progress of a build, as it reports it."""
+    """Receiver of a build's progress reports."""
 
     def enumerating(self, split: str) -> None:
         """The originals of a split are being listed."""
 
     def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
-        """This much of an original archive was walked or hashed."""
+        """`done_bytes` of an original archive were listed or hashed."""
 
     def planned(self, plan: Plan, done: set[int]) -> None:
         """The plan is stored; these shards are done already."""

@@ -1,7 +1,7 @@
-"""Builds shards of originals that are images: reads their ranges, checks, writes, publishes, leaves a receipt.
+"""Builds shards from original images: reads their ranges, checks, writes, publishes, and stores a receipt.
 
-A worker reads and checks the images of the next shard while the last one is published. Before a receipt exists, another
-attempt writes the same bytes to the same place.
+A worker reads and checks the images of the next shard while the previous one is published. Without a receipt a shard is
+built again, with the same bytes under the same name.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from dataprep.storage.checksums import HashingWriter
 
 T = TypeVar("T")
 
-# Checked images of the next shard, while the last one is published: three quarters of a second of decoding.
+# Bytes of checked images of the next shard while the previous one is published: 0.75 s of decoding.
 CHECKED_AHEAD_BYTES = 48 * 2**20
 
 
 @lru_cache(maxsize=1)
 def shard_builder(job: BuildJob) -> ShardBuilder:
-    """Return the process's builder of a job, which knows of the shard before."""
+    """Return this process's builder of a job, which remembers the previous shard."""
     return ShardBuilder(job)
 
 
@@ -53,14 +53,14 @@ class _Written:
     sha256: str
     crc32c: str
     spool: Path | None
-    """What is to be published as `file`; None where nothing is left to publish."""
+    """File to publish as `file`; None if nothing is left to publish."""
 
 
 class ShardBuilder:
     """Builds shards one after the other.
 
-    While one is being finished, the images of the next are read and checked, but none of its bytes is written, so a
-    worker that is killed has one shard to build again.
+    While one shard is being published, the images of the next are read and checked, but not written, so a killed worker
+    loses one shard only.
     """
 
     def __init__(self, job: BuildJob) -> None:
@@ -110,8 +110,8 @@ class ShardBuilder:
         return receipt
 
     def _withdraw_if_overtaken(self, index: int) -> None:
-        """Remove the receipt if the build was overtaken, as the other build may have cleaned up before it was
-        written.
+        """Remove the receipt if the build was overtaken, because the other build may have cleaned up before the receipt
+        was written.
         """
         try:
             self._build.check()
@@ -127,7 +127,7 @@ def _known(result: T) -> Future[T]:
 
 
 def _until_done(samples: Iterator[Sample], awaited: tuple[Future[Any], ...]) -> deque[Sample]:
-    """Take samples while something is awaited, CHECKED_AHEAD_BYTES of them at most; return when nothing is."""
+    """Take samples, at most CHECKED_AHEAD_BYTES, until all futures are done."""
     ahead: deque[Sample] = deque()
     ahead_bytes = 0
     while ahead_bytes < CHECKED_AHEAD_BYTES and not all(future.done() for future in awaited):
@@ -172,7 +172,7 @@ def _sample(ref: SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> 
 
 
 def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: IndexRows) -> _Written:
-    """Write the samples in order, and note where each lies."""
+    """Write the samples in order, and add their index rows."""
     plan = build.plan
     shard_format = FORMATS[plan.options.format]
     name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
@@ -181,7 +181,7 @@ def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: 
 
 
 def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows) -> _Written:
-    """Write a shard that is one file into a spool on disk, to be published at once."""
+    """Write a shard that is one file to a spool file, to be published as a whole."""
     storage = build.storage
     spool = storage.spool_path(name)
     try:
@@ -196,7 +196,7 @@ def _write_file(build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator
 def _write_images(
     build: OpenBuild, shard: ShardPlan, name: str, samples: Iterator[Sample], rows: IndexRows
 ) -> _Written:
-    """Put every image as an object of its own, while digests run over the bytes of all of them, in order."""
+    """Write every image as its own object, and compute digests over the bytes of all of them, in order."""
     digest = HashingWriter(None)
     images = ImageWriter(build, shard)
 

@@ -1,4 +1,4 @@
-"""How many requests and bytes a build asks of buckets: a pure function of its plan."""
+"""Number of requests and bytes that a build exchanges with buckets: a pure function of its plan."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from dataprep.sources.archives import BLOCK_BYTES
 
 _ARCHIVES = (".tar", ".zip")
 _LISTS = 3
-"""Lists of the place, of its receipts, and of what is left to remove; the pages of long lists come on top."""
+"""Number of listings: of the output, of its receipts, and of the files to remove; further pages of long listings are
+extra."""
 PAGE_OBJECTS = 1000
 _GETS_A_SHARD = 4
-"""Reads of a shard's row group of the plan, of its receipt, and of plan.json, twice: before the shard is copied from
-where it was uploaded, and after its receipt."""
+"""Reads for each shard: its row group of the plan, its receipt, and plan.json twice, before the server copies the shard
+to its name, and after its receipt."""
 _GETS_A_WORKER = 4
-"""Reads of the plan and of its footer."""
+"""Reads of each worker: the plan and its footer."""
 _GETS = 12
-"""Reads of a build, whatever its size: of manifest, plan.json, and what is left to remove."""
+"""Reads of a build of any size: manifest, plan.json, and the files to remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What is asked of one bucket."""
+    """Requests to one bucket, and bytes exchanged with it."""
 
     inserts: int
-    """Requests of class A: objects written, and lists."""
+    """Number of class A requests: writes and listings."""
     gets: int
-    """Requests of class B: objects read."""
+    """Number of class B requests: reads."""
     num_bytes: int
     """Bytes written to an output, or read from a source."""
 
 
 def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
-    """Return the traffic of a build with its output, including receipts, which are gone when the dataset is whole.
+    """Return the traffic between a build and its output, including receipts, which are removed at the end.
 
     Args:
         plan: The plan.
@@ -46,7 +47,7 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     shards, splits = plan.num_shards, len(plan.splits)
     samples = sum(sum(split.shard_samples) for split in plan.splits)
     described = 2 * splits + metadata_files + 1
-    # Each is uploaded, then copied to its place by the server; but for single images.
+    # Each object but single images is uploaded, and then copied to its name by the server.
     inserts = 2 * described + (samples + splits if single else 2 * shards)
     kept_while_building = shards + splits + 2
     pages = shards // PAGE_OBJECTS + (samples // PAGE_OBJECTS if single else 0)
@@ -58,7 +59,7 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
 
 
 def archives_traffic(plan: Plan) -> Traffic:
-    """Return what a build asks of its originals: archives are streamed once to find what is in them, then every image
+    """Return the traffic between a build and its originals: archives are streamed once to list them, then every image
     is read."""
     archives = {
         source["name"]: int(source["bytes"])

@@ -1,4 +1,4 @@
-"""Writes a file by threads that digest, write and sync, while the next images are read and decoded."""
+"""Writes a file in threads that digest, write and sync, while the next images are read and decoded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from dataprep.host.heartbeat import beat
 from dataprep.storage.checksums import HashingWriter
 
-# Bytes that are handed to the writing thread at once: ten images, compared with which handing over costs nothing.
+# Bytes passed to the writing thread at once: ten images, so that the passing itself costs nothing in comparison.
 BATCH_BYTES = 2**20
-# Batches in flight before the writer has to wait: this bounds the memory, and outlasts a sync of 8 MiB.
+# Batches in flight before `write` waits: bounds the memory, and bridges a sync of 8 MiB.
 MAX_BATCHES = 16
 # Bytes between two syncs: a tenth of a second of decoding, so that little is left for the last sync.
 SYNC_BYTES = 8 * 2**20
@@ -24,20 +24,20 @@ SYNC_BYTES = 8 * 2**20
 class WritebackFile:
     """Writes to an existing file; one thread digests and writes, another syncs.
 
-    Without this a worker decodes, then digests, then waits for the disk, then decodes again: a third of its time with
-    shards of 32 MiB. Whoever puts the file in place still syncs it, which is quick then. The system tells an error of
-    writing once to each descriptor, and not to those opened later: so the result of every sync is asked for here, and
-    a storage syncs through the descriptor that it has had since it made the file. The digests are those of everything
-    once the `with` block has ended.
+    Without these threads a worker decodes, digests, waits for the disk, and decodes again; with shards of 32 MiB,
+    digests and disk take a third of its time. The code that publishes the file syncs it again, which is then quick. The
+    system reports a write error once to each open descriptor, but not to those opened later. So the result of every
+    sync is checked here, and a storage syncs through the descriptor with which it created the file. The digests are
+    complete when the `with` block has ended.
 
     Args:
         path: The file.
-        written: Told how many bytes are in the file, each time that there are more.
+        written: Called with the number of bytes in the file each time it has grown.
     """
 
     def __init__(self, path: Path, written: Callable[[int], None]) -> None:
         self._written = written
-        self._file = path.open("r+b")  # buffered: that writes all, also where the disk takes a part first
+        self._file = path.open("r+b")  # buffered: writes everything, even if the disk first accepts only a part
         self._digests = HashingWriter(None)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-sync")
@@ -68,7 +68,7 @@ class WritebackFile:
         """Append bytes.
 
         Raises:
-            OSError: Some of what was written before did not reach the disk.
+            OSError: Some earlier bytes did not reach the disk.
         """
         self._pieces.append(data)
         self._piece_bytes += len(data)

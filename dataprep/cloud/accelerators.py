@@ -1,4 +1,4 @@
-"""Reads the name of a TPU: its generation, its chips, and the virtual machines that drive them.
+"""Parses the name of a TPU: its generation, its chips, and the virtual machines that drive them.
 
 The facts are tables with their sources, `data/tpu_generations.csv` and `data/tpu_types.csv`. Names are Google's: an
 accelerator type (`v3-256`, `v5litepod-64`), a generation or machine type with a topology (`v4:2x2x4`, `tpu7x-2x2x4`,
@@ -18,7 +18,7 @@ from dataprep.cloud.tables import table
 from dataprep.errors import UsageError
 
 SLICE_HOST_CHIPS = 4
-"""Chips of each machine in a slice that is larger than one machine, in every generation."""
+"""Number of chips of each machine in a slice of several machines, in every generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +30,9 @@ class Generation:
     prefix: str
     """First part of its TPUs' names: `v5litepod` for v5e, `tpu7x` for 7x, otherwise the generation's own name."""
     suffix_counts: Literal["cores", "chips", ""]
-    """Unit that the number in an accelerator type counts; empty where there are only topologies."""
+    """Unit of the number in an accelerator type; empty for a generation that has only topologies."""
     suffixes: tuple[int, ...]
-    """Sizes on offer, ascending."""
+    """Available sizes, ascending."""
     dimensions: int
     """Number of sides that a topology has."""
     max_chips: int
@@ -42,11 +42,12 @@ class Generation:
     """Number of devices that PyTorch/XLA and JAX see in a chip."""
     hbm_gib_per_chip: int
     tpu_api: bool
-    """Whether `gcloud compute tpus` creates it."""
+    """Whether `gcloud compute tpus` creates TPUs of this generation."""
     compute_engine: bool
-    """Whether `gcloud compute instances` creates it."""
+    """Whether `gcloud compute instances` creates TPUs of this generation."""
     runtime_version: str
-    """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty where the TPU API does not create it."""
+    """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty if the TPU API does not create this
+    generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,15 +55,16 @@ class TpuMachine:
     """One kind of virtual machine with TPU chips."""
 
     machine_type: str
-    """Name in Compute Engine and GKE. The TPU API's machines of v2 and v3 have none, and are called so here."""
+    """Name in Compute Engine and GKE. Machines of v2 and v3 have none there; here they are called like their
+    generation."""
     generation: str
     chips: int
     vcpus: int
     ram_gb: int
     nic_gbps: float | None
-    """Network bandwidth at most, in Gbit/s; None where no source says it."""
+    """Maximum network bandwidth, in Gbit/s; None if no source states it."""
     slices: bool
-    """Whether accelerator types and topologies mean this machine; other kinds are asked for by machine type."""
+    """Whether accelerator types and topologies refer to this machine; other kinds are requested by machine type."""
     source: str
     date: str
     """Date of the source, as YYYY-MM-DD."""
@@ -71,17 +73,17 @@ class TpuMachine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accelerator:
-    """A slice: some machines of one kind."""
+    """A TPU slice: one or more machines of one kind."""
 
     name: str
     """Name as Google writes it."""
     generation: Generation
     machine: TpuMachine
     hosts: int
-    """Number of machines: of the TPU VM's workers."""
+    """Number of machines, i.e. of the TPU VM's workers."""
     chips: int
     topology: str | None
-    """Topology such as `2x2x4`, where the name said it."""
+    """Topology such as `2x2x4`, if the name contains it."""
 
     @property
     def cores(self) -> int:
@@ -100,10 +102,10 @@ class Accelerator:
 
 
 def parse_accelerator(name: str) -> Accelerator:
-    """Return the TPU of a name, in upper or lower case.
+    """Return the TPU with a name, in upper or lower case.
 
     Raises:
-        UsageError: There is none of this name; the nearest ones are listed.
+        UsageError: No TPU has this name; the text lists the nearest ones.
     """
     wanted = name.strip().lower()
     shown = name if name.isprintable() else ascii(name)
@@ -132,7 +134,7 @@ def machines() -> dict[str, TpuMachine]:
 
 
 def accelerator_types(generation: Generation) -> list[str]:
-    """Return a generation's accelerator types, the smallest first; none where there are only topologies."""
+    """Return a generation's accelerator types, the smallest first; empty if it has only topologies."""
     return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
 
 
@@ -197,19 +199,19 @@ def _one_machine(machine: TpuMachine) -> Accelerator:
 
 
 def _slice_machine(generation: Generation, chips: int) -> TpuMachine:
-    """Return the kind of machine that a slice is made of: one with all chips if there is such, else one of four."""
+    """Return the kind of machine of a slice: one with all its chips if that exists, else one with four."""
     kinds = {kind.chips: kind for kind in machines().values() if kind.generation == generation.name and kind.slices}
     return kinds.get(chips, kinds[SLICE_HOST_CHIPS])
 
 
 def _families() -> dict[str, Generation]:
-    """Return generations by the first part of a name: the prefix, or the generation, which people write (`v5e-16`)."""
+    """Return generations by the first part of a name: the prefix, or the generation's name, as in `v5e-16`."""
     return {key: found for found in generations().values() for key in (found.name, found.prefix)}
 
 
 def _nearest(wanted: str) -> str:
     suffixes = [(found, size) for found in generations().values() for size in found.suffixes]
-    names = [f"{found.prefix}-{size}" for found, size in suffixes if size & (size - 1) == 0]  # not v4's other 1,000
+    names = [f"{found.prefix}-{size}" for found, size in suffixes if size & (size - 1) == 0]  # without v4's other 1,000
     topologies = [f"{found.prefix}-{'x'.join('224'[: found.dimensions])}" for found in generations().values()]
     types = machines().keys() - generations().keys()
     near = get_close_matches(wanted, [*names, *topologies, *sorted(types)], n=3, cutoff=0.5)

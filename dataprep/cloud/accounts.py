@@ -1,4 +1,4 @@
-"""Creates a service account that may do in one bucket what a training needs, and nothing else, through `gcloud`."""
+"""Creates, through `gcloud`, a service account with exactly the rights in one bucket that a training run needs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ROLES = {
     "reader": ("roles/storage.objectViewer", "roles/storage.legacyBucketReader"),
     "writer": ("roles/storage.objectUser", "roles/storage.legacyBucketReader"),
 }
-"""Roles on the bucket alone. The first lets objects be read, or read and written; the second has storage.buckets.get,
-without which the cost of reading the bucket is not fully known."""
+"""Roles on the bucket only. The first allows to read, or to read and write, objects; the second has
+storage.buckets.get, without which the cost of reading the bucket is not fully known."""
 _UNKNOWN_YET = re.compile(r"service account \S+ does not exist", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
 BIND_TRIES = 12
-"""Attempts to give a new account its roles: it is known everywhere after up to a minute."""
+"""Maximum number of attempts to give a new account its roles: it may take a minute until it is known everywhere."""
 BIND_WAIT_S = 5.0
 
 
@@ -42,7 +42,7 @@ def account_commands(bucket: str, name: str, project: str, role: str) -> list[li
 
 
 def ensure_account(gcloud: Gcloud, bucket: str, name: str, project: str, role: str) -> None:
-    """Create the account if there is none of this name, and give it its roles; may be repeated.
+    """Create the account unless it exists, and give it its roles; may be repeated.
 
     Raises:
         DataprepError: gcloud could not do it.

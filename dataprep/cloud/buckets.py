@@ -1,4 +1,4 @@
-"""Creates buckets for training data: beside their readers, closed to the public, with a lifecycle.
+"""Creates buckets for training data: in the region of their readers, closed to the public, with a lifecycle.
 
 A request is a value; an existing bucket is compared with it, and never changed.
 """
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
 LIFECYCLES = ("delete", "nearline")
 ABANDONED_UPLOAD_DAYS = 7
-"""Age at which parts of unfinished uploads are removed: they cost as much as objects, and no list shows them."""
+"""Age at which parts of unfinished uploads are removed: they cost as much as objects, and no listing shows them."""
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketRequest:
-    """A bucket as it should be."""
+    """The settings of a bucket to create."""
 
     name: str
     location: str
@@ -37,13 +37,13 @@ class BucketRequest:
     storage_class: str = "STANDARD"
     labels: Mapping[str, str] = field(default_factory=dict)
     lifecycle_days: int | None = None
-    """Age of objects, in days, at which the lifecycle acts; None: never."""
+    """Age of objects, in days, at which the lifecycle acts; None for never."""
     lifecycle: str = "delete"
     """What happens at that age: one of LIFECYCLES."""
     soft_delete_days: int = 7
-    """Days for which deleted objects can be restored, and are paid for; 0, or 7 to 90."""
+    """Number of days for which deleted objects can be restored and must be paid for; 0, or 7 to 90."""
     uniform_access: bool = True
-    """Whether rights are given on the bucket alone, never on single objects."""
+    """Whether rights are granted on the bucket only, never on single objects."""
     public_access: str = "enforced"
     """Setting of Cloud Storage's public access prevention."""
 
@@ -73,14 +73,14 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
 
     Args:
         request: The bucket.
-        project: Project that pays; None: that of the credentials.
+        project: Project that pays; None for that of the credentials.
 
     Returns:
         Whether the bucket was created, and a line for each difference of an existing one.
 
     Raises:
-        UsageError: The bucket exists in another place, or no project is known.
-        AccessError: The bucket is somebody else's, or may not be created.
+        UsageError: The bucket exists in another location, or no project is known.
+        AccessError: The bucket belongs to somebody else, or may not be created.
         StorageError: Cloud Storage cannot be reached.
     """
     from google.api_core.exceptions import Conflict
@@ -95,7 +95,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
         try:
             _create(client, request, project)
             return True, []
-        except Conflict:  # another one was faster
+        except Conflict:  # another process was faster
             found = _found(client, request.name)
     if found is None:
         raise AccessError(f"{url}: the name is taken, and the bucket cannot be seen; choose another name")
@@ -157,7 +157,7 @@ def _check_place(found: Bucket, request: BucketRequest) -> None:
 
 
 def _differences(found: Bucket, request: BucketRequest) -> list[str]:
-    """List differences from a request; labels and rules that it does not name are none."""
+    """List differences from a request; further labels and rules of the bucket do not count."""
     rules = [dict(rule) for rule in found.lifecycle_rules]
     soft_delete_s = found.soft_delete_policy.retention_duration_seconds
     pairs: list[tuple[str, object, object]] = [
@@ -167,5 +167,5 @@ def _differences(found: Bucket, request: BucketRequest) -> list[str]:
         ("soft delete, days", (soft_delete_s or 0) // _DAY_S, request.soft_delete_days),
         *((f"label {key}", found.labels.get(key), value) for key, value in request.labels.items()),
     ]
-    lines = [f"{what}: {got}, asked for was {due}" for what, got, due in pairs if got != due]
+    lines = [f"{what}: {got}, requested was {due}" for what, got, due in pairs if got != due]
     return lines + [f"lifecycle: no rule {rule}" for rule in request.rules if rule not in rules]

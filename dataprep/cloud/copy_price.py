@@ -1,4 +1,4 @@
-"""Costs of a server-side copy from bucket to bucket. Pure: places, amounts and prices in, USD out."""
+"""Computes the costs of a server-side copy from bucket to bucket. Pure: locations, amounts and prices in, USD out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataprep.storage.gcs_location import BucketLocation
 
 
 def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices) -> Verdict:
-    """Judge what a copy from one bucket to the other pays for the transfer.
+    """Return the transfer price of a copy from one bucket to another.
 
-    A copy out of a dual-region is billed even into one of its own regions. Where the buckets have several regions, the
-    dearest pair of them counts.
+    A copy out of a dual-region is billed even into one of its own regions. If a bucket has several regions, the most
+    expensive pair of regions counts.
     """
     (kind, regions), (_, target_regions) = placement(source), placement(target)
     shown = f"from {describe(source)} to {describe(target)}"
@@ -35,7 +35,8 @@ def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices)
 def copying_cost(
     amounts: Sequence[Amount], source: BucketLocation, target: BucketLocation, prices: Prices
 ) -> Cost | None:
-    """Sum up the source's transfer and retrieval, and the target's inserts and replication; None without a price."""
+    """Return the sum of the source's transfer and retrieval and the target's inserts and replication; None if a price
+    is unknown."""
     read = reading_cost(amounts, source, copy_verdict(source, target, prices), prices)
     if read is None:
         return None

@@ -1,6 +1,7 @@
-"""Costs of reading and copying a dataset, in USD. Pure: amounts, a verdict and prices in, costs out.
+"""Computes the costs of reading and copying a dataset, in USD. Pure: amounts, a verdict and prices in, costs out.
 
-1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A insert, list and copy; those of class B read.
+1 GiB is 2^30 bytes, as Cloud Storage bills. Operations of class A are inserts, listings and copies; those of class B
+are reads.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _STANDARD = "standard"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amount:
-    """Objects of one storage class, and what is done with them."""
+    """Objects of one storage class, and the operations on them."""
 
     storage_class: str
     num_bytes: int
-    """Bytes that are read or copied, counted every time."""
+    """Number of bytes that are read or copied, each time counted."""
     objects: int
     gets: int
     """Number of requests of class B."""
@@ -51,16 +52,16 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyCost:
-    """Costs of a copy beside the reader, in USD."""
+    """Costs of a copy in the reader's region, in USD."""
 
     once: Cost
     storage_per_month: float
     epochs: int | None
-    """Epochs after which the copy has cost less than reading from afar, storage aside; None where it never does."""
+    """Number of epochs after which the copy is cheaper than remote reads, without its storage; None if it never is."""
 
 
 def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdict, prices: Prices) -> Cost | None:
-    """Cost of reading the amounts once; None where the transfer's price is not known."""
+    """Return the cost of reading the amounts once; None if the price of the transfer is unknown."""
     if found.usd_per_gib is None:
         return None
     kind = _kind(bucket)
@@ -74,7 +75,8 @@ def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdi
 
 
 def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int, prices: Prices) -> Cost:
-    """Cost of writing a build's output: its requests, and replication where the bucket has several regions."""
+    """Return the cost of writing a build's output: its requests, and the replication of a bucket with several
+    regions."""
     storage_class, kind = _billed_class(bucket.storage_class or _STANDARD, bucket), _kind(bucket)
     operations = inserts / 1000 * (prices.find("class_a_per_1000", storage_class, kind) or 0.0)
     operations += gets / 1000 * (prices.find("class_b_per_1000", storage_class, kind) or 0.0)
@@ -88,24 +90,24 @@ def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int
 def copy_cost(
     amounts: Sequence[Amount], bucket: BucketLocation, where: str, epoch: Cost | None, found: Verdict, prices: Prices
 ) -> CopyCost | None:
-    """Cost of a server-side copy into a bucket of class Standard in the reader's region.
+    """Return the costs of a server-side copy into a bucket of class Standard in the reader's region.
 
     Args:
         amounts: One pass over the data, each object once.
-        bucket: Where the data are now.
+        bucket: Location of the data now.
         where: The reader's zone or region.
-        epoch: Cost of an epoch that is read from where the data are now.
-        found: What lies between the bucket and the reader.
-        prices: What is charged.
+        epoch: Cost of reading one epoch from there.
+        found: Verdict on reading the bucket from the reader's zone or region.
+        prices: Prices to apply.
 
     Returns:
-        None where a price is not known.
+        The costs; None if a price is unknown.
     """
     if found.kind == UNKNOWN or found.usd_per_gib is None or epoch is None:
         return None
     beside = BucketLocation(location=region_of(where), location_type="region", storage_class=_STANDARD)
     num_bytes = sum(amount.num_bytes for amount in amounts)
-    # A rewrite is one operation of class A on what it writes.
+    # Each rewritten object is one operation of class A.
     rewrites = sum(amount.objects for amount in amounts) / 1000
     once = Cost(
         transfer=found.usd_per_gib * num_bytes / GIB,
@@ -123,14 +125,14 @@ def copy_cost(
 
 
 def epochs_to_pay(once: Cost, *, far: Cost, near: Cost) -> int | None:
-    """Count the epochs after which a copy has cost less than reading from afar; None where it never does.
+    """Return the number of epochs after which a copy is cheaper than remote reads; None if it never is.
 
     Storage of the copy is not counted.
 
     Args:
-        once: Making the copy.
-        far: One epoch read from the original.
-        near: One epoch read from the copy.
+        once: Cost of making the copy.
+        far: Cost of one epoch, read from the original.
+        near: Cost of one epoch, read from the copy.
     """
     saved = far.total - near.total
     return max(1, math.ceil(once.total / saved)) if saved > 0 else None
@@ -143,7 +145,7 @@ def _retrieval(amount: Amount, bucket: BucketLocation, prices: Prices) -> float:
 
 
 def _billed_class(storage_class: str, bucket: BucketLocation) -> str:
-    """Autoclass bills all operations as Standard's."""
+    """Return the class by which operations are billed: with Autoclass always Standard."""
     return _STANDARD if bucket.autoclass else storage_class.lower()
 
 

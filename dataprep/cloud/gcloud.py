@@ -1,4 +1,4 @@
-"""Runs `gcloud`, the command line of Google Cloud, and says what its errors mean."""
+"""Runs `gcloud`, the command line of Google Cloud, and explains its errors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
 
 TIMEOUT_S = 900.0
-"""Longest time that a command gets; creating a TPU or copying to its workers takes minutes."""
+"""Deadline of a command; creating a TPU or copying to its workers takes minutes."""
 SAID_CHARACTERS = 300
-"""Characters of what gcloud or a worker said that a message quotes, at most."""
+"""Maximum number of characters that a message quotes of the output of gcloud or a worker."""
 _NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
 _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
     (r"active account|gcloud auth login|reauth", AccessError, 'nobody is logged in; run "gcloud auth login"'),
@@ -50,11 +50,11 @@ _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
         UsageError,
         'no such zone for TPUs; "gcloud compute tpus locations list" lists them',
     ),
-    (r"ALREADY_EXISTS|already exists", UsageError, "the name is taken; choose another, or delete what has it"),
+    (r"ALREADY_EXISTS|already exists", UsageError, "the name is taken; choose another, or delete what has this name"),
     (
         r"ssh-add|Permission denied \(publickey",
         AccessError,
-        'the SSH key is not taken; run "ssh-add ~/.ssh/google_compute_engine"',
+        'the SSH key is not accepted; run "ssh-add ~/.ssh/google_compute_engine"',
     ),
     (
         r"PERMISSION_DENIED|Required '.*' permission|HttpError 403",
@@ -71,24 +71,24 @@ _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
 
 
 class GcloudMissingError(UsageError):
-    """There is no gcloud on this machine."""
+    """`gcloud` is not installed on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """Standard input of a command. It may hold secrets, which an argument would show to every user of the machine."""
+    """Standard input of a command. It may hold secrets, which as an argument every user of the machine could see."""
 
     text: str = field(repr=False)
     shown: str
-    """Text that a dry run prints in its place, without the secrets."""
+    """Text that a dry run prints instead, without the secrets."""
 
 
 class Gcloud:
-    """Runs gcloud, or only shows the command lines that would be run.
+    """Runs gcloud, or in a dry run only shows the command lines.
 
     Args:
         echo: Called with each line of a dry run.
-        dry_run: Run nothing, and show every command line as a shell takes it.
+        dry_run: Run nothing, and show every command line, quoted for a shell.
     """
 
     def __init__(self, echo: Callable[[str], None], *, dry_run: bool = False) -> None:
@@ -103,10 +103,10 @@ class Gcloud:
     def run(
         self, argv: Sequence[str], *, timeout_s: float = TIMEOUT_S, sent: Sent | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command, whatever its exit code; a dry run returns exit code 0 and no output.
+        """Run a command and return its result, also after a failure; a dry run returns exit code 0 and no output.
 
         Raises:
-            GcloudMissingError: There is no gcloud.
+            GcloudMissingError: gcloud is not installed.
             UndecidedError: The command did not end in time.
         """
         self.show(shlex.join(argv) + (f" <<< {shlex.quote(sent.shown)}" if sent else ""))
@@ -130,18 +130,18 @@ class Gcloud:
             ) from None
 
     def require(self, argv: Sequence[str], *, missing_ok: bool = False) -> None:
-        """Run a command, and raise its error in plain words.
+        """Run a command, and raise an error that explains a failure.
 
         Args:
             argv: The command.
-            missing_ok: Pass over the error that something does not exist, as there is nothing to delete then.
+            missing_ok: Ignore the error that a resource does not exist, because then there is nothing to delete.
         """
         ran = self.run(argv)
         if ran.returncode and not (missing_ok and _NOT_FOUND.search(ran.stderr)):
             raise meaning(argv, ran.stderr)
 
     def read(self, argv: Sequence[str]) -> Any:
-        """Return the JSON that a command prints; None where the resource does not exist, and in a dry run."""
+        """Return the JSON that a command prints; None if the resource does not exist, and in a dry run."""
         ran = self.run(argv)
         if ran.returncode and _NOT_FOUND.search(ran.stderr):
             return None
@@ -163,11 +163,11 @@ class Gcloud:
 
 
 def meaning(argv: Sequence[str], said: str) -> DataprepError:
-    """The error that gcloud's words mean, in one line with the next step."""
+    """Return the error for an output of gcloud: one line with its meaning and the next step."""
     for pattern, kind, advice in _MEANINGS:
         if re.search(pattern, said, re.IGNORECASE | re.DOTALL):
             return kind(f"{_shown(argv)}: {advice} ({_first_line(said)})")
-    return StorageError(f"{_shown(argv)}: {_first_line(said)}; mend that, and run the same command again")
+    return StorageError(f"{_shown(argv)}: {_first_line(said)}; fix that, and run the same command again")
 
 
 def _answer(argv: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Any:
@@ -180,7 +180,7 @@ def _answer(argv: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Any:
 
 
 def _shown(argv: Sequence[str]) -> str:
-    """The beginning of a command line, without its flags."""
+    """Return the beginning of a command line, without its flags."""
     return " ".join([word for word in argv if not word.startswith("-")][:6])
 
 

@@ -1,6 +1,6 @@
-"""Finds out what this machine is, from Google Cloud's metadata server or the environment variables of GKE.
+"""Describes this machine, from Google Cloud's metadata server or the environment variables of GKE.
 
-Elsewhere nothing answers at the metadata server's address, or something that does not say that it is Google's.
+Outside Google Cloud no server answers at the metadata server's address, or one that does not identify as Google's.
 """
 
 from __future__ import annotations
@@ -8,63 +8,53 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEADLINE_S = 1.5
-"""Deadline for all questions to the metadata server together: it answers within milliseconds, or there is none."""
+"""Deadline for all requests to the metadata server together: if it exists, it answers within milliseconds."""
 METADATA_IP = "169.254.169.254"
-"""Address of the metadata server. Looking up its name, where there is no such server, may take longer than asking."""
+"""Address of the metadata server, used instead of its name, whose look-up may take longer than the requests."""
 _ROOT = "/computeMetadata/v1/instance/"
 _FLAVOR = {"Metadata-Flavor": "Google"}
-_ATTRIBUTES = ("accelerator-type", "agent-worker-number", "worker-network-endpoints", "instance-id", "tpu-env")
+_HOSTS = "attributes/worker-network-endpoints"
 _MAX_ANSWER_BYTES = 1 << 20
-_TPU_ENV_LINE = re.compile(r"\s*(\w+)\s*:\s*(.*?)\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """A machine in Google Cloud, or a TPU of several machines; a field is empty where it is not known."""
+    """A machine in Google Cloud."""
 
     zone: str
-    machine_type: str = ""
-    accelerator_type: str = ""
-    """Type of the TPU, such as `v4-16`."""
-    tpu_name: str = ""
-    worker: int | None = None
-    """Number of this host among those of its TPU."""
-    hosts: tuple[str, ...] = ()
-    """Names or addresses of all hosts of the TPU, in the order of their numbers."""
-    topology: str = ""
-    tpu_env: Mapping[str, str] = field(default_factory=dict)
-    """Attributes of the TPU, as its service writes them."""
+    hosts: tuple[str, ...]
+    """Names or addresses of all hosts of its TPU, in the order of their numbers; empty without a TPU."""
 
 
 def this_zone() -> str | None:
-    """Return the zone of this machine; None outside Google Cloud. A process asks once, within DEADLINE_S."""
+    """Return the zone of this machine; None outside Google Cloud. Each process requests it once, within DEADLINE_S."""
     address = _address()
     return None if address is None else _zone_at(os.getpid(), address)
 
 
 def this_machine() -> Machine | None:
-    """Return all that this machine knows of itself; None outside Google Cloud.
+    """Return the zone of this machine and the hosts of its TPU; None outside Google Cloud.
 
-    On GKE the facts of a TPU are in variables; with TPU_SKIP_MDS_QUERY=1 the metadata server is asked for no TPU.
+    On GKE an environment variable lists the hosts; with TPU_SKIP_MDS_QUERY=1 they are not requested from the metadata
+    server.
     """
-    address, environment = _address(), os.environ
-    asked = {"zone": "zone", "machine-type": "machine-type"}
-    if environment.get("TPU_SKIP_MDS_QUERY") != "1":
-        asked |= {name: f"attributes/{name}" for name in _ATTRIBUTES}
-    said = {} if address is None else _ask(address, asked)
+    address = _address()
+    paths = {"zone": "zone"} if os.environ.get("TPU_SKIP_MDS_QUERY") == "1" else {"zone": "zone", "hosts": _HOSTS}
+    said = {} if address is None else _ask(address, paths)
     if "zone" not in said:
         return None
-    return _machine_of(said, environment)
+    return Machine(
+        zone=_last(said["zone"]), hosts=endpoints(said.get("hosts") or os.environ.get("TPU_WORKER_HOSTNAMES", ""))
+    )
 
 
 def _address() -> str | None:
-    """Return the address of the metadata server, as google-auth finds it; None where it must not be asked."""
+    """Return the address of the metadata server, found as by google-auth; None if it must not be used."""
     if os.environ.get("NO_GCE_CHECK", "").lower() == "true":
         return None
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"):
@@ -73,7 +63,7 @@ def _address() -> str | None:
     return METADATA_IP
 
 
-# The process is part of the key. The answer would hold after a fork, too, but it costs nothing to ask again.
+# The process is part of the key. The answer would also hold after a fork, but another request costs nothing.
 @functools.lru_cache(maxsize=4)
 def _zone_at(_pid: int, address: str) -> str | None:
     zone = _ask(address, {"zone": "zone"}).get("zone")
@@ -83,7 +73,7 @@ def _zone_at(_pid: int, address: str) -> str | None:
 def _ask(address: str, paths: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata server's answer for each path; paths without an answer in time are left out."""
     said: dict[str, str] = {}
-    # A thread, because neither the look-up of a name nor a server that sends byte by byte keeps to a timeout.
+    # A thread, because no timeout limits the look-up of a name, or a server that sends byte by byte.
     thread = threading.Thread(target=_ask_in_turn, args=(address, paths, said), name="metadata", daemon=True)
     thread.start()
     thread.join(DEADLINE_S)
@@ -91,7 +81,7 @@ def _ask(address: str, paths: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ask_in_turn(address: str, paths: Mapping[str, str], said: dict[str, str]) -> None:
-    """Ask for each path, until an answer is not Google's or the connection breaks."""
+    """Request each path, until an answer is not Google's or the connection breaks."""
     import http.client
 
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError), contextlib.ExitStack() as opened:
@@ -106,34 +96,10 @@ def _ask_in_turn(address: str, paths: Mapping[str, str], said: dict[str, str]) -
                 said[name] = text.strip()
 
 
-def _machine_of(said: Mapping[str, str], environment: Mapping[str, str]) -> Machine:
-    env = tpu_env(said.get("tpu-env", ""))
-    worker = said.get("agent-worker-number") or env.get("WORKER_ID") or environment.get("TPU_WORKER_ID", "")
-    hosts = said.get("worker-network-endpoints") or environment.get("TPU_WORKER_HOSTNAMES", "")
-    return Machine(
-        zone=_last(said["zone"]),
-        machine_type=_last(said.get("machine-type", "")),
-        accelerator_type=said.get("accelerator-type")
-        or env.get("ACCELERATOR_TYPE")
-        or environment.get("TPU_ACCELERATOR_TYPE", ""),
-        tpu_name=said.get("instance-id") or env.get("NODE_ID") or environment.get("TPU_NAME", ""),
-        worker=int(worker) if worker.isdecimal() else None,
-        hosts=endpoints(hosts),
-        topology=env.get("TOPOLOGY") or environment.get("TPU_TOPOLOGY", ""),
-        tpu_env=env,
-    )
-
-
 def endpoints(text: str) -> tuple[str, ...]:
     """Parse the hosts of `worker-network-endpoints`: an item is `name:uid:address`, or a name or address alone."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     return tuple(item.split(":", 2)[2] if item.count(":") == 2 else item for item in items)
-
-
-def tpu_env(text: str) -> dict[str, str]:
-    """Parse the lines `NAME: 'value'` of the attribute `tpu-env`."""
-    found = (_TPU_ENV_LINE.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2].strip("'\"") for match in found if match}
 
 
 def _last(path: str) -> str:

@@ -1,7 +1,7 @@
-"""The one check before a bucket's first byte: does reading it from here cost money, is that allowed, and does a copy of
-the dataset cost less?
+"""The check before the first byte of a bucket is read: whether reading from here costs money, whether that is allowed,
+and whether reading a copy of the dataset costs less.
 
-Outside Google Cloud it is not known where the reader is: then no bucket is asked, and nothing is ever refused.
+Outside Google Cloud the reader's location is unknown: then no requests are sent, and nothing is ever refused.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _log = logging.getLogger("dataprep")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A bucket, its reader, and what lies between them."""
+    """A bucket, its reader, and the verdict on reading."""
 
     url: str
     where: str | None
-    """Zone or region of the reader; None where it is not known."""
+    """Zone or region of the reader; None if unknown."""
     bucket: BucketLocation | None
-    """Place of the bucket; None where it could not be found out."""
+    """Location of the bucket; None if it could not be determined."""
     verdict: Verdict
 
 
 def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVICE) -> Placement | None:
-    """Check a URL before anything of it is read; outside buckets reading costs nothing, and nothing is asked.
+    """Check a URL before it is read. Reading from a disk costs nothing, so its URLs are not checked.
 
     Args:
         url: URL of a dataset or of original files.
         policy: One of POLICIES.
         where: The reader's zone or region; by default this machine's zone.
-        advice: What to do instead; `{url}` stands for the URL.
+        advice: What the user should do instead, with `{url}` as a placeholder.
 
     Returns:
-        Places and verdict; None where there was nothing to find out.
+        Locations and verdict; None if nothing was checked.
 
     Raises:
         UsageError: The policy is `refuse` and the reading is known to cost money, or there is no such policy.
@@ -64,7 +64,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
     try:
         found = placement_of(url, where)
     except AccessError:
-        return None  # no such bucket, or no credentials: the reading itself says so
+        return None  # no such bucket, or no credentials: the reading will report it
     if found.verdict.kind == PAID and policy == "refuse":
         step = advice.format(url=url)
         raise UsageError(f"{_paid(found)}; {step}, or accept the price with --region-policy warn")
@@ -74,7 +74,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
 
 
 def placement_of(url: str, where: str | None, prices: Prices | None = None) -> Placement:
-    """Ask where a bucket is, once a process, and compare; what cannot be found out is UNKNOWN.
+    """Find the location of a bucket, once in each process, and judge it; if it cannot be found, the verdict is UNKNOWN.
 
     Raises:
         AccessError: The bucket does not exist, or there are no credentials.
@@ -89,13 +89,13 @@ def placement_of(url: str, where: str | None, prices: Prices | None = None) -> P
 
 
 def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -> tuple[Replica, Verdict] | None:
-    """The copy of the same dataset that the same reader reads for the least, where that is less than now.
+    """Return the copy of a dataset that is cheapest for its reader; None if no copy is cheaper than the dataset itself.
 
-    Of the dataset and its copies `replicas.json` and the manifests' digests are asked for, and nothing else.
+    Only `replicas.json` and the metadata of the manifests are requested from the dataset and its copies.
 
     Args:
-        found: Where the dataset and its reader are, the price known.
-        warn: Told, in one line, why a copy or the whole list is passed over.
+        found: Locations of the dataset and its reader, with a known price.
+        warn: Called with one line for a copy, or the whole list, that is skipped, with the reason.
     """
     price = found.verdict.usd_per_gib
     if price is None:
@@ -117,10 +117,10 @@ def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -
 
 
 def url_to_read(url: str, policy: str) -> str:
-    """The URL itself, or the copy beside this machine where reading the URL would be paid; once a process it is said.
+    """Return the URL itself, or that of a cheaper copy if reading the URL costs money; a copy is logged once in each
+    process.
 
-    Outside Google Cloud, with the policy `off`, and where reading the URL is free, nothing is asked of any bucket's
-    objects.
+    Outside Google Cloud, with the policy `off`, and if reading the URL is free, no objects of any bucket are requested.
     """
     where = this_zone() if policy != "off" and is_bucket(url) else None
     if where is None:
@@ -128,7 +128,7 @@ def url_to_read(url: str, policy: str) -> str:
     try:
         found = placement_of(url, where)
     except AccessError:
-        return url  # no such bucket, or no credentials: the reading itself says so
+        return url  # no such bucket, or no credentials: the reading will report it
     copy = nearer_copy(found, published_prices(), _warn) if found.verdict.kind == PAID else None
     if copy is None:
         return url
@@ -153,29 +153,29 @@ def _paid(found: Placement) -> str:
 
 
 def _difference(url: str, original: ObjectInfo | None) -> str:
-    """Why a copy is not the same dataset; empty where it is."""
+    """Return why a copy is not the same dataset; an empty text if it is."""
     try:
         if original is not None and is_bucket(url) and same_dataset(_with_deadline(url), original):
             return ""
     except DataprepError as error:
         return str(error)
-    return f"another {MANIFEST} stands there, or none; run dataprep replicate again"
+    return f"another {MANIFEST} exists there, or none; run dataprep replicate again"
 
 
 def _with_deadline(url: str) -> Storage:
-    """Open the storage at a URL with short deadlines, because nobody waits five minutes for a price."""
+    """Open the storage at a URL with short deadlines, because a price is not worth waiting five minutes."""
     from dataprep.storage.gcs import GCSStorage
 
     return GCSStorage(url, DEADLINES) if is_bucket(url) else open_storage(url)
 
 
-# A bucket never moves, so that its place is kept. A failure is not: the next caller asks again.
+# A bucket never moves, so its location is cached. A failure is not cached: the next caller tries again.
 _location = functools.cache(bucket_location)
 
 
 @functools.cache
 def _say(message: str) -> None:
-    """Log a message once a process."""
+    """Log a message, once in each process."""
     _log.warning("dataprep: %s", message)
 
 

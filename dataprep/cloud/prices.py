@@ -1,4 +1,4 @@
-"""Prices of Google Cloud: the published ones, and those of a contract in their place. All names are in lower case."""
+"""Prices of Google Cloud: the published ones, which those of a contract can replace. All names are in lower case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataprep.cloud.tables import rows, table
 from dataprep.errors import UsageError
 
 Key = tuple[str, str, str]
-"""An item, what it is charged of, and where."""
+"""Key of a price: the columns `item`, `of` (what is charged) and `where`."""
 ANYWHERE = "*"
 COLUMNS = ("item", "of", "where", "usd")
 _TABLES = ("network_prices.csv", "storage_prices.csv")
@@ -25,7 +25,7 @@ class Prices:
     usd: Mapping[Key, float]
 
     def find(self, item: str, of: str, where: str) -> float | None:
-        """Return the price in one place, else the one that holds anywhere; None where none is published."""
+        """Return the price for one place, else the one for all places; None if none is published."""
         of, where = of.lower(), where.lower()
         found = self.usd.get((item, of, where))
         return self.usd.get((item, of, ANYWHERE)) if found is None else found
@@ -33,7 +33,7 @@ class Prices:
 
 @functools.cache
 def published_prices() -> Prices:
-    """Prices of the tables that come with the package."""
+    """Return the prices in the package's own tables."""
     return Prices({key: usd for name in _TABLES for key, usd in _prices_in(name, table(name)).items()})
 
 
@@ -62,6 +62,6 @@ def _prices_in(name: str, entries: Iterable[Mapping[str, str]]) -> dict[Key, flo
         if not 0 <= usd < math.inf:
             raise UsageError(f"{name}: {item} of {of} in {where} costs {row['usd']!r}, expected 0 or more")
         if known is not None and item not in known:
-            raise UsageError(f"{name}: no price {item!r}; there are {', '.join(sorted(known))}")
+            raise UsageError(f"{name}: no price {item!r}; expected one of {', '.join(sorted(known))}")
         found[item, of, where] = usd
     return found

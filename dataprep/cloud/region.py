@@ -1,9 +1,9 @@
-"""Judges what lies between a bucket and its reader. Pure: values in, a verdict out.
+"""Judges whether reading a bucket from a place costs money. Pure: values in, a verdict out.
 
 same region, or same zone                   co-located
 a dual-region with the reader's region      free
-everything else                             paid, by the areas of both; a multi-region always, also from inside it
-something needed is not known               unknown, and says what
+everything else                             paid, by the areas of both; this includes reading a multi-region from inside
+a needed fact is unknown                    unknown; the reason names the fact
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Judgement about reading a bucket from one place."""
+    """Verdict on reading a bucket from one place."""
 
     kind: str
     """One of CO_LOCATED, FREE, PAID and UNKNOWN."""
     usd_per_gib: float | None
-    """Price of the transfer alone; None where it is not known."""
+    """Price of the transfer only; None if unknown."""
     reason: str
     """Explanation for people, in one line."""
 
@@ -42,11 +42,11 @@ class Verdict:
 
 
 def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdict:
-    """Compare a bucket's place with its reader's.
+    """Compare a bucket's location with its reader's.
 
     Args:
-        bucket: As Cloud Storage describes it, in upper or lower case.
-        where: The reader's zone or region; None where it is not known.
+        bucket: Location of the bucket as given by Cloud Storage, in upper or lower case.
+        where: The reader's zone or region; None if unknown.
     """
     if not where:
         return _unknown("where the reader is; give --zone or --tpu")
@@ -69,9 +69,9 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
 
 
 def placement(bucket: BucketLocation) -> tuple[str | None, tuple[str, ...]]:
-    """Return the kind of a bucket's location, None where that cannot be told, and its regions.
+    """Return the kind of a bucket's location, None if it cannot be determined, and its regions.
 
-    A multi-region has none that it names.
+    For a multi-region the regions are empty, because it does not name them.
     """
     code, stated = bucket.location.lower(), tuple(dict.fromkeys(region_of(place) for place in _zones(bucket)))
     kind: str | None = bucket.location_type.lower() or None
@@ -87,7 +87,8 @@ def placement(bucket: BucketLocation) -> tuple[str | None, tuple[str, ...]]:
 
 
 def describe(bucket: BucketLocation) -> str:
-    """Name a bucket's place: `the multi-region US`, `the dual-region NAM4 (us-central1, us-east1)`, `europe-west4`."""
+    """Describe a bucket's location:  `the multi-region US`, `the dual-region NAM4 (us-central1, us-east1)`,
+    `europe-west4`."""
     kind, regions = placement(bucket)
     if kind in (None, REGION):
         return bucket.location.lower() if kind else bucket.location or "an unknown place"
@@ -98,7 +99,7 @@ def describe(bucket: BucketLocation) -> str:
 
 
 def region_of(place: str) -> str:
-    """Return the region of a zone, and anything else as it is."""
+    """Return the region of a zone; any other name is returned unchanged."""
     found = _ZONE.fullmatch(place.lower())
     return found[1] if found else place.lower()
 
@@ -107,7 +108,7 @@ def check_place(text: str) -> str:
     """Return the name of a zone or region in lower case.
 
     Raises:
-        UsageError: The text has not the form of such a name.
+        UsageError: The text does not have the form of such a name.
     """
     place = text.strip().lower()
     if _ZONE.fullmatch(place) or _REGION.fullmatch(place):
@@ -117,7 +118,7 @@ def check_place(text: str) -> str:
 
 
 def area_of(place: str) -> str | None:
-    """Return the area whose transfer prices hold for a zone, region or multi-region; None where it is not known."""
+    """Return the area whose transfer prices apply to a zone, region or multi-region; None if unknown."""
     found = _area_row(place)
     return found["area"] if found else None
 
@@ -133,7 +134,8 @@ def _starts(place: str, prefix: str) -> bool:
 
 
 def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Prices) -> Verdict:
-    """Judge a transfer that costs something: by the dearest pair, where a bucket has several regions."""
+    """Return the verdict on a transfer between regions; if a bucket has several regions, the most expensive one
+    counts."""
     region, shown = region_of(place), describe(bucket)
     found: list[float] = []
     notes: dict[str, None] = {}
@@ -146,12 +148,12 @@ def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Pric
         notes.update({row["note"]: None for row in rows if row and row["note"]})
     reason = f"{place} reads from {shown}"
     if placement(bucket)[0] == MULTI_REGION:
-        reason += ", and a multi-region is no region's own"
+        reason += ", and a multi-region belongs to no single region"
     return Verdict(PAID if max(found) else FREE, max(found), "; ".join([reason, *notes]))
 
 
 def _transfer_price(bucket: BucketLocation, start: str, region: str, prices: Prices) -> float | None:
-    """Return the price between two regions: of this very pair, as contracts have it, before that of their areas."""
+    """Return the price between two regions: that of exactly this pair, as in contracts, else that of their areas."""
     for of in (start, bucket.location.lower()):
         price = prices.find("transfer_per_gib", of, region)
         if price is not None:
@@ -168,7 +170,7 @@ def _predefined() -> dict[str, tuple[str, ...]]:
 
 
 def _zones(bucket: BucketLocation) -> tuple[str, ...]:
-    """Places that the bucket states for its data: regions, or zones for a zonal bucket."""
+    """Return the places that the bucket states for its data: regions, or zones of a zonal bucket."""
     stated = tuple(place.lower() for place in bucket.data_locations)
     return stated or ((bucket.location.lower(),) if _ZONE.fullmatch(bucket.location.lower()) else ())
 

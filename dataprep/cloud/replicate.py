@@ -1,11 +1,11 @@
-"""Copies a finished dataset to other places: create-only, checked by size and CRC32C, whole or nothing.
+"""Copies a finished dataset to other buckets and folders: create-only, checked by size and CRC32C, whole or nothing.
 
-    listing of the source, compared with its manifest -> what belongs to the dataset
-    listing of the target -> what exists there already; another object of the same name is refused before any copy
+    listing of the source, compared with its manifest -> the objects of the dataset
+    listing of the target -> the existing objects; another object of the same name is refused before any copy
     shards -> index and events -> the format's metadata -> dataset.json, which makes it a dataset
-    replicas.json of every place -> all of them
+    replicas.json of the dataset and of every copy -> the list of all copies
 
-Killed anywhere and run again, only what is missing is copied.
+If the process is killed at any point, a rerun copies only the missing objects.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from dataprep.storage.copies import check_same, copy_object, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
 
 QUEUED_PER_THREAD = 4
-"""Objects that wait for each thread, at most: an image folder has a million of them."""
+"""Maximum number of objects queued for each thread: an image folder may have a million objects."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
-"""Objects in the order in which they are copied: all of one phase before the next."""
+"""Objects to copy, by phase; all of one phase are copied before the next begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Copying:
-    """One copy to be made."""
+    """A planned copy of a dataset."""
 
     source: Storage
     target: Storage
     phases: Phases
-    """Objects that are still to be copied."""
-    standing: int
+    """Objects that are missing at the target."""
+    existing: int
     """Number of objects that exist at the target already."""
 
     @property
@@ -55,14 +55,14 @@ class Copying:
 
 
 def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[str]]) -> Phases:
-    """List all objects of a finished dataset, with CRC32C as the manifest or the store has it.
+    """List all objects of a finished dataset, with their CRC32C if the manifest or the storage has it.
 
     Args:
         storage: The dataset.
-        find_faults: Yields a line for each way in which a manifest is not one that a build writes.
+        find_faults: Function that yields a line for each difference of a manifest from what a build writes.
 
     Raises:
-        UsageError: There is no finished dataset, or one that cannot be copied object by object.
+        UsageError: There is no finished dataset, or it cannot be copied object by object.
         FormatError: `find_faults` found a fault in the manifest.
         VerificationError: The objects differ from the manifest.
     """
@@ -82,61 +82,62 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     shard_format = FORMATS[manifest.format]
     if any(shard_format.passes_written(split.repeats["stored"]) < split.repeats["stored"] for split in manifest.splits):
         raise UsageError(
-            f"{storage.url}: its repeats are links, which a bucket has not; build it with --repeat virtual, or copy "
+            f"{storage.url}: its repeats are links, and buckets have no links; build it with --repeat virtual, or copy "
             "the folder with `cp -a`"
         )
-    there = {info.name: info for info in storage.list()}
+    present = {info.name: info for info in storage.list()}
     list_data = _images if shard_format.one_file_per_image else _shards
-    data = list_data(storage, manifest, there)
+    data = list_data(storage, manifest, present)
     index = [entry for split in manifest.splits for entry in (split.index, split.events)]
     return (
         tuple(data),
-        tuple(_described(storage, entry, there) for entry in index),
-        tuple(_described(storage, entry, there) for entry in manifest.files),
-        (there[MANIFEST],),
+        tuple(_described(storage, entry, present) for entry in index),
+        tuple(_described(storage, entry, present) for entry in manifest.files),
+        (present[MANIFEST],),
     )
 
 
 def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
-    """Find out what is missing at a target, and write nothing.
+    """List the objects that are missing at a target, without writing anything.
 
     Raises:
-        UsageError: The target lies inside the source or holds it, or a build is under way there.
-        ConflictError: Other objects exist where those of the dataset, or none, should be.
+        UsageError: The target lies inside the source or contains it, or a build is under way there.
+        ConflictError: Objects of other content or name exist that readers would take for a part of the dataset.
     """
     source, target = open_storage(source_url), open_storage(target_url)
     if f"{source.url}/".startswith(f"{target.url}/") or f"{target.url}/".startswith(f"{source.url}/"):
         raise UsageError(f"--to {target.url}: it is, holds or lies in {source.url} itself; give another place")
-    there = {info.name: info for info in target.list()}
-    if PLAN_JSON in there:
+    present = {info.name: info for info in target.list()}
+    if PLAN_JSON in present:
         raise UsageError(f"--to {target.url}: a build is under way there; give another place, or finish it")
     wanted = {info.name: info for phase in phases for info in phase}
     tops = {_top(name) for name in wanted}
-    strange = next((name for name in there if name not in wanted and name != REPLICAS and _top(name) in tops), None)
+    strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)
     if strange is not None:
         raise ConflictError(
             f"{target.url_of(strange)}: not of {source.url}, and would be taken for a part of it; give another place, "
             "or remove it"
         )
-    standing = wanted.keys() & there.keys()
-    for name in sorted(standing, key=lambda name: name != MANIFEST):  # another dataset is told by its manifest first
+    existing = wanted.keys() & present.keys()
+    for name in sorted(existing, key=lambda name: name != MANIFEST):  # first the manifest, which shows another dataset
         info = wanted[name]
-        check_same(target, replace(info, crc32c=stored_crc32c(source, info)), there[name])
-    missing = tuple(tuple(info for info in phase if info.name not in standing) for phase in phases)
-    return Copying(source=source, target=target, phases=missing, standing=len(standing))
+        check_same(target, replace(info, crc32c=stored_crc32c(source, info)), present[name])
+    missing = tuple(tuple(info for info in phase if info.name not in existing) for phase in phases)
+    return Copying(source=source, target=target, phases=missing, existing=len(existing))
 
 
 def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int], None]) -> None:
-    """Copy what is missing, many objects at a time.
+    """Copy the missing objects, many at a time.
 
     Args:
-        copying: The copy to be made.
+        copying: The planned copy.
         workers: Number of threads.
-        copied: Called from any thread with the objects and bytes that are done; of a large object bytes come first.
+        copied: Called from any thread with the numbers of objects and bytes that were copied; the bytes of a large
+            object in several calls.
 
     Raises:
         ConflictError: Another object exists at the target.
-        StorageError: An object could not be copied. Finished copies stay, and a rerun goes on.
+        StorageError: An object could not be copied. Finished copies stay, and a rerun continues.
     """
     stop = threading.Event()
 
@@ -166,16 +167,15 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
 
 
 def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[str], None]) -> list[Replica]:
-    """Write the list of all copies into `replicas.json` of the source and of every place on the list.
+    """Write the list of all copies to `replicas.json` of the source and of every copy on the list.
 
-    A list only grows, except that places are removed at which there is no copy any more; of two writers at the same
-    time the second one completes what the first wrote. A place on disk is not listed, as other machines could not read
-    it.
+    A list only grows, except that copies which no longer exist are removed; of two writers at the same time, the second
+    adds to the list of the first. Copies on disk are not listed, because other machines could not read them.
 
     Args:
         source: The dataset that was copied.
-        targets: Places of the new copies.
-        warn: Called with one line for each place that could not be written.
+        targets: Storages of the new copies.
+        warn: Called with one line for each list that could not be written.
 
     Returns:
         All copies, by URL.
@@ -189,13 +189,13 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     known |= {place.url: Replica(place.url, _location(place.url, warn)) for place in made if is_bucket(place.url)}
     urls = {place.url for place in made}
     others = [open_storage(url) for url in known if url not in urls]
-    gone = [place.url for place in others if not _stands(place, manifest, warn)]
+    gone = [place.url for place in others if not _still_exists(place, manifest, warn)]
     listed: dict[str, Replica] = {url: each for url, each in known.items() if url not in gone}
     for place in [*made, *(place for place in others if place.url not in gone)]:
         try:
             listed |= {each.url: each for each in record_replicas(place, listed.values(), gone)}
             if place.is_local:
-                place.remove_stale_spools()  # and with them the empty folder that they leave
+                place.remove_stale_spools()  # and their empty folder
         except DataprepError as error:
             warn(f"the copies are not recorded at {place.url}: {error}")
     return [listed[url] for url in sorted(listed)]
@@ -209,8 +209,8 @@ def _known(places: Iterable[Storage], warn: Callable[[str], None]) -> Iterator[R
             warn(str(error))
 
 
-def _stands(place: Storage, manifest: ObjectInfo, warn: Callable[[str], None]) -> bool:
-    """Return whether the copy is still there; one that cannot be read counts as there."""
+def _still_exists(place: Storage, manifest: ObjectInfo, warn: Callable[[str], None]) -> bool:
+    """Return whether a copy still exists; one that cannot be read counts as existing."""
     try:
         return same_dataset(place, manifest)
     except DataprepError as error:
@@ -222,7 +222,7 @@ def _location(url: str, warn: Callable[[str], None]) -> BucketLocation:
     try:
         return bucket_location(bucket_name(url))
     except DataprepError as error:
-        warn(f"no reader will choose {url} by itself: {error}")
+        warn(f"readers will not choose {url} automatically: {error}")
         return BucketLocation(location="")
 
 
@@ -240,17 +240,18 @@ def _run(
         future.result()
 
 
-def _shards(storage: Storage, manifest: Manifest, there: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
+def _shards(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
     for split in manifest.splits:
         for shard in split.shards:
-            yield _described(storage, shard, there)
+            yield _described(storage, shard, present)
 
 
-def _images(storage: Storage, manifest: Manifest, there: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """List the images of a folder: the manifest has their number, the index their names, which `verify` compares."""
+def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
+    """List the images of a folder, and compare their number and size with the manifest; `verify` compares their
+    names."""
     for split in manifest.splits:
         root = f"{FORMATS[manifest.format].image_root(split.name, split.repeats['stored'])}/"
-        found = [info for name, info in there.items() if name.startswith(root)]
+        found = [info for name, info in present.items() if name.startswith(root)]
         num_bytes = sum(info.num_bytes for info in found)
         if (len(found), num_bytes) != (split.samples, split.num_bytes):
             raise VerificationError(
@@ -260,12 +261,12 @@ def _images(storage: Storage, manifest: Manifest, there: Mapping[str, ObjectInfo
         yield from found
 
 
-def _described(storage: Storage, entry: Mapping[str, Any], there: Mapping[str, ObjectInfo]) -> ObjectInfo:
+def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str, ObjectInfo]) -> ObjectInfo:
     """Return an object that the manifest names, with its CRC32C if that is known."""
-    info, crc32c = there.get(entry["file"]), entry.get("crc32c")
+    info, crc32c = present.get(entry["file"]), entry.get("crc32c")
     step = f"run dataprep verify {storage.url}"
     if info is None:
-        raise VerificationError(f"{storage.url_of(entry['file'])}: not there, and the manifest names it; {step}")
+        raise VerificationError(f"{storage.url_of(entry['file'])}: not found, but the manifest names it; {step}")
     if info.num_bytes != entry["bytes"] or (None not in (crc32c, info.crc32c) and crc32c != info.crc32c):
         raise VerificationError(
             f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes with CRC32C {info.crc32c or 'unread'}, the "

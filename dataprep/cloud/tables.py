@@ -10,10 +10,10 @@ from importlib import resources
 
 @functools.cache
 def table(name: str) -> list[dict[str, str]]:
-    """Rows of a table that comes with the package."""
+    """Return the rows of one of the package's tables."""
     return rows(resources.files("dataprep").joinpath("data", name).read_text(encoding="utf-8").splitlines())
 
 
 def rows(lines: Iterable[str]) -> list[dict[str, str]]:
-    """Rows of a CSV file, without blank lines and comments."""
+    """Return the rows of a CSV file, without blank lines and comments."""
     return list(csv.DictReader(line for line in lines if line.strip() and not line.startswith("#")))

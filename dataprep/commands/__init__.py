@@ -1,5 +1,5 @@
-"""The commands, one module each: options, checks of usage, and what is printed.
+"""The commands, one module each: their options, usage checks and output.
 
-This room alone may import every other one, and `dataprep.cli` imports each module only when its command is called, so
-that `dataprep --help` loads neither Beam nor torch nor TensorFlow.
+Only this package may import all others. `dataprep.cli` imports each module only when its command is called, so that
+`dataprep --help` loads neither Beam nor torch nor TensorFlow.
 """

@@ -165,7 +165,7 @@ def _summary(adoption: Adoption) -> dict[str, Any]:
 
 def _lines(summary: dict[str, Any]) -> Sequence[str]:
     classes = f", {summary['classes']:,} classes" if summary.get("classes") else ""
-    already = " is there already; read it again with --overwrite" if summary.get("already") else ""
+    already = " exists already; read it again with --overwrite" if summary.get("already") else ""
     lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]
     for split in summary["splits"]:
         samples = f"{split['samples']:,} images in " if "samples" in split else ""

@@ -113,7 +113,7 @@ def command(
     from loaders.bench.table import to_document
 
     if seconds is not None and batches is not None:
-        raise UsageError("--seconds and --batches both say how long a run is; expected one of them")
+        raise UsageError("--seconds and --batches both set the length of a run; give one of them")
     settings = BenchSettings(
         batch_size=batch_size,
         image_size=image_size,
@@ -131,13 +131,13 @@ def command(
         copies=convert,
         peer_python=peer_python,
     )
-    if html is not None:  # now, not after minutes of measuring
+    if html is not None:  # checked now, not after minutes of measuring
         require_report_packages()
         if not html.absolute().parent.is_dir():
-            raise UsageError(f"--html {html}: {html.parent} is no folder; make it, or choose another file")
+            raise UsageError(f"--html {html}: {html.parent} is no folder; create it, or choose another file")
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
         table = run_bench(request, Path(work), progress)
-    if html is not None:  # first: whoever reads what is printed may leave early
+    if html is not None:  # first: the reader of stdout may close it early
         from loaders.report.page import bench_page
 
         write_page(bench_page(table), html)
@@ -179,7 +179,7 @@ def _print_section(console: Console, section: BenchSection) -> None:
             console.print(_stages(row))
             console.print()
     if section.copied_images:
-        _say(console, f"* reads a copy of {section.copied_images:,} images on this machine, in the layout it wants")
+        _say(console, f"* reads a copy of {section.copied_images:,} images on this machine, in its own layout")
     others = [f"{row.loader} resizes {row.interpolation}" for row in section.rows if row.interpolation != "bicubic"]
     for other in dict.fromkeys(others):
         _say(console, f"{other} without antialiasing, which costs less than the bicubic of the others")

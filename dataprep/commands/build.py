@@ -46,7 +46,7 @@ LAION = "laion"
 
 
 class _Datasets(click.Group):
-    """Has a command for each dataset; that of laion is imported only when it is called."""
+    """A group with a command for each dataset; laion's is imported only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(BUILT)
@@ -189,7 +189,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
-    """Return where the originals are; with `write`, generated ones are written there first."""
+    """Return the URL of the originals; with `write`, generated originals are written there first."""
     if not isinstance(dataset, FakeImageNet):
         if source is None:
             raise UsageError(f"{dataset.name} needs --source, the folder or gs:// prefix of its original files")

@@ -192,7 +192,7 @@ def _columns(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _row_options(values: dict[str, Any]) -> RowOptions:
-    """Make the options of rows out of the command's values, all of which are taken."""
+    """Make the options of rows from the command's values, which are all removed from `values`."""
     quality, usual = values.pop("encode_quality"), _PNG_COMPRESSION if values["encode_format"] == "png" else _QUALITY
     encode = {name: values.pop(name) for name in ("image_size", "resize_mode", "encode_format")}
     duplicates = DuplicatePolicy(

@@ -1,4 +1,4 @@
-"""The part of a build that all datasets share: options, the region check, the engine, the dry run, the output."""
+"""The part of `dataprep build` that all datasets share: options, region check, engine, dry run, output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dataprep.errors import UsageError, install_hint
 from dataprep.storage import open_storage
 
 LOCAL = "local"
-_OUTPUT_ADVICE = "choose a bucket beside the reader, or say with --beside or --tpu where it will be read"
+_OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
 _BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 _OPTIONS = (
     click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
@@ -72,13 +72,13 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shown:
-    """What a build of one kind of dataset shows."""
+    """The output of a build that depends on the kind of dataset."""
 
     progress: type[BuildProgress]
     plan_lines: Callable[[Plan], Iterable[str]]
-    """Describes a plan in lines, for --dry-run."""
+    """Function that describes a plan in lines, for --dry-run."""
     split_line: Callable[[SplitManifest], str]
-    """Describes a finished split."""
+    """Function that describes a finished split."""
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -102,13 +102,13 @@ def build(
     *,
     check: Callable[[BuildProgress], object] = lambda _progress: None,
 ) -> None:
-    """Build a dataset, or print its plan, and then what was done.
+    """Build a dataset and print the result, or print its plan.
 
     Args:
         request: What to build.
-        run: How.
+        run: Options of the run.
         beam_options: Options of a Beam runner.
-        shown: What is shown.
+        shown: The output that depends on the kind of dataset.
         check: Checks the originals, before anything else is read.
     """
     reader, builder = named_place(run.beside, run.tpu), place_of_workers(beam_options)
@@ -132,7 +132,7 @@ def build(
 
 
 def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:
-    """Refuse a runner, or options of it, with which no build can run; no cluster is asked.
+    """Refuse a runner, or its options, if no build can run with them; no cluster is contacted.
 
     Raises:
         UsageError: There are Beam options without a Beam runner, the runner or an option is unknown, the runner loses
@@ -148,7 +148,7 @@ def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:
 
 
 def shards_at_once(runner: str, workers: int, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
-    """Count the shards that a build has in flight; the options of a Beam runner say it, or --workers.
+    """Return the number of shards that a build has in flight: from the options of a Beam runner, or --workers.
 
     Args:
         runner: `local`, or a Beam runner's name.
@@ -168,7 +168,7 @@ def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str 
 
     Args:
         request: What is built.
-        run: How.
+        run: Options of the run.
         reader: Zone or region in which the output will be read; None: this machine's.
         builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
     """
@@ -180,7 +180,7 @@ def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str 
 def _open_engine(
     request: BuildRequest, run: Run, beam_options: tuple[str, ...], progress: BuildProgress
 ) -> AbstractContextManager[Engine]:
-    """Open what runs the shards of a build: processes of this machine, or a Beam runner."""
+    """Open the engine of a build: processes of this machine, or a Beam runner."""
     if run.runner == LOCAL:
         return _local_engine(request, run.workers, progress)
     with _needing_beam(run.runner):
@@ -192,7 +192,7 @@ def _open_engine(
 
 @contextmanager
 def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) -> Iterator[Engine]:
-    """Open a pool, whose workers import what they need while the originals are listed and planned."""
+    """Open a pool; its modules are imported while the originals are listed and planned."""
     on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
     modules = recipe_of(request.options.dataset).worker_modules
     preload = modules if on_disk else (*modules, *_BUCKET_MODULES)

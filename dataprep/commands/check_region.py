@@ -149,7 +149,7 @@ def _print_advice(report: RegionReport) -> None:
     if report.copy is None:
         return
     epochs = report.copy.epochs
-    pays = f"has paid after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "never pays"
+    pays = f"it pays off after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "it never pays off"
     _line(
         "do",
         f"copy it beside the reader: {usd(report.copy.once.total)} once, then "
@@ -161,7 +161,7 @@ def _print_advice(report: RegionReport) -> None:
 
 def _shown(cost: Cost | None) -> str:
     if cost is None:
-        return "a cost that is not known"
+        return "unknown cost"
     return (
         f"{usd(cost.total)} ({usd(cost.transfer)} transfer, {usd(cost.retrieval)} retrieval, "
         f"{usd(cost.operations)} operations)"

@@ -1,4 +1,4 @@
-"""`dataprep create-bucket`: a bucket beside its readers, and an account that may use that bucket alone."""
+"""`dataprep create-bucket`: a bucket in the region of its readers, and an account that may use only that bucket."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def command(
     if differences:
         raise VerificationError(
             f"gs://{request.name} exists already and differs: {printable('; '.join(differences))}; change it with "
-            "`gcloud storage buckets update`, or ask for what it is"
+            "`gcloud storage buckets update`, or request its existing settings"
         )
     if account is not None and project is not None:
         ensure_account(
@@ -127,7 +127,7 @@ def command(
 
 
 def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
-    did = "would be created" if dry_run else "created" if created else "exists already as asked"
+    did = "would be created" if dry_run else "created" if created else "exists already as requested"
     click.echo(f"gs://{request.name} {did} in {request.location.lower()}, class {request.storage_class}")
     if not (created or dry_run):
         return
@@ -144,11 +144,11 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
 
 
 def _bucket_name(url: str) -> str:
-    """Return the name in a bucket's URL; raise UsageError where the URL names more than a bucket."""
+    """Return the name in a bucket's URL; raise UsageError if the URL names more than a bucket."""
     storage = open_storage(url if is_bucket(url) else f"gs://{url}")
     name = storage.url.partition("://")[2]
     if "/" in name:
-        raise UsageError(f"{url}: a bucket's name alone is expected, such as gs://{name.partition('/')[0]}")
+        raise UsageError(f"{url}: expected only a bucket's name, such as gs://{name.partition('/')[0]}")
     return name
 
 

@@ -84,9 +84,11 @@ def command(
         return
     if dataset == "laion":
         if odd:
-            raise UsageError("laion has its oddities always; leave --odd out")
+            raise UsageError("laion always has its oddities; leave --odd out")
         if port == 0 and not serve:
-            raise UsageError("--port 0 needs --serve: the table has the port that is found; add it, or name a port")
+            raise UsageError(
+                "--port 0 needs --serve: the table contains the server's port; add --serve, or name a port"
+            )
         if serve:
             _serve_laion(directory, images, seed, port, base_url, as_json)
         else:
@@ -107,7 +109,7 @@ def command(
 def _serve_laion(directory: Path, images: int, seed: int, port: int, base_url: str | None, as_json: bool) -> None:
     from dataprep.demo.web_table import demo_server
 
-    with demo_server(directory, port) as server:  # first: the URLs have its port
+    with demo_server(directory, port) as server:  # first, because the URLs contain its port
         here = _loopback(server.server_port)
         _write_laion(directory, images, seed, base_url or here, as_json)
         click.echo(f"serving {directory} at {here} until Ctrl-C", err=True)
@@ -126,8 +128,8 @@ def _write_laion(directory: Path, images: int, seed: int, base_url: str, as_json
         click.echo(json.dumps({"table": table, "expected": expected, "base_url": base_url, "statuses": statuses}))
         return
     counts = ", ".join(f"{status} {count:,}" for status, count in statuses.items())
-    click.echo(f"{directory / TABLE}  {images:,} URLs at {base_url}, which the same command with --serve answers")
-    click.echo(f"{directory / EXPECTED}  what becomes of them: {counts}")
+    click.echo(f"{directory / TABLE}  {images:,} URLs at {base_url}, served by the same command with --serve")
+    click.echo(f"{directory / EXPECTED}  their expected statuses: {counts}")
 
 
 def _loopback(port: int) -> str:

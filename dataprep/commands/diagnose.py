@@ -144,18 +144,18 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
     """Open the device that a command line names, with the model on it.
 
     Raises:
-        UsageError: No such device, or no model where one is needed.
+        UsageError: There is no such device, or it needs a model and none is given.
     """
     from loaders.diagnosis.devices import DEVICES, SIMULATED, parse_simulated
 
     if name.partition(":")[0] == SIMULATED:
         if model is not None:
-            raise UsageError(f"--model {model}: a simulated device takes the time that its name says; leave it out")
+            raise UsageError(f"--model {model}: a simulated device has the speed in its name; leave --model out")
         return parse_simulated(name)
     if name not in DEVICES:
         raise UsageError(f"--device {name}: expected {', '.join(DEVICES[:-1])} or {SIMULATED}:IMAGES_PER_S")
     if model is None:
-        raise UsageError(f"--device {name}: say which model it trains, e.g. --model resnet50 or mae_vit_base_patch16")
+        raise UsageError(f"--device {name}: name the model to train, e.g. --model resnet50 or mae_vit_base_patch16")
     from train.loops.workload import training_workload
 
     return training_workload(model, device=name, batch_size=batch_size, image_size=image_size)
@@ -175,7 +175,7 @@ def _setup(url: str, options: dict[str, Any]) -> RunSetup:
 
 def _function(text: str) -> Any:
     module, colon, name = text.partition(":")
-    sys.path.insert(0, "")  # as `python -m` has it: the user's own modules lie here
+    sys.path.insert(0, "")  # as with `python -m`, so that the user's own modules are found
     try:
         if not colon:
             raise ImportError("no colon")

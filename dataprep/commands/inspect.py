@@ -46,7 +46,7 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
     if html is not None:
         require_report_packages()
     inspection = inspect_dataset(url, split)
-    if html is not None:  # first: whoever reads what is printed may leave early
+    if html is not None:  # first: the reader of stdout may close it early
         _write_html(inspection, split, html)
     if as_json:
         click.echo(json.dumps(asdict(inspection)))
@@ -127,7 +127,7 @@ def _facts(facts: dict[str, str], indent: int = 2) -> Table:
 
 
 def _bars(title: str, histogram: Histogram) -> Table:
-    """A bar for each bin, in eighths of a character."""
+    """Return a table with a bar for each bin, in eighths of a character."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", min_width=18)
     table.add_column(min_width=_BAR_CHARACTERS)
@@ -135,7 +135,7 @@ def _bars(title: str, histogram: Histogram) -> Table:
     table.add_row(Text(title, style="dim"), "", "")
     most, total = max(histogram.counts), max(1, sum(histogram.counts))
     for label, count in zip(histogram.labels, histogram.counts, strict=True):
-        eighths = -(-8 * _BAR_CHARACTERS * count // max(1, most))  # what is not empty shows
+        eighths = -(-8 * _BAR_CHARACTERS * count // max(1, most))  # non-empty bins are visible
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         table.add_row(label, Text(bar, style="blue"), f"{count:,}", f"{100 * count / total:.1f} %")
     return table

@@ -1,4 +1,4 @@
-"""An inspection as one self-contained HTML file: no script, nothing fetched, every text of the dataset's escaped."""
+"""Renders an inspection as one self-contained HTML file: no scripts, no external resources, every text escaped."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ TEMPLATE = "inspect.html.j2"
 
 
 def render_html(inspection: Inspection, sheets: Mapping[str, Sequence[Picture]]) -> str:
-    """The page.
+    """Render the page.
 
     Args:
-        inspection: The numbers.
-        sheets: Pictures by split.
+        inspection: Numbers of the dataset.
+        sheets: Pictures of each split.
     """
     splits = [_split(split, sheets[split.name]) for split in inspection.splits]
     return render_page(TEMPLATE, dataset=inspection, tags=_tags(inspection), splits=splits)
 
 
 def _tags(inspection: Inspection) -> list[tuple[str, str]]:
-    """What one should know first, each with a tone: good, warn or none."""
+    """Return the most important facts, each with a tone: `good`, `warn` or empty."""
     checked = {
         "decode": ("every image decoded", "good"),
         "header": ("only headers of images checked", "warn"),
         "none": ("images not checked", "warn"),
     }
     tags = [checked.get(inspection.checked, (f"checked: {inspection.checked}", ""))]
-    if not any(split.statuses for split in inspection.splits):  # of a table nobody published counts
+    if not any(split.statuses for split in inspection.splits):  # no counts are published for tables
         partial = ("partial: other counts than published", "warn")
         tags.append(partial if inspection.partial else ("the published counts", "good"))
     tags.append(("shuffled", "") if inspection.shuffled else ("in the order of the originals", "warn"))
@@ -68,7 +68,7 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
 
 
 def _plots(split: SplitInspection) -> list[dict[str, Any]]:
-    """Title, chart and caption of each plot; `wide` marks the one that takes two columns."""
+    """Return title, chart and caption of each plot; `wide` marks a plot of two columns."""
     plots: list[dict[str, Any]] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
     for title, spread, counted in sides:
@@ -82,7 +82,7 @@ def _plots(split: SplitInspection) -> list[dict[str, Any]]:
     plots.append(_histogram("Bytes of an image", split.sizes, extremes))
     if split.classes is not None:
         counts = split.classes.counts
-        highest = 1.06 * max(1, *counts, 1)  # a little air above the largest class
+        highest = 1.06 * max(1, *counts, 1)  # some space above the largest class
         chart = area_chart("Images of every class", range(len(counts) + 1), [counts], highest, whole=True)
         caption = f"the largest class first; {class_caption(split)}"
         plots.append({"title": "Images of a class", "chart": chart, "caption": caption, "wide": True})
@@ -94,7 +94,7 @@ def _histogram(title: str, counted: Histogram, caption: str) -> dict[str, Any]:
 
 
 def class_caption(split: SplitInspection) -> str:
-    """How many classes there are, and which are the smallest and the largest."""
+    """Describe the number of classes, and name the smallest and the largest ones."""
     classes = split.classes
     if classes is None:
         return "no classes"

@@ -16,11 +16,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _MAX_STALL_MINUTES = 60 * 24 * 366.0
 MOST_COUNT = 2**31 - 1
-"""Largest count that an option takes: more threads, images or pixels than there are anywhere."""
+"""Largest count that an option accepts: no machine has this many threads, images or pixels."""
 
 
 class Whole(click.IntRange):
-    """A whole number; help shows its lower bound alone, because no sensible value reaches the upper one."""
+    """A whole number; help shows only its lower bound, because no sensible value reaches the upper one."""
 
     name = "integer"
 
@@ -36,7 +36,7 @@ class Whole(click.IntRange):
 
 COUNT, COUNT_OR_NONE = Whole(1, MOST_COUNT), Whole(0, MOST_COUNT)
 WHOLE = Whole(max=MOST_COUNT)
-"""Whole number whose lower bound depends on other options, so that the code which takes it checks it."""
+"""Whole number whose lower bound depends on other options, and is checked by the code that uses it."""
 MOST_SEED = 2**64 - 1
 SEED = Whole(max=MOST_SEED)
 MOST_BYTES = 2.0**63
@@ -61,7 +61,7 @@ class Bytes(click.ParamType[int]):
 
 
 class Finite(click.FloatRange):
-    """A number within a range. `nan` and infinity, which comparisons let pass, are refused."""
+    """A number within a range. `nan` and infinity, which a range check may accept, are refused."""
 
     name = "number"
 

@@ -39,19 +39,19 @@ SCHEMA_VERSION = 1
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _LOADERS = ("dataprep", "torchvision", "webdataset", "tf.data", "mosaic", "grain")
 _STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
-"""Shorter side, pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
+"""Shorter side of a dataset's images, in pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
 _BLOCK_BYTES = 2 * 2**20
-"""Bytes that the loader asks a bucket for in one request."""
+"""Bytes that the loader reads from a bucket with one request."""
 _FIRST_REQUESTS_PER_S = 5_000
 """Requests a second that a new bucket serves, from Cloud Storage's page on quotas of 2026-11-21."""
 _INTERPRETER_CORES = 16
-"""Cores for which one interpreter hands out work fast enough (docs/loaders.md)."""
+"""Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _PIPED_COLUMNS = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Options:
-    """The command's options; None where one was not given."""
+    """The command's options; None for one that was not given."""
 
     accelerator: str
     model: str | None
@@ -155,7 +155,7 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
-    """A plan, and the figures from which it was made."""
+    """A plan, and the figures on which it is based."""
 
     accelerator: Accelerator
     pod: Pod
@@ -236,14 +236,14 @@ def _images_per_s(options: _Options) -> float:
         return options.images_per_s
     if options.step_ms is None or options.global_batch is None:
         raise UsageError(
-            "how many images/s the accelerator takes is missing: give --images-per-s, or --step-ms and --global-batch; "
+            "the images/s of the accelerator are missing: give --images-per-s, or --step-ms and --global-batch; "
             "`dataprep diagnose URL --model NAME` measures it on one host"
         )
     return options.global_batch / (options.step_ms * 1e-3)
 
 
 def _image_size(options: _Options) -> int:
-    """Return the image size; names of models for long sequences, at 448 pixels, tell their decoder."""
+    """Return the image size. Models for long sequences, at 448 pixels, are those with a decoder in their names."""
     if options.image_size is not None:
         return options.image_size
     model = (options.model or "").lower()
@@ -255,7 +255,7 @@ def _image_size(options: _Options) -> int:
 
 
 def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[ImageCost, dict[str, ImageCost], str]:
-    """Return the chosen loader's cost, those of other loaders as far as they are known, and where they are from."""
+    """Return the chosen loader's cost, the known costs of other loaders, and the source of these figures."""
     from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
     bytes_per_image = options.bytes_per_image or bytes_per_image
@@ -329,7 +329,7 @@ def _print(found: _Found, options: _Options) -> None:
 def _facts(found: _Found, options: _Options) -> dict[str, str]:
     plan, cost, pod = found.plan, found.cost, found.pod
     facts = _hosts(found) | {
-        "asked": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
+        "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
         + (f" by {options.model}" if options.model else ""),
         "image": f"{cost.cpu_ms:.2f} ms of a core with {cost.loader} ({found.cost_source}), "
         f"{human_bytes(cost.num_bytes)} from the bucket",
@@ -391,7 +391,7 @@ def _what_ifs(plan: CapacityPlan) -> Table:
     title = "What if (each change alone): images/s that the hosts could deliver"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column("change", overflow="fold")
-    for name in ("images/s", "of asked", "then short"):
+    for name in ("images/s", "of required", "limit"):
         table.add_column(name, justify="right", no_wrap=True)
     tightest = min(plan.resources, key=lambda resource: resource.headroom)
     sign = "≥ " if tightest.at_least else ""

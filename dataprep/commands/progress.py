@@ -1,4 +1,4 @@
-"""Shows progress on stderr: a bar on a terminal, and lines where stderr is a file."""
+"""Shows progress on stderr: a bar on a terminal, and lines if stderr is a file."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_S = 30
-"""Seconds between two lines of progress where stderr is a file."""
+"""Seconds between two lines of progress if stderr is a file."""
 _MB = 10**6
 
 
 class ImageProgress:
-    """A bar over images with rate, bytes and time left.
+    """A progress bar over images with rate, bytes and remaining time.
 
     Args:
         quiet: Print only warnings.
-        stall_s: Time without progress of the thread that enters the block, after which the whole process ends with an
-            error, because a read that hangs cannot be called back. None: there is no limit.
+        stall_s: Time without progress of the thread that enters the block after which the process ends with an error,
+            because a hanging read cannot be interrupted. None for no limit.
     """
 
     _unit = "images"
@@ -55,7 +55,7 @@ class ImageProgress:
         if self._bar is not None:
             self._bar.start()
         if self._is_watched:
-            self._watch.enter_context(watched(self.stall_s, self._stands_still, self._give_up))
+            self._watch.enter_context(watched(self.stall_s, self._warn_of_standstill, self._give_up))
         return self
 
     def __exit__(
@@ -70,14 +70,14 @@ class ImageProgress:
             self._bar.stop()
 
     def log(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print a line above the bar."""
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
         elif not self._quiet:
             click.echo(line, err=True)
 
     def warn(self, line: str) -> None:
-        """Print a warning that stays, even where other lines are not wanted."""
+        """Print a warning above the bar, even if quiet."""
         if self._bar is not None:
             self.log(line)
         else:
@@ -92,13 +92,13 @@ class ImageProgress:
         self._show(f"reading {name}", done_bytes, total_bytes, "")
 
     def begin(self, what: str, images: int) -> None:
-        """Begin to count images, of which there are `images`."""
+        """Begin to count `images` images."""
         self._what, self._images = what, images
         self._started_s = self._line_s = time.monotonic()
         self._show(what, 0, images, "")
 
     def advance(self, images: int, num_bytes: int) -> None:
-        """Count images as done."""
+        """Count images as finished."""
         self._done += images
         self._bytes += num_bytes
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
@@ -113,18 +113,18 @@ class ImageProgress:
     def _rate(self, elapsed_s: float) -> str:
         return f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
 
-    def _stands_still(self, idle_s: float) -> None:
+    def _warn_of_standstill(self, idle_s: float) -> None:
         self.warn(
             f"{self._doing}: nothing was read or written for {minutes(idle_s)}; this ends after "
             f"{minutes(self.stall_s)} (--stall-minutes)"
         )
 
     def _give_up(self, idle_s: float) -> None:
-        """End the process, from the watching thread. Unfinished work stays as after a kill, and a rerun goes on."""
+        """End the process, from the watching thread. Unfinished work stays as after a kill, and a rerun continues."""
         self.stop()
         click.echo(
-            f"dataprep: {self._doing}: nothing was read or written for {minutes(idle_s)} (--stall-minutes); look "
-            "whether the disk, network or bucket answers, and run the same command again",
+            f"dataprep: {self._doing}: nothing was read or written for {minutes(idle_s)} (--stall-minutes); check "
+            "whether the disk, network or bucket responds, and run the same command again",
             err=True,
         )
         os._exit(StorageError.exit_code)
@@ -179,7 +179,7 @@ class BuildProgress(ImageProgress):
         """
         self._shard_samples = samples
         if done:
-            self.log(f"going on: {len(done)} of {len(samples)} shards exist already")
+            self.log(f"continuing: {len(done)} of {len(samples)} shards exist already")
         missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
         self.begin("building", sum(missing))
 
@@ -205,12 +205,12 @@ class LaionProgress(BuildProgress):
         super().shard_done(receipt)
 
     def _rate(self, elapsed_s: float) -> str:
-        """Write rates as `310 rows/s, 245 images/s, 4.1 MB/s, 79 % came; http 404 9 %, timeout 4 %`."""
+        """Write rates as `310 rows/s, 245 images/s, 4.1 MB/s, 79 % fetched; http 404 9 %, timeout 4 %`."""
         rows = max(1, self._done)
         came, failures = self._reasons["success"], self._reasons - Counter(success=self._reasons["success"])
         rate = (
             f"{self._done / elapsed_s:,.0f} rows/s, {came / elapsed_s:,.0f} images/s, "
-            f"{human_bytes(self._bytes / elapsed_s)}/s, {100 * came / rows:.0f} % came"
+            f"{human_bytes(self._bytes / elapsed_s)}/s, {100 * came / rows:.0f} % fetched"
         )
         top = ", ".join(f"{reason} {100 * count / rows:.0f} %" for reason, count in failures.most_common(3))
         return f"{rate}; {top}" if top else rate
@@ -235,7 +235,7 @@ class CopyProgress(ImageProgress):
         self._objects = self._total_bytes = 0
 
     def copying(self, target: str, objects: int, num_bytes: int) -> None:
-        """Begin to copy to one place."""
+        """Begin the copy to one target."""
         self._what, self._objects = f"copying to {target} (MB)", objects
         self._total_bytes = num_bytes
         self._done = self._bytes = 0

@@ -1,4 +1,4 @@
-"""Options that say where a bucket is read from, which several commands share."""
+"""Options for the place from which a bucket is read, shared by several commands."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ region_policy_option = click.option(
     help="What to do when reading a bucket is known to cost money.",
 )
 _WORKER_PLACES = ("--worker_zone", "--zone", "--worker_region", "--region")
-"""Options of Beam's runners on Google Cloud that say where workers are, the most exact one first."""
+"""Options of Beam's runners on Google Cloud for the workers' zone or region, the most exact one first."""
 _RUNNERS_HERE = ("local", "FnApiRunner", "PrismRunner")
 
 
 def named_place(zone: str | None, tpu: str | None) -> str | None:
-    """Return the zone or region that the options name; None where they name none, and this machine is meant.
+    """Return the zone or region that the options name; None if they name none, which means this machine.
 
     Raises:
         UsageError: There is no such TPU, or a zone is malformed.
         UndecidedError: `gcloud` could not answer.
     """
     checked = None if zone is None else check_place(zone)
-    return checked if tpu is None else find_zone(tpu, checked).zone
+    return checked if tpu is None else find_zone(tpu, checked)
 
 
 def usd(amount: float) -> str:
-    """Write an amount as `$1,234.56`, and as `under $0.01` where it is less than a cent, but not 0."""
+    """Write an amount as `$1,234.56`, or as `under $0.01` if it is less than a cent but not 0."""
     return "under $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
@@ -48,7 +48,7 @@ def runs_here(runner: str) -> bool:
 
 
 def place_of_workers(beam_options: Sequence[str]) -> str | None:
-    """Return the zone or region in which a Beam runner was told to work."""
+    """Return the zone or region that a Beam runner's options set for its workers."""
     pairs = [option.partition("=") for option in beam_options]
     for name in _WORKER_PLACES:
         for flag, _, value in pairs:

@@ -1,4 +1,4 @@
-"""Costs of a build's buckets, for `--dry-run`."""
+"""Estimates the costs of a build's buckets, for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PlannedBucket:
     reason: str
     traffic: Traffic
     cost: Cost | None
-    """Cost of this build, in USD; None where a price is not known."""
+    """Cost of this build, in USD; None if a price is unknown."""
 
     @property
     def line(self) -> str:
-        """Describe the bucket for people."""
+        """The bucket in one line for the user."""
         verb, what = ("writing", "it") if self.role == "output" else ("reading", "it once")
-        cost = f" and costs {usd(self.cost.total)}" if self.cost else ", at a cost that is not known"
+        cost = f" and costs {usd(self.cost.total)}" if self.cost else ", at an unknown cost"
         requests = self.traffic.inserts + self.traffic.gets
         return (
             f"  {self.role} {self.url}: {self.verdict}; {self.reason}; {verb} {what} takes {requests:,} requests{cost}"

@@ -1,4 +1,4 @@
-"""Finds out about one URL what `dataprep check-region` prints: the verdict, costs, and what to do."""
+"""Collects what `dataprep check-region` prints about one URL: verdict, costs and advice."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import StoredObject, stored_objects
 
 READ_BYTES = 2 * 2**20
-"""Bytes of a request for data that are no dataset of dataprep: the loaders' own size of a request."""
+"""Bytes of a request for data that are not a dataset of dataprep: the same as in the loaders."""
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """How often, and by how many hosts, the data are read."""
+    """The training run: how often, and by how many hosts, it reads the data."""
 
     epochs: int = 1
     hosts: int = 1
@@ -54,11 +54,11 @@ class Reading:
 
 @dataclass(kw_only=True, slots=True)
 class RegionReport:
-    """Findings about one URL; a cost is None where something is not known, and the notes say what."""
+    """Report about one URL; a cost is None if a fact is unknown, which the notes explain."""
 
     placement: Placement
     copy_of: str | None = None
-    """URL that was given, where a copy of it is judged; None otherwise."""
+    """The given URL if a copy of it is judged instead; None otherwise."""
     reading: Reading | None = None
     one_pass: Cost | None = None
     training: Cost | None = None
@@ -72,11 +72,11 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
     """Examine one URL.
 
     Args:
-        url: gs://bucket, gs://bucket/prefix, or a bucket's name alone.
-        where: The reader's zone or region; None where it is not known.
-        training: How often the data are read.
-        prices: What is charged.
-        replicas: Examine instead the copy that costs the reader least, if one is nearer.
+        url: gs://bucket, gs://bucket/prefix, or only a bucket's name.
+        where: The reader's zone or region; None if unknown.
+        training: The training run.
+        prices: Prices to apply.
+        replicas: If a copy is cheaper to read, examine the cheapest copy instead.
 
     Raises:
         UsageError: The URL names no bucket.
@@ -90,7 +90,9 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
     if bucket is None:
         return report
     if bucket.missing_permission:
-        report.notes.append(f"permission {bucket.missing_permission} is missing: storage class and autoclass unseen")
+        report.notes.append(
+            f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
+        )
     manifest = _manifest(storage, report.notes)
     report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
     if report.reading is None:
@@ -138,7 +140,7 @@ def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
 def _reading(
     storage: Storage, manifest: Manifest | None, training: Training, default_class: str | None, notes: list[str]
 ) -> Reading | None:
-    """Return what a pass reads; None where it is not known how much there is."""
+    """Return the data that one pass reads; None if their amount is unknown."""
     bucket, _, prefix = storage.url.partition("://")[2].partition("/")
     if manifest is None and not prefix:
         notes.append("no cost: name a dataset or a prefix of the bucket")
@@ -146,13 +148,13 @@ def _reading(
     try:
         objects = list(stored_objects(bucket, prefix))
     except StorageError as error:
-        notes.append(f"storage classes unseen, taken as {default_class or 'STANDARD'}: {error}")
+        notes.append(f"storage classes are unknown, assumed to be {default_class or 'STANDARD'}: {error}")
         objects = []
     if manifest is not None:
         objects = objects or [StoredObject("", 1, (default_class or "standard").lower())]
         return _dataset_reading(storage, manifest, training, objects, notes)
     if not objects:
-        notes.append("no cost: nothing is listed there")
+        notes.append("no cost: there are no objects")
         return None
     gets = Counter[str]()
     for each in objects:
@@ -163,7 +165,7 @@ def _reading(
 def _dataset_reading(
     storage: Storage, manifest: Manifest, training: Training, objects: list[StoredObject], notes: list[str]
 ) -> Reading:
-    """Return a loader's pass over one split, divided among storage classes as the split's objects are."""
+    """Return a loader's pass over one split, divided among storage classes in proportion to the split's objects."""
     from loaders.capacity.traffic import PassTraffic, pass_traffic
     from loaders.dataset import open_dataset
 
@@ -205,5 +207,5 @@ def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amou
 
 
 def gib(num_bytes: float) -> str:
-    """Write bytes in GiB of 2^30 bytes, by which Cloud Storage bills."""
+    """Write bytes in GiB of 2^30 bytes, the unit in which Cloud Storage bills."""
     return f"{num_bytes / GIB:,.2f} GiB"

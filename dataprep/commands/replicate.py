@@ -1,4 +1,4 @@
-"""`dataprep replicate`: copies of a finished dataset beside those who read it."""
+"""`dataprep replicate`: copies of a finished dataset in the regions of its readers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ and a price is not known. From bucket to bucket Cloud Storage copies by itself; 
 this machine.
 """
 _WORKERS = 16
-"""Default number of threads. Each waits for Cloud Storage, which copies, so that cores do not matter."""
+"""Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
+matter."""
 
 
 @click.command("replicate", epilog=EPILOG)
@@ -85,7 +86,7 @@ def command(
     if len(set(urls)) < len(urls):
         raise UsageError(f"--to {next(each for each in urls if urls.count(each) > 1)}: given twice; give it once")
     if not all(is_bucket(each) for each in urls):
-        guard(url, region_policy)  # what Cloud Storage does not copy by itself, this machine reads
+        guard(url, region_policy)  # this machine reads what Cloud Storage cannot copy by itself
     phases = dataset_phases(open_storage(url), shape_faults)
     plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
     _check_price(plans, max_usd)
@@ -115,7 +116,7 @@ def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
     if unknown is not None:
         raise UndecidedError(
             f"--max-usd {max_usd:g}: the price of {unknown.copying.target.url} is not known "
-            f"({unknown.verdict.reason}); give what is missing, or leave out --max-usd"
+            f"({unknown.verdict.reason}); add the missing information, or leave out --max-usd"
         )
     total = sum(plan.cost.total for plan in plans if plan.cost)
     if total > max_usd:
@@ -139,7 +140,7 @@ def _print_result(
         return
     for plan in plans:
         copying = plan.copying
-        objects = f"{copying.objects + copying.standing:,} objects"
+        objects = f"{copying.objects + copying.existing:,} objects"
         did = f"{human_bytes(copying.num_bytes)} copied" if copying.objects else "nothing was missing"
         click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
 
@@ -150,7 +151,7 @@ def _json(plan: PlannedCopy) -> dict[str, object]:
         "url": copying.target.url,
         "objects": copying.objects,
         "num_bytes": copying.num_bytes,
-        "standing": copying.standing,
+        "standing": copying.existing,
         "verdict": plan.verdict.kind,
         "usd_per_gib": plan.verdict.usd_per_gib,
         "reason": plan.verdict.reason,

@@ -1,4 +1,4 @@
-"""Prices of copies before they are made, and when they have paid, for `dataprep replicate`."""
+"""Calculates the prices of planned copies, and when they pay off, for `dataprep replicate`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from dataprep.storage.gcs_location import BucketLocation, bucket_location, store
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedCopy:
-    """A copy and its price; the price is None where something is not known, and the verdict says what."""
+    """A planned copy and its price; the price is None if a fact is unknown, which the verdict explains."""
 
     copying: Copying
     verdict: Verdict
     cost: Cost | None
-    """Cost of what is still to be copied."""
+    """Cost of copying the missing objects."""
     target: BucketLocation | None = None
-    """Place of the target's bucket; None for a folder on disk."""
+    """Location of the target's bucket; None for a folder on disk."""
     reader: str | None = None
-    """Region whose readers the copy serves; None where it was not asked when it has paid, or it has no region."""
+    """Region of the copy's readers; None if epochs are not calculated, or the bucket has no region."""
     epochs: int | None = None
-    """Epochs read there after which the copy has cost less than the source; None if never, or not known."""
+    """Number of epochs, read in that region, after which the copy pays off; None if never, or unknown."""
 
     @property
     def lines(self) -> list[str]:
-        """Describe the copy for people."""
+        """The copy in lines for the user."""
         copying, price = self.copying, self.verdict.usd_per_gib
-        standing = f", {copying.standing:,} more exist there already" if copying.standing else ""
+        existing = f", {copying.existing:,} more exist there already" if copying.existing else ""
         found = [
             f"{copying.source.url} -> {copying.target.url}",
-            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{standing}",
+            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{existing}",
         ]
         if not copying.objects:
             return found
@@ -49,18 +49,18 @@ class PlannedCopy:
         parts = f"{usd(self.cost.transfer)} transfer, {usd(self.cost.retrieval)} retrieval"
         found.append(f"  price     {usd(self.cost.total)} once ({parts}, {usd(self.cost.operations)} operations)")
         if self.reader is not None:
-            often = f"after {self.epochs:,} epochs" if self.epochs else "never by cheaper reading alone, if it is"
+            often = f"after {self.epochs:,} epochs" if self.epochs else "never by cheaper reading alone, if"
             found.append(f"  pays      {often} read in {self.reader}")
         return found
 
 
 def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCopy:
-    """Find the price of a copy from the places of the buckets and the classes of the objects.
+    """Calculate the price of a copy from the locations of the buckets and the classes of the objects.
 
     Args:
         copying: The copy.
-        prices: What is charged.
-        epochs: Find out as well after how many epochs it has paid, which reads a part of the dataset's index.
+        prices: Prices to apply.
+        epochs: Also calculate after how many epochs the copy pays off, which reads a part of the dataset's index.
 
     Raises:
         AccessError: A bucket does not exist, or there are no credentials.
@@ -97,7 +97,8 @@ def _to_disk(copying: Copying, source_url: str) -> PlannedCopy:
 
 
 def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
-    """Sum up what is still to be copied by storage class: the bucket's, where the objects' may not be seen."""
+    """Sum up the missing objects by storage class; if the objects' classes may not be seen, that of the bucket is
+    used."""
     bucket, _, prefix = copying.source.url.partition("://")[2].partition("/")
     try:
         classes = {each.name: each.storage_class for each in stored_objects(bucket, prefix)}
@@ -114,7 +115,7 @@ def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
 
 
 def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, prices: Prices) -> int | None:
-    """Count the epochs, read in the target's region, after which the copy has paid."""
+    """Return the number of epochs, read in the target's region, after which the copy pays off."""
     report = examine(copying.source.url, reader, Training(), prices)
     if report.reading is None or report.one_pass is None:
         return None

@@ -178,12 +178,12 @@ def _print(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
         click.echo(json.dumps(summary))
         return
     if not retried.rows:
-        click.echo(f"{url}: nothing to try; revision {manifest.revision} stands")
+        click.echo(f"{url}: no rows to try; revision {manifest.revision} stays")
     elif not retried.came:
-        click.echo(f"{url}: {retried.rows:,} rows were tried and none came; nothing is changed")
+        click.echo(f"{url}: {retried.rows:,} rows were tried and none was fetched; nothing is changed")
     else:
         click.echo(
-            f"{url} is whole at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows came, in "
-            f"{retried.shards:,} new shards and {elapsed_s:.1f} s"
+            f"{url} is whole at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows were fetched, "
+            f"in {retried.shards:,} new shards and {elapsed_s:.1f} s"
         )
     click.echo("\n".join(count_lines(split.statuses, split.reasons)))

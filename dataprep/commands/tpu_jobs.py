@@ -57,7 +57,7 @@ _grace_option = click.option(
     help="Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
 )
 @click.option("--detach", is_flag=True, help="Return once the command has started.")
-@click.option("--keep-going", is_flag=True, help="Let the other workers go on when one fails.")
+@click.option("--keep-going", is_flag=True, help="Let the other workers continue when one fails.")
 @click.option(
     "--poll-s",
     type=Finite(min=0.05),
@@ -234,7 +234,7 @@ def _running(fleet: Fleet) -> list[str]:
 
 def _end_others(where: Where, fleet: Fleet, *, yes: bool, grace_s: float) -> None:
     answers = fleet.call("holders")
-    require_all(answers, "list who holds the chips")
+    require_all(answers, "list the processes that hold the chips")
     for answer in answers:
         for holder in answer.reply["holders"]:
             if not yes and not click.confirm(f"worker {answer.worker}: end {_holder(holder)}?", err=where.as_json):

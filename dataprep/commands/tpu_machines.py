@@ -132,7 +132,9 @@ def create_command(
     Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
     """
     if own_script and (shares or packages):
-        raise UsageError("--startup-script and --nfs or --package; write them into your script, or leave it out")
+        raise UsageError(
+            "--startup-script excludes --nfs and --package; write these into your script, or leave the script out"
+        )
     script = own_script or Path(f"{where.place.name}-startup.sh")
     request = Request(
         place=where.place,
@@ -152,7 +154,7 @@ def create_command(
         gcloud.require(argv)
     if not where.dry_run:
         place = where.place
-        note(f"{place.name}: asked for; its state: dataprep tpu status {place.name} --zone {place.zone}")
+        note(f"{place.name}: requested; see its state with: dataprep tpu status {place.name} --zone {place.zone}")
     return Done(facts={"type": accelerator, "api": request.chosen_api, "startup_script": str(script)})
 
 
@@ -170,7 +172,7 @@ def delete_command(where: Where, yes: bool) -> Done:
 
 
 def _deletion(where: Where) -> tuple[list[list[str]], str]:
-    """Return the commands, and what they delete in words."""
+    """Return the commands, and a description of what they delete."""
     place, gcloud = where.place, where.gcloud
     if where.api != "compute-engine":
         node = gcloud.read(describe_command(place)) or {}
@@ -211,10 +213,10 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
-    """Ask both services about a TPU, and return its `api`, `state`, `type` and number of workers.
+    """Look a TPU up in both services, and return its `api`, `state`, `type` and number of workers.
 
     Raises:
-        UsageError: Neither of them has one of this name.
+        UsageError: Neither service has a TPU of this name.
     """
     place = where.place
     if where.api != "compute-engine":

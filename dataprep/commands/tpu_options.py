@@ -19,7 +19,7 @@ from dataprep.commands.options import json_option
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Where:
-    """The TPU that a command line names, and how the command runs."""
+    """The TPU that a command line names, and the options of the run."""
 
     place: Place
     api: Api | None
@@ -34,7 +34,7 @@ class Where:
         return Gcloud(self.shown.append if self.as_json else click.echo, dry_run=self.dry_run)
 
     def say(self, text: str, *, nl: bool = True) -> None:
-        """Print a line for people, on stderr where stdout is JSON."""
+        """Print a line for the user, on stderr if stdout is for JSON."""
         click.echo(text, nl=nl, err=self.as_json)
 
     def fleet(self) -> Fleet:

@@ -164,5 +164,5 @@ def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scrat
         got = fetched.stat().st_size if fetched.exists() else 0
         if got != size:
             raise StorageError(
-                f"worker {worker}: {path} has {got:,} bytes here, {size:,} there; run the same command again"
+                f"worker {worker}: {path} has {got:,} bytes here, {size:,} on the worker; run the same command again"
             )

@@ -57,7 +57,7 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     if report.verdict == "undecided":
         raise UndecidedError(
             f"{report.url}: {_summary(report)}; what could be read is right: run the same command again "
-            "where all of it can be read"
+            "when everything can be read"
         )
     if not as_json:
         copies = f", copies of the same size and CRC32C: {report.copies:,}" if replicas else ""

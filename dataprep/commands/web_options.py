@@ -1,4 +1,4 @@
-"""Options for fetching from the web: who fetches, from where, how gently, and for how long."""
+"""Options for fetching from the web: contact, networks, limits and deadlines."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ _NAMES = (
 
 
 def web_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options; `take_limits` takes their values."""
+    """Add the options, whose values `take_limits` reads."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def take_limits(values: dict[str, Any]) -> Limits:
-    """Take the limits of all workers together out of a command's values.
+    """Remove the options of the web from a command's values, and return them as the limits of all workers together.
 
     Raises:
         UsageError: A value is wrong, or the packages for fetching are not installed.
@@ -123,14 +123,14 @@ def take_limits(values: dict[str, Any]) -> Limits:
 
 
 def tell_networks(limits: Limits) -> None:
-    """Tell on stderr which networks may be fetched from besides public ones."""
+    """Print on stderr the networks that may be fetched from besides public ones."""
     if limits.allow_networks:
         networks = ", ".join(str(network) for network in limits.allow_networks)
         click.echo(f"dataprep: fetching from {networks}, too (--allow-network); the manifest records it", err=True)
 
 
 def count_lines(statuses: Mapping[str, int], reasons: Mapping[str, int]) -> list[str]:
-    """Describe in lines how rows ended."""
+    """Describe the statuses and reasons of rows in lines."""
     rows = max(1, sum(statuses.values()))
     lines = [
         f"  {status.replace('_', ' ')}: {count:,} ({100 * count / rows:.1f} %)"

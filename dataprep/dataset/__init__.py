@@ -10,12 +10,12 @@
     <url>/replicas.json                                 copies in other regions; outside every digest
     <url>/_build/                                       while a build runs; gone when the dataset is whole
 
-An image folder has no shards, but its plan has: they are the units of work, and the manifest lists them as
-`train/#00003-of-00008` with the digest of their files' bytes, one after the other in the plan's order.
+An image folder has no shard files, but its plan still has shards, as units of work. The manifest lists each as
+`train/#00003-of-00008`, with one digest over the bytes of all its files in the plan's order.
 
-Manifests, indexes and lists of replicas may come from a stranger. They are read within bounds, every field by its type
-and none believed before it is compared. A manifest leads to data elsewhere only where the user named that place
-(`trust.py`).
+Manifests, indexes and lists of replicas may come from a stranger. They are read within bounds, the type of every field
+is checked, and no value is trusted before it is compared. A manifest may lead to data in another place only if the user
+named that place (`trust.py`).
 
 Random numbers are raw Philox words (`randomness.py`), keyed by a hash of (order version, seed, purpose, epoch, pass):
 NumPy promises that these words never change, unlike its shuffles.

@@ -1,6 +1,7 @@
-"""Python values to Arrow columns without `pyarrow.array`.
+"""Conversion of Python values to Arrow columns without `pyarrow.array`.
 
-That one imports pandas where it is installed, to see whether its argument is a Series: 0.3 s of CPU for every worker.
+`pyarrow.array` imports pandas, if installed, to see whether its argument is a Series; this costs each worker 0.3 s of
+CPU.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Those whose name in Arrow is not their name in NumPy.
+# NumPy's names of the types that Arrow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
-    """A table from the values of each column: numbers or strings, or strings as a dictionary; null for None, which only
-    a dictionary does not take."""
+    """Return a table of columns of numbers, strings, or dictionary-encoded strings. None becomes null, but is not
+    allowed in a dictionary-encoded column."""
     import pyarrow as pa
 
     arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
@@ -26,7 +27,8 @@ def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
 
 
 def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
-    """Integers or floats of a type, null for None. Raises OverflowError for an integer that the type does not hold."""
+    """Return integers or floats as an Arrow array, None as null. Raises OverflowError for an integer outside the type's
+    range."""
     import numpy as np
     import pyarrow as pa
 
@@ -36,7 +38,7 @@ def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
-    """Strings, at most 2 GiB together, null for None."""
+    """Return strings, at most 2 GiB together, as an Arrow array, None as null."""
     import numpy as np
     import pyarrow as pa
 
@@ -47,7 +49,7 @@ def strings(values: Sequence[str | None]) -> pa.Array:
 
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
-    """A bit for each value, set where it is not null; none where all are."""
+    """Return Arrow's validity bitmap, a bit for each value, set if it is not null; None if there are no nulls."""
     import numpy as np
     import pyarrow as pa
 

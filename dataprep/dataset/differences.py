@@ -9,7 +9,7 @@ from typing import Any
 from dataprep.messages import shortened
 
 MAX_CHARACTERS = 60
-"""Characters of a value that a line shows, at most."""
+"""Maximum number of characters shown of each value."""
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "", *, where: str = "there") -> list[str]:

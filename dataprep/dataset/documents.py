@@ -40,14 +40,14 @@ def decode(
 
     Args:
         data: The document's bytes.
-        kind: The type that it is to have. Fields that the type does not know are passed over.
+        kind: Type to decode to. Fields that the type does not have are ignored.
         where: URL of the document, for the error.
-        advice: What to do about a damaged one, for the error.
+        advice: What the user should do about a damaged document; it ends the error's text.
         error: The class of the error.
-        lax: Take a text of a number for the number, as JSON that protobuf writes has it.
+        lax: Accept numbers written as strings, as in protobuf's JSON.
 
     Raises:
-        FormatError, or `error`: It is no JSON, or a value is missing, of another type or out of range.
+        FormatError, or `error`: The document is not JSON, or a value is missing, of another type or out of range.
     """
     try:
         return msgspec.json.decode(data, type=kind, strict=not lax)
@@ -80,7 +80,7 @@ def json_text(value: Any) -> str:
 
 
 def _values_in(data: bytes) -> Any:
-    """Read a document for the value that an error quotes; None where the part behind the fault is no JSON."""
+    """Decode a document again, to quote one of its values in an error; None if what follows the fault is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -88,7 +88,7 @@ def _values_in(data: bytes) -> Any:
 
 
 def _located(text: str, values: Any) -> str:
-    """Put the path first and the value that was got last."""
+    """Reorder an error text of msgspec: the path first, the value found at the path last."""
     fault = _FAULT.fullmatch(text)
     if fault is None:
         return one_line(ValueError(text))
@@ -104,9 +104,9 @@ def _located(text: str, values: Any) -> str:
 
 
 def _value_at(values: Any, path: str) -> tuple[Any, bool]:
-    """Follow a path such as `.splits[0].name`, and tell whether it led to the end.
+    """Return the value at a path such as `.splits[0].name`, and whether every step of the path could be followed.
 
-    msgspec names no keys of a mapping, a `[...]` stands for some key: it is followed where one key alone leads on.
+    msgspec writes `[...]` for some key of a mapping; this step is followed if exactly one key leads to the path's end.
     """
     at = 0
     while step := _STEP.match(path, at):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def events_file(split: str) -> str:
-    """Return the name of the events of a split."""
+    """Return the name of the file with a split's events."""
     return f"index/{split}-events.parquet"
 
 

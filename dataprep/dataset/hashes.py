@@ -1,6 +1,6 @@
-"""Names as 64-bit hashes: 8 bytes a sample tell whether a key is there twice or a file is known.
+"""64-bit hashes of names: 8 bytes a sample suffice to find repeated keys and to look up files.
 
-Two of ImageNet's keys share a hash with a probability of 4e-8; whoever finds equal hashes reads the names again.
+The probability that two of ImageNet's keys share a hash is 4e-8; code that finds equal hashes compares the names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def name_hashes(names: Iterable[str]) -> NDArray[np.uint64]:
 
 
 def repeated(sorted_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the hashes that are there more than once, each once."""
+    """Return the hashes that occur more than once, without repetition."""
     return np.unique(sorted_hashes[1:][sorted_hashes[1:] == sorted_hashes[:-1]])
 
 
 def position_of(sorted_hashes: NDArray[np.uint64], name: str) -> int | None:
-    """Return the position of a name's hash, or None."""
+    """Return the position of a name's hash, or None if it is not among them."""
     value = np.uint64(name_hash(name))
     at = int(np.searchsorted(sorted_hashes, value))
     return at if at < len(sorted_hashes) and sorted_hashes[at] == value else None

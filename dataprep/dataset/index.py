@@ -1,6 +1,6 @@
-"""Reads `index/<split>.parquet` row group by row group: hostile bytes until their digest is known.
+"""Reads `index/<split>.parquet` row group by row group; its bytes are not trusted before their digest is compared.
 
-Whatever pyarrow says of a damaged file becomes a FormatError that names it.
+Every error of pyarrow about a damaged file becomes a FormatError that names the file.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 1 << 16
-"""Rows of a batch where an index is not read shard by shard: 10 columns of them take some 10 MB."""
+"""Rows in a batch, where an index is not read shard by shard; with 10 columns they take about 10 MB."""
 MAX_COMPARED_BYTES = 2**30
-"""Size of an index on disk whose digest is compared, at most: 18 million samples. ImageNet's 77 MB take 0.07 s."""
+"""Size of the largest index on disk whose digest is compared: 18 million samples. ImageNet's 77 MB take 0.07 s."""
 MAX_BUFFERED_BYTES = 2**28
-"""Size of an index in a bucket whose digest is compared, at most, because it is kept in memory: 4 million samples."""
+"""Size of the largest index in a bucket whose digest is compared: 4 million samples. Such an index is kept in
+memory."""
 _BLOCK_BYTES = 1 << 22
 _RANGES_IN_FLIGHT = 8
 
 
 class ParquetTable:
-    """One parquet file in a dataset, of which only what is asked for is read.
+    """One parquet file of a dataset; only the requested row groups and columns are read.
 
     Args:
         storage: Where the dataset is.
         name: The file.
-        schemas: The columns that the file must have: those of one of these schemas.
+        schemas: Accepted schemas: the file must have the columns of one of them.
         nullable: Columns in which values may be missing.
-        source: The file's bytes, where they were opened already; see `compared_index`.
+        source: The file's bytes, if they are open already; see `compared_index`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -68,7 +69,7 @@ class ParquetTable:
         self.columns: tuple[str, ...] = tuple(found.names)
 
     def _refuse_bomb(self, storage: Storage, name: str) -> None:
-        """Raise ValueError for a few bytes that say they are many rows: a row's key and places take several bytes."""
+        """Raise ValueError if the file claims more rows than it has bytes: each row takes several bytes."""
         info, rows = storage.stat(name), self._file.metadata.num_rows
         if info is not None and rows > info.num_bytes:
             raise ValueError(f"{rows:,} rows in {info.num_bytes:,} bytes")
@@ -127,7 +128,7 @@ def open_index(storage: Storage, split: str, source: pa.NativeFile | None = None
 
 
 def compared_index(storage: Storage, split: SplitManifest) -> pa.NativeFile | None:
-    """Open the bytes of an index whose digest is the manifest's, for any number of calls of `open_index`.
+    """Open an index and compare its digest with the manifest's; any number of calls of `open_index` can use the result.
 
     On disk the file stays open; from a bucket it is kept in memory. So the bytes that were compared are the bytes that
     are read, also after `retry-failed` has published a longer index. While a retry is under way, the index may be newer
@@ -172,7 +173,7 @@ def _sha256(source: pa.NativeFile) -> str:
 
 
 def _downloaded(storage: Storage, info: ObjectInfo) -> bytes:
-    """Read an index in ranges, so that each answer comes within the storage's deadline on a slow network, too."""
+    """Read an index in ranges, so that each response arrives within the storage's deadline even on a slow network."""
     ranges = [(at, min(_BLOCK_BYTES, info.num_bytes - at)) for at in range(0, info.num_bytes, _BLOCK_BYTES)]
     with ThreadPoolExecutor(min(len(ranges), _RANGES_IN_FLIGHT) or 1, thread_name_prefix="dataprep-index") as threads:
         return b"".join(threads.map(lambda found: storage.read_range(info.name, *found), ranges))

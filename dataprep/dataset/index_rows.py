@@ -1,4 +1,4 @@
-"""The rows of `index/<split>.parquet`: their columns, and how they are made of what a writer has placed."""
+"""The rows of `index/<split>.parquet`: their columns, and how they are made from a writer's placements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def index_schema(*, with_files: bool = False) -> pa.Schema:
     """Return the columns of `index/<split>.parquet`; height and width are null where images were not checked.
 
     Args:
-        with_files: Add a last column `file`, the image's name below the data's root, as the index of an adopted image
-            folder has it: there it does not follow from the key. Adopted data may have no image_crc32c.
+        with_files: Append a column `file`, the image's path below the data's root. Adopted image folders need it,
+            because the path does not follow from the key. The image_crc32c of adopted data may be null.
     """
     import pyarrow as pa
 
@@ -50,7 +50,7 @@ class IndexRow(NamedTuple):
     height: int | None
     width: int | None
     file: str = ""
-    """The object that is the image, in an adopted image folder."""
+    """Name of the object that holds the image, in an adopted image folder; empty elsewhere."""
 
 
 def index_table(rows: Sequence[IndexRow], shard: int, *, with_files: bool = False) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Opens adopted data where they are: in a place of their own, in which links may lead anywhere."""
+"""Opens adopted data, which may lie apart from their index; links among them may lead anywhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def open_linked(url: str) -> Storage:
 
 
 def open_data(storage: Storage, manifest: Manifest) -> Storage:
-    """Open the place of a dataset's shards: the manifest's own, or the one that the manifest of adopted data names.
+    """Open the storage of a dataset's shards: that of the manifest, or for adopted data the one that the manifest
+    names.
 
     Args:
         storage: Where the manifest and the index are.
         manifest: The manifest, as read from there.
 
     Raises:
-        FormatError: The manifest names no place.
+        FormatError: The data_url in the manifest is not a text.
     """
     if not is_adopted(manifest):
         return storage
@@ -46,7 +47,7 @@ def is_adopted(manifest: Manifest) -> bool:
 
 
 class LinkedFolder(LocalStorage):
-    """A folder that someone adopted and so vouches for; `LocalStorage` refuses links that lead out."""
+    """A folder of adopted data, whose owner vouches for its links; `LocalStorage` refuses links that lead outside."""
 
     def __reduce__(self) -> tuple[Callable[[], LocalStorage], tuple[()]]:
         return partial(LinkedFolder, self.root), ()

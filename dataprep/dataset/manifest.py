@@ -73,7 +73,8 @@ class _Versioned:
 
 
 def _value_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield what keeps a manifest of the right types from being used, be it built, adopted, or of a later version."""
+    """Yield faults in the values of a manifest whose types are right: for built and adopted datasets and later
+    versions."""
     if manifest.format not in FORMAT_NAMES:
         yield not_one_of("$.format", manifest.format, FORMAT_NAMES)
     names = [split.name for split in manifest.splits]
@@ -91,7 +92,7 @@ def _value_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def digest_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield what is no digest where a build writes one; adopted data may have none."""
+    """Yield malformed digests in the manifest of a build; adopted data may have none."""
     if not _SHA256.fullmatch(manifest.plan_hash):
         yield f"plan_hash is {quoted(manifest.plan_hash)}, expected 64 hexadecimal digits"
     for entry in manifest.files:
@@ -107,7 +108,7 @@ def digest_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def source_faults(manifest: Manifest, fields: Sequence[str]) -> Iterator[str]:
-    """Yield the entries of sources that have other fields than these, or no digest where one is due."""
+    """Yield faults in a manifest's sources: entries with other fields than `fields`, and malformed digests."""
     for entry in manifest.sources:
         if set(entry) != set(fields):
             yield f"sources: fields {', '.join(sorted(entry))}; expected {', '.join(fields)}"

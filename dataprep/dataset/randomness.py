@@ -1,7 +1,7 @@
 """Permutations and draws that never change between versions of anything.
 
 NumPy's Generator methods may change from release to release, the raw words of a bit generator may not: a permutation
-is the stable argsort of raw Philox words, keyed by a hash of what it is for. Golden vectors in the tests hold this.
+is the stable argsort of raw Philox words, keyed by a hash of its purpose. Golden vectors in the tests hold this.
 """
 
 from __future__ import annotations

@@ -13,8 +13,10 @@ from msgspec import Meta
 from dataprep.dataset.documents import Count
 
 NO_LABEL = -1
+MAX_KEY_BYTES = 200
+"""Maximum length of a sample's key."""
 MAX_REPEATS = 1_000
-"""Passes of an epoch, at most."""
+"""Maximum number of passes in an epoch."""
 
 
 class FileEntry(TypedDict):
@@ -67,12 +69,12 @@ class SourceEntry(PlannedSource):
 
 
 class AdoptedOptions(TypedDict, total=False):
-    """How data of other tools were adopted: `adopted` among a manifest's options."""
+    """The option `adopted` of a manifest: how the data of another tool were adopted."""
 
     kind: str
-    """What wrote the data."""
+    """Tool or layout that the data come from."""
     data_url: str | None
-    """Where the data lie; None for those beside the manifest."""
+    """URL of the data; None if they lie beside the manifest."""
     labels: str | None
     splits: list[tuple[str, str]]
     """Names of splits, each with the pattern of its files."""
@@ -86,7 +88,7 @@ class Repeats(TypedDict):
     count: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
     """Passes of an epoch."""
     stored: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
-    """How many of them are stored."""
+    """Passes of an epoch whose samples are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,28 +181,29 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """What the receipt of a shard says where the images come from the web.
+    """Part of a shard's receipt for images that come from the web.
 
-    Such bytes cannot be made twice, so the receipt decides which attempt is the shard (dataprep/fetched/commit.py).
+    A download cannot be repeated byte for byte, so the receipt decides which attempt becomes the shard
+    (dataprep/fetched/commit.py).
     """
 
     attempt: str
-    """Folder in which the files of the attempt wait to be put in place, under their own names."""
+    """Folder that holds the attempt's files, under their own names, until they are put in place."""
     files: tuple[SidecarEntry, ...]
-    """Sidecars: the files that belong to the samples' file."""
+    """Sidecars of the shard: the files that belong to the file of samples."""
     statuses: dict[str, Count]
-    """Rows by how they ended."""
+    """Number of rows by status, i.e. by how they ended."""
     reasons: dict[str, Count]
-    """Rows by reason; `success` for rows that have none."""
+    """Number of rows by reason; `success` for rows without a reason."""
     allow_networks: tuple[str, ...] = ()
     """Networks that the fetcher could reach beyond public addresses."""
     before: dict[str, dict[str, Count]] = field(default_factory=dict)
-    """Where rows were tried again: their earlier `statuses` and `reasons`."""
+    """Earlier `statuses` and `reasons` of rows that were tried again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardReceipt:
-    """Proof that one shard is whole and in its place, or, where it was `fetched`, waits to be put there.
+    """Proof that one shard is whole and in its place; a shard with `fetched` may still wait to be put there.
 
     The shard's index rows are stored with it in the receipt's file.
     """
@@ -213,7 +216,7 @@ class ShardReceipt:
     samples: Count
     num_bytes: Count
     sha256: str
-    """Hexadecimal digest of the shard; of an image folder's shard, of its files one after the other."""
+    """Hexadecimal digest of the shard's file; for an image folder, of its images one after the other."""
     crc32c: str
     """CRC32C of the same bytes as `sha256`: base64 of the big-endian value, as Cloud Storage writes it."""
     events: tuple[Event, ...] = ()
@@ -240,9 +243,9 @@ class SplitManifest:
     events: FileEntry
     """`index/<split>-events.parquet`."""
     statuses: dict[str, Count] = field(default_factory=dict)
-    """Rows of a table by how they ended; empty where the originals are no table."""
+    """Number of a table's rows by status; empty if the original files are not a table."""
     reasons: dict[str, Count] = field(default_factory=dict)
-    """Rows of a table by reason; `success` for rows that have none."""
+    """Number of a table's rows by reason; `success` for rows without a reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`replicas.json`: where copies of a dataset are.
 
-It is not part of any digest, so that a copy changes nothing. Every copy has the whole list, itself included:
+The file is part of no digest, so that copying changes none. Every copy has the whole list, itself included:
 
 {"version": 1, "replicas": [{"url": "gs://…", "location": "EUROPE-WEST4", "location_type": "region",
                              "data_locations": []}]}
@@ -25,7 +25,7 @@ VERSION = 1
 MAX_BYTES = 2**20
 """Size of the list, at most: some thousand copies."""
 RECORD_TRIES = 20
-"""How many may write the list at once: each try is lost to another writer's success."""
+"""Attempts to replace the list; an attempt fails only if another writer has succeeded since the list was read."""
 _ADVICE = "remove it and run dataprep replicate again"
 
 
@@ -55,26 +55,26 @@ class _Document:
 
 
 def read_replicas(storage: Storage) -> list[Replica]:
-    """Read the copies that a dataset knows of; none where there is no such file.
+    """Read the list of a dataset's copies; empty if there is no such file.
 
     Raises:
-        FormatError: The file is not what it should be.
+        FormatError: The file is malformed.
     """
     return _parsed(storage, _stored(storage))
 
 
 def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterable[str] = ()) -> list[Replica]:
-    """Add copies to the list at one place, which several may do at once.
+    """Add copies to the list in one storage; several processes may do so at once.
 
     Args:
         replicas: The copies to add.
-        gone: URLs to take off the list, because there is no copy any more.
+        gone: URLs to remove from the list, because their copies no longer exist.
 
     Returns:
-        The list as it is there now.
+        The list as stored now.
 
     Raises:
-        FormatError: The list that is there is not what it should be.
+        FormatError: The stored list is malformed.
         StorageError: The list cannot be written.
     """
     added, removed = list(replicas), set(gone)
@@ -85,13 +85,15 @@ def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterabl
         data = _document(listed)
         if data == before or storage.replace(REPLICAS, data, before):
             return listed
-    raise StorageError(f"{storage.url_of(REPLICAS)}: changed by others all the while; run the same command again")
+    raise StorageError(
+        f"{storage.url_of(REPLICAS)}: other processes changed it again and again; run the same command again"
+    )
 
 
 def same_dataset(storage: Storage, original: ObjectInfo) -> bool:
-    """Tell whether the manifest there is the one that is described, by its size and CRC32C."""
-    there = storage.stat(MANIFEST)
-    return there is not None and (there.num_bytes, there.crc32c) == (original.num_bytes, original.crc32c)
+    """Tell whether the manifest in a storage has the size and CRC32C of the original's."""
+    found = storage.stat(MANIFEST)
+    return found is not None and (found.num_bytes, found.crc32c) == (original.num_bytes, original.crc32c)
 
 
 def _stored(storage: Storage) -> bytes | None:

@@ -29,7 +29,7 @@ def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], 
 def spool_row_groups(
     storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema
 ) -> tuple[Path, HashingWriter]:
-    """Write such a file to a spool, from which `storage.publish` takes it.
+    """Write a parquet file with one row group a table to a spool file, from which `storage.publish` takes it.
 
     Returns:
         The spool's path, and the digests of its content.

@@ -1,8 +1,8 @@
-"""Decides whether data outside their dataset may be read: only where the user has named their place.
+"""Decides whether data outside of a dataset's folder may be read: only if the user has named their place.
 
-An adopted dataset may keep its index apart from its data, and its manifest says where those are. Anyone may have
-written it, so such a place is only read after the user named it: by adopting it on this machine, which is remembered
-in the user's own state folder, or in DATAPREP_DATA_URL.
+The index of an adopted dataset may lie apart from its data, and the manifest then says where the data are. Anyone may
+have written that manifest, so the place is read only after the user has named it: by adopting the data on this machine,
+which is remembered in the user's own state folder, or in DATAPREP_DATA_URL.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataprep.storage import Storage
 
 DATA_URL = "DATAPREP_DATA_URL"
 _named: set[tuple[str, str]] = set()
-"""Pairs of index and data that this process adopted: it may have no folder to remember them in."""
+"""URLs of index and data that this process adopted; needed if the state folder cannot be written."""
 
 
 def remember_data(index: Storage, data: Storage) -> None:
-    """Remember that the user adopted these data with their index there."""
+    """Remember that the user adopted the data in `data` with the index in `index`."""
     if index.url == data.url:
         return
     _named.add((index.url, data.url))
@@ -31,7 +31,7 @@ def remember_data(index: Storage, data: Storage) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{index.url}\n{data.url}\n")
     except (OSError, UnicodeError):
-        pass  # asked for again where it matters: the data are here, and adopting them again is quick
+        pass  # the user is asked to adopt the data again, which is quick
 
 
 def refuse_unnamed_data(storage: Storage, manifest: Manifest) -> None:

@@ -1,8 +1,8 @@
-"""Makes images like ImageNet's from the photographs that scikit-image and scikit-learn carry in their wheels.
+"""Makes images like ImageNet's from photographs in the wheels of scikit-image and scikit-learn.
 
 Every image is a crop of one photograph, resized, perhaps mirrored, with camera grain: a pure function of the seed, its
-position and the versions of Pillow and NumPy. The mean is 475x400 pixels and 110 kB, as in ImageNet. A class is crops
-of one photograph, so that the data serve to test bytes, speed and programs, but not accuracy.
+position and the versions of Pillow and NumPy. The mean is 475x400 pixels and 110 kB, as in ImageNet. The images of a
+class are crops of one photograph, so the data can test bytes, speed and programs, but not accuracy.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PHOTOGRAPHS = (
     ("sklearn", "datasets/images/china.jpg"),
     ("sklearn", "datasets/images/flower.jpg"),
 )
-"""Photographs, each with its package, that are in the wheels; scikit-image fetches others over the network."""
+"""Photographs in the wheels, each with its package; scikit-image downloads its other ones."""
 
-# Weight, and width and height in pixels: ImageNet's commonest sizes, with a tail of small and large ones.
+# Weight, width and height in pixels: ImageNet's most common sizes, and a few small and large ones.
 _SIZES = (
     (46, 500, 375),
     (13, 375, 500),
@@ -58,7 +58,7 @@ _GRAIN_SIDE = 701  # a prime, so that no image's width divides it
 
 @dataclass(frozen=True, slots=True)
 class DemoImage:
-    """Description of one demo image, which travels to a worker."""
+    """Description of one demo image, which is sent to a worker."""
 
     name: str
     """Seed of the demo, by which draws are keyed."""
@@ -66,7 +66,7 @@ class DemoImage:
     index: int
     photograph: int
     oddity: str = ""
-    """Name in ODDITIES; empty for a plain JPEG."""
+    """Name of an oddity in ODDITIES; empty for a plain JPEG."""
 
 
 class MadeImage(NamedTuple):
@@ -78,7 +78,7 @@ class MadeImage(NamedTuple):
 
 
 def require_photographs() -> None:
-    """Raise UsageError unless the packages that carry the photographs are installed."""
+    """Raise UsageError unless the packages with the photographs are installed."""
     for package, file in PHOTOGRAPHS:
         if not _photograph_path(package, file).is_file():
             raise UsageError(
@@ -88,7 +88,7 @@ def require_photographs() -> None:
 
 
 def make_image(spec: DemoImage) -> MadeImage:
-    """Make the image file of a description."""
+    """Make the image file for a description."""
     words = philox_words(8, seed=spec.seed, purpose=f"demo/{spec.name}", pass_index=spec.index)
     draws = words / 2.0**64
     image = _crop(_photograph(spec.photograph), draws)
@@ -119,9 +119,10 @@ def _crop(photograph: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
 
     weights = np.cumsum([weight for weight, _, _ in _SIZES])
     _, width, height = _SIZES[int(np.searchsorted(weights, draws[0] * weights[-1], side="right"))]
-    largest = min(photograph.width / width, photograph.height / height)  # photograph pixels a pixel, at most
+    # the maximum number of photograph pixels for each image pixel
+    largest = min(photograph.width / width, photograph.height / height)
     smallest = max(min(1.0, largest), 0.25 * largest)
-    scale = smallest + (largest - smallest) * draws[1] ** 0.5  # leans to wide views
+    scale = smallest + (largest - smallest) * draws[1] ** 0.5  # prefers wide views
     left = draws[2] * (photograph.width - width * scale)
     top = draws[3] * (photograph.height - height * scale)
     box = (left, top, left + width * scale, top + height * scale)
@@ -133,7 +134,7 @@ def _crop(photograph: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
 def _grain_tile() -> NDArray[np.float32]:
     words = philox_words(_GRAIN_SIDE * _GRAIN_SIDE // 2 + 1, seed=0, purpose="demo/grain")
     quarters = words.view(np.uint8)[: _GRAIN_SIDE * _GRAIN_SIDE * 4].reshape(_GRAIN_SIDE, _GRAIN_SIDE, 4)
-    bell = quarters.sum(axis=2, dtype=np.float32) - 510.0  # four even draws make a bell, of sigma 148
+    bell = quarters.sum(axis=2, dtype=np.float32) - 510.0  # four uniform draws: about normal, sigma 148
     tile: NDArray[np.float32] = bell / np.float32(148.0)
     return tile
 

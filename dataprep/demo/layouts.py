@@ -35,10 +35,10 @@ _PLAIN_FILE = 0o100644 << 16
 
 @dataclass(frozen=True)
 class CocoLayout:
-    """Layout of COCO 2017: three zips of stored members below one folder, whose names have twelve digits."""
+    """Layout of COCO 2017: three zips of stored members in one folder each; the files' names have twelve digits."""
 
     images: int
-    """Number of images in the split train, which train2017 and unlabeled2017 share as in COCO."""
+    """Number of images in the split train, divided between train2017 and unlabeled2017 as in COCO."""
 
     files = ("train2017.zip", "unlabeled2017.zip", "val2017.zip")
     classes = ()
@@ -54,7 +54,7 @@ class CocoLayout:
     def photograph(self, index: int) -> int:
         """Choose the photograph of image `index`; the split val follows after train.
 
-        Neighbours have the same one, which stays in the processor's cache: 10 ms an image instead of 17.
+        Neighbours have the same photograph, which stays in the processor's cache: 10 ms an image instead of 17.
         """
         return index // IMAGES_PER_CLASS
 
@@ -87,7 +87,8 @@ class ImageNetLayout:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Choose real WNIDs, spread over the list, with IMAGES_PER_CLASS images each where there are enough."""
+        """WNIDs of the classes, spread over the published list, with at least IMAGES_PER_CLASS images each if
+        possible."""
         count = max(2, min(1000, self.images // IMAGES_PER_CLASS))
         return tuple(published_classes()[i * 1000 // count] for i in range(count))
 
@@ -127,7 +128,7 @@ class ImageNetLayout:
 
     @cached_property
     def _val_labels(self) -> tuple[int, ...]:
-        """Shuffle the classes of the validation images, as in ImageNet."""
+        """Labels of the validation images, shuffled as in ImageNet."""
         order = permutation(self.val_images, seed=self.seed, purpose="demo/val")
         return tuple(int(place) % len(self.classes) for place in order)
 
@@ -142,7 +143,7 @@ class ImageNetLayout:
             _add(train, f"{wnid}.tar", content.getvalue())
 
     def _devkit(self) -> bytes:
-        """Write a tar of meta.mat and the ground truth; as in the original, IDs are not in the order of WNIDs."""
+        """Return a tar of meta.mat and the ground truth; as in the original, IDs are not in the order of WNIDs."""
         ids = 1 + permutation(len(self.classes), seed=self.seed, purpose="demo/ids")
         ground_truth = "".join(f"{ids[label]}\n" for label in self._val_labels)
         content = io.BytesIO()
@@ -163,7 +164,7 @@ def _imagenet_number(index: int) -> int:
 
 
 def _meta_mat(wnid_of_id: dict[int, str]) -> bytes:
-    """Write MATLAB's struct array `synsets`: the classes, then an inner node above them."""
+    """Return a MATLAB file with the struct array `synsets`: the classes, then an inner node above them."""
     import numpy as np
     import scipy.io
 
@@ -202,7 +203,7 @@ def _gzipped(data: bytes) -> bytes:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name once all of it is written."""
+    """Open a file that gets its final name when it is completely written."""
     spool = path.with_name(f".{path.name}.part")
     with spool.open("wb") as stream:
         yield stream

@@ -5,7 +5,7 @@
                ILSVRC2012_devkit_t12.tar.gz  ILSVRC2012_bbox_val_v3.tgz
 
 The bytes depend on the arguments, the photographs and the versions of Pillow and NumPy. `demo.json` is written first
-and says what the files are. A folder that holds originals without it is not touched.
+and describes the files. A folder that contains originals but no `demo.json` is not changed.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from dataprep.errors import StorageError, UsageError
 
 REPORT = "demo.json"
 IN_PROCESS_IMAGES = 100
-"""Number of images up to which they are made in this process, because starting workers takes longer."""
+"""Up to this number of images this process makes them itself, because starting workers takes longer."""
 CHUNK_IMAGES = 16
 CHUNKS_IN_FLIGHT = 16
-"""Number of images in flight; bounds what is made and not yet written to 30 MB."""
+"""Number of chunks in flight; limits the images that are made and not yet written to 30 MB."""
 
 Name = Literal["coco", "imagenet"]
 Progress = Callable[[int, int], None]
-"""Function that is called with the number of images done and of all images."""
+"""Function that is called with the number of finished images and of all images."""
 
 
 @dataclass(frozen=True, slots=True)
 class OddImage:
-    """An image that is no plain JPEG, and what a build with its default options must do with it."""
+    """An image that is not a plain JPEG, with the expected result of a build with default options."""
 
     key: str
     oddity: str
     verdict: str
-    """What the build does: `kept`, `repaired` or `rejected`."""
+    """Result of a build: `kept`, `repaired` or `rejected`."""
     reason: str
-    """Reason under which a build counts it; empty where it is kept."""
+    """Reason under which a build counts it; empty if the image is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """Report of what was written."""
+    """Description of a demo."""
 
     name: str
     seed: int
@@ -64,21 +64,21 @@ class DemoReport:
     files: tuple[str, ...]
     """Paths relative to the directory."""
     odd: tuple[OddImage, ...]
-    """Images that are no plain JPEGs, all in the split train."""
+    """Images that are not plain JPEGs, all in the split train."""
 
 
 def write_demo(
     name: Name, directory: Path, *, images: int, odd: bool, seed: int = 0, progress: Progress | None = None
 ) -> DemoReport:
-    """Write demo originals; files of the same demo that are there already stay as they are.
+    """Write demo originals; existing files of the same demo stay as they are.
 
     Args:
         name: Dataset whose layout is written.
-        directory: Folder, which is created if need be.
-        images: Images of the split train; val gets a twentieth as many, and at least one for each class.
-        odd: Put one image of each of ImageNet's known oddities among them.
+        directory: Folder, which is created if needed.
+        images: Number of images of the split train; val gets a twentieth of it, and at least one for each class.
+        odd: Include one image of each of ImageNet's known oddities.
         seed: Seed of the crops.
-        progress: Called as images are done.
+        progress: Called for each finished image.
 
     Raises:
         UsageError: A number is out of range, photographs are missing, or the folder holds other originals.
@@ -103,7 +103,7 @@ def write_demo(
         ),
     )
     try:
-        if not _is_there(directory, report):
+        if not _is_complete(directory, report):
             specs = [
                 DemoImage(name, seed, index, layout.photograph(index), oddities.get(index, ""))
                 for index in range(images + layout.val_images)
@@ -123,8 +123,8 @@ def _placed_oddities(images: int, seed: int) -> dict[int, str]:
     return {int(place): name for place, name in zip(places, ODDITIES, strict=False)}
 
 
-def _is_there(directory: Path, report: DemoReport) -> bool:
-    """Return whether the same demo is whole already; otherwise claim the folder."""
+def _is_complete(directory: Path, report: DemoReport) -> bool:
+    """Return whether the same demo exists completely; otherwise claim the folder for it."""
     document = json.dumps(asdict(report), indent=1) + "\n"
     marker = directory / REPORT
     present = [file for file in report.files if (directory / file).exists()]
@@ -141,7 +141,7 @@ def _is_there(directory: Path, report: DemoReport) -> bool:
 
 @contextmanager
 def made_images(specs: Sequence[DemoImage], progress: Progress | None) -> Iterator[Iterator[MadeImage]]:
-    """Make the images of the descriptions, in their order, in a process for each core.
+    """Make the images for some descriptions, in their order, with one process for each core.
 
     Raises:
         BrokenProcessPool: One of the processes was killed.
@@ -162,7 +162,7 @@ def made_images(specs: Sequence[DemoImage], progress: Progress | None) -> Iterat
 
 
 def _ahead(pool: ProcessPoolExecutor, specs: Sequence[DemoImage]) -> Iterator[MadeImage]:
-    """Map like `pool.map`, which would submit everything at once and hold what the writer has not taken yet."""
+    """Map like `pool.map`, which would submit everything at once and hold all images that are not written yet."""
     pending: deque[Future[list[MadeImage]]] = deque()
     for at in range(0, len(specs), CHUNK_IMAGES):
         pending.append(pool.submit(_make_images, specs[at : at + CHUNK_IMAGES]))

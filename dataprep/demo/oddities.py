@@ -1,4 +1,4 @@
-"""Makes the kinds of files that ImageNet has besides plain JPEGs, and says what a build must do with each."""
+"""Makes the kinds of files that ImageNet has besides plain JPEGs, each with the expected result of a build."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EXIF_ORIENTATION = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Oddity:
-    """A way in which a file is no plain JPEG."""
+    """A kind of file that is not a plain JPEG."""
 
     name: str
     verdict: Verdict
-    """What a build with its default options does with it."""
+    """Result of a build with default options."""
     reason: str
     """Reason under which a build counts it; empty where the file is kept."""
     make: Callable[[Image.Image, bytes], bytes]
-    """Makes the odd file from an RGB image and its plain JPEG."""
+    """Function that makes the odd file from an RGB image and its plain JPEG."""
 
 
 def encode(image: Image.Image, file_format: str = "JPEG", **options: Any) -> bytes:
@@ -53,7 +53,7 @@ def _png_alpha(image: Image.Image, _: bytes) -> bytes:
 
 
 def _ycck(image: Image.Image, _: bytes) -> bytes:
-    """Write four planes as CMYK, and change their Adobe marker to YCCK, for which Pillow has no encoder."""
+    """Encode four planes as CMYK, and change the Adobe marker to YCCK, for which Pillow has no encoder."""
     from PIL import Image, ImageChops
 
     planes = image.convert("YCbCr").split()
@@ -85,7 +85,7 @@ def _not_an_image(_: Image.Image, __: bytes) -> bytes:
 
 
 def _bomb_jpeg(_: Image.Image, jpeg: bytes) -> bytes:
-    """Change the frame header so that it claims 65,500 x 65,500 pixels."""
+    """Change the frame header to claim 65,500 x 65,500 pixels."""
     side = pack(">HH", 65_500, 65_500)
     frame = jpeg.index(b"\xff\xc0")
     return jpeg[: frame + 5] + side + jpeg[frame + 9 :]

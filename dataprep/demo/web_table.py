@@ -1,8 +1,8 @@
-"""Writes a small LAION table, good and odd rows, and the images behind its URLs, and serves them on loopback.
+"""Writes a small LAION table with good and odd rows, and the images behind its URLs, and serves them on loopback.
 
 laion.parquet     the table, with LAION-400M's columns and Re-LAION's scores
 images/           the files behind the URLs; serve the folder at `base_url`
-demo.json         the arguments from which all this was made; written first
+demo.json         the arguments of the demo; written first
 expected.json     the status and reason that a build with its default options must give each row, in the table's order;
                   written last
 """
@@ -28,7 +28,7 @@ TABLE = "laion.parquet"
 EXPECTED = "expected.json"
 IMAGES = "images"
 ODD_EVERY = 4
-"""Distance between odd rows, as long as there are oddities."""
+"""Distance between odd rows, until all oddities have occurred."""
 _CAPTIONS = (
     "A photograph",
     "Ein Bild – mit Umlauten: ä, ö, ü",
@@ -40,7 +40,7 @@ _CAPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Status and reason with which a row must end."""
+    """Status and reason that a build must give a row."""
 
     status: str
     reason: str = ""
@@ -48,11 +48,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """An oddity: the contents of an image file, what the row says instead, and how the row must end."""
+    """An oddity: a change of the image file, a change of the row, and the row's expected result."""
 
     expected: Expected
     file: Callable[[bytes], bytes | None] = lambda jpeg: jpeg
-    """Contents of the file; None where no file is written."""
+    """Function that changes the file's content; returns None if no file is to be written."""
     columns: tuple[tuple[str, Any], ...] = ()
 
 
@@ -74,17 +74,17 @@ _ODDITIES = (
 def write_demo_laion(
     folder: Path, base_url: str, images: int, seed: int = 0, progress: Progress | None = None
 ) -> list[Expected]:
-    """Write a table and the files behind it; files of the same demo that are there already stay as they are.
+    """Write a table and the files behind it; existing files of the same demo stay as they are.
 
     Args:
-        folder: Folder, which is created if need be.
+        folder: Folder, which is created if needed.
         base_url: URL at which `folder` will be served, such as `http://127.0.0.1:8000`.
         images: Number of rows in the table.
         seed: Seed of the crops.
-        progress: Called as images are done.
+        progress: Called for each finished image.
 
     Returns:
-        How each row must end, in the table's order, if loopback is allowed and robots.txt forbids nothing.
+        Expected result of each row, in the table's order, if loopback is allowed and robots.txt forbids nothing.
 
     Raises:
         UsageError: Photographs are missing, the number of rows is out of range, or the folder holds something else.
@@ -94,7 +94,7 @@ def write_demo_laion(
         raise UsageError(f"--images must be 1 to 1,000,000, got {images:,}")
     require_photographs()
     try:
-        if not _is_there(folder, {"name": "laion", "base_url": base_url, "images": images, "seed": seed}):
+        if not _is_complete(folder, {"name": "laion", "base_url": base_url, "images": images, "seed": seed}):
             _write(folder, base_url, images, seed, progress)
         return [Expected(**end) for end in json.loads((folder / EXPECTED).read_text())]
     except BrokenProcessPool as error:
@@ -104,10 +104,10 @@ def write_demo_laion(
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # which keeps connections
+    protocol_version = "HTTP/1.1"  # keeps connections open
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing, because nobody reads a line for each request."""
+        """Log nothing: a line for each request is of no use."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -115,11 +115,11 @@ class _Server(ThreadingHTTPServer):
 
 
 def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """Open a server of a folder, on loopback alone; it answers once `serve_forever` runs.
+    """Open a server of a folder, on loopback only; it answers when `serve_forever` runs.
 
     Args:
         folder: Folder to serve, which may not exist yet.
-        port: Port; 0: any free one.
+        port: Port; 0 for any free one.
 
     Raises:
         UsageError: The port is taken.
@@ -130,8 +130,8 @@ def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
         raise UsageError(f"--port {port}: {error.strerror or error}; choose another one, or 0 for any") from error
 
 
-def _is_there(folder: Path, document: dict[str, Any]) -> bool:
-    """Return whether the same demo is whole already; otherwise claim the folder."""
+def _is_complete(folder: Path, document: dict[str, Any]) -> bool:
+    """Return whether the same demo exists completely; otherwise claim the folder for it."""
     marker = folder / REPORT
     found = json.loads(marker.read_text()) if marker.exists() else None
     if found == document and (folder / EXPECTED).exists():

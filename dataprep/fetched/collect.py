@@ -1,7 +1,8 @@
-"""Gives every row of a shard its one status and reason, whatever the order in which the web answers.
+"""Gives every row of a shard exactly one status and reason, independent of the order of the responses.
 
-Encoded images go to a spool file as they come; only their places are held. So a slow answer for an early row keeps
-nothing in memory, and what is written of the rows afterwards depends on the rows and the bytes that came alone.
+Encoded images go to a spool file as they arrive; only their positions are kept in memory. So no image waits in memory
+for a slow response of an earlier row, and the files written afterwards depend on the rows and the downloaded bytes
+only.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from dataprep.web.outcomes import Outcome, Request, Status
 HASH_MISMATCH = "hash mismatch"
 VERIFIED_HASHES = ("md5", "sha256")
 DIGESTS = ("md5", "sha256", "sha512")
-"""Names of columns that hold a hash of the bytes that came."""
+"""Names of columns that hold a hash of the downloaded bytes."""
 MAX_TEXT_BYTES = 32 << 10
-"""Bytes of a row's strings together, at most: readers of records bound everything but the image to twice as much."""
+"""Maximum size of all strings of a row: readers of records limit everything but the image to twice as much."""
 
 Fetch = Callable[[Iterable[Request]], Iterator[Outcome]]
-"""Fetches all requests and yields exactly one outcome for each, in any order; `Request.key` is the row's position."""
+"""Function that fetches all requests and yields exactly one outcome for each, in any order; `Request.key` is the row's
+position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowOptions:
-    """Options that decide what becomes of a row, besides the bytes that come."""
+    """Options that, together with the downloaded bytes, decide a row's result."""
 
     row_filter: RowFilter = field(default_factory=RowFilter)
     encode: EncodeOptions = field(default_factory=EncodeOptions)
     duplicates: DuplicatePolicy = field(default_factory=DuplicatePolicy)
     verify_hash: str | None = None
-    """Column, `md5` or `sha256`, to which the hash of the bytes that came must be equal."""
+    """Column, `md5` or `sha256`, with the hash that the downloaded bytes must have."""
     digest: str = "sha256"
-    """Hash that is noted, in a column of its name: one of DIGESTS."""
+    """Hash of the downloaded bytes that is stored, in a column of the same name: one of DIGESTS."""
 
     def __post_init__(self) -> None:
         if self.verify_hash is not None and self.verify_hash not in VERIFIED_HASHES:
@@ -56,13 +58,13 @@ class RowResult:
     status: str = ""
     """How the row ended: one of STATUSES."""
     reason: str = ""
-    """Why, as a short fixed phrase; empty on success."""
+    """Reason of the status, as a short fixed phrase; empty on success."""
     image: EncodedImage | None = None
     """The image, without its bytes, which are in the spool file."""
     digest: str | None = None
-    """Hash of the bytes that came, in hexadecimal."""
+    """Hash of the downloaded bytes, in hexadecimal."""
     duplicate_of: str | None = None
-    """Key of the first row whose image is like it."""
+    """Key of the first row with a similar or equal image."""
     spool_offset: int = 0
     spool_bytes: int = 0
 
@@ -73,8 +75,8 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     Args:
         rows: Rows of one shard.
         fetch: Fetches from the web, or from a substitute for it.
-        options: What determines a row's status.
-        spool: An empty file, opened for writing and reading; gets the encoded images in the order in which they are
+        options: Options that decide a row's status.
+        spool: An empty file, opened for writing and reading; receives the encoded images in the order in which they are
             ready.
 
     Returns:
@@ -86,14 +88,16 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     results = [RowResult() for _ in rows]
     requests = []
     for position, row in enumerate(rows):
-        reason = _reason_not_to_ask(row, options)
+        reason = _reason_not_to_fetch(row, options)
         if reason:
             results[position] = RowResult(FILTERED, reason)
         else:
             requests.append(Request(position, row.roles["url"]))
     for outcome in fetch(requests):
         if not 0 <= outcome.key < len(rows) or results[outcome.key].status:
-            raise BuildError(f"an outcome of row {outcome.key} came unasked or twice; expected one a request")
+            raise BuildError(
+                f"an outcome of row {outcome.key} was not requested or came twice; expected one for each request"
+            )
         results[outcome.key] = _result_of(rows[outcome.key], outcome, options, spool)
         beat()
     for result in results:
@@ -110,24 +114,24 @@ def read_image(spool: BinaryIO, result: RowResult) -> bytes:
 
 
 def count_statuses(results: Iterable[RowResult]) -> dict[str, int]:
-    """Count the rows by status, all of STATUSES."""
+    """Count the rows by status, with an entry for each of STATUSES."""
     counts = Counter(result.status for result in results)
     return {status: counts[status] for status in STATUSES}
 
 
 def count_reasons(results: Iterable[RowResult]) -> dict[str, int]:
-    """Count the rows by reason, `success` for those that have none; sorted by name."""
+    """Count the rows by reason, with `success` for rows without one; sorted by name."""
     return dict(sorted(Counter(result.reason or result.status for result in results).items()))
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """Return why nothing came, as a fixed phrase, without what differs from run to run."""
+    """Return why a download failed, as a fixed phrase without details that differ from run to run."""
     if outcome.status is Status.HTTP:
         return f"http {outcome.http_code}"
     return outcome.status.value.replace("_", " ")
 
 
-def _reason_not_to_ask(row: Row, options: RowOptions) -> str:
+def _reason_not_to_fetch(row: Row, options: RowOptions) -> str:
     if _text_bytes(row) > MAX_TEXT_BYTES:
         return "row too large"
     if options.verify_hash is not None and not row.roles[options.verify_hash]:

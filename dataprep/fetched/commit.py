@@ -1,20 +1,21 @@
-"""The commit of a fetched shard: its receipt decides, because the web gives other bytes the second time.
+"""The commit of a fetched shard: its receipt decides, because a second download may give other bytes.
 
     nothing ──fetch──▶ attempt ──receipt──▶ decided ──put in place──▶ done
 
-nothing    There is no receipt. What a killed worker was writing is a spool file without an owner; the next run removes
-           it.
-attempt    The three files of the shard lie whole and durable in a folder of their own, `tmp/<shard>-<uuid>/`, under the
-           names that they will have. Nobody knows of it: after a kill here the shard is fetched again, and the folder
-           goes with `_build/` at the end.
-decided    The create-only receipt names the folder, and size and digests of all three. From here on nothing is fetched
-           again, whoever comes. Of two attempts one has its receipt written; who loses drops its own folder and goes on
-           with the winner's.
-done       All three stand in their places, create-only: by hard links on disk, by the server's own copies in a bucket.
-           Any number of processes may do this at once. What stands is left as it is, what still waits is removed.
+nothing    There is no receipt. A file that a killed worker was writing is a spool file without an owner, which the next
+           run removes.
+attempt    The three files of the shard are complete and durable in their own folder, `tmp/<shard>-<uuid>/`, under their
+           final names. Nothing refers to the folder: after a kill here the shard is fetched again, and the folder is
+           removed with `_build/` at the end.
+decided    The create-only receipt names the folder, and the sizes and digests of the three files. From here on no
+           process fetches the shard again. Of two attempts only one can write the receipt; the other removes its own
+           folder and continues with the winner's.
+done       The three files are published under their final names, create-only: by hard links on disk, by the server's
+           copies in a bucket. Any number of processes may do this at once. Published files are left as they are, files
+           that still wait are removed.
 
-A worker puts its shard in place itself. Where it was killed, whoever finds the receipt does: the worker of a rerun, or
-the merge of all receipts. A rerun after the manifest stands finds that first and only cleans up.
+A worker publishes its shard itself. If it was killed, the process that finds the receipt does: the worker of a rerun,
+or the merge of all receipts. A rerun that finds the manifest only cleans up.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """The places in which the shards of one build or retry wait and are published; its receipts must name the same.
+    """The names under which the shards of one build or retry wait and are published; its receipts must have the same.
 
-    A receipt lies in the dataset, which may be a stranger's: it is compared with this before anything is moved or
-    removed because of it.
+    A receipt is a file of the dataset, which may be a stranger's: it is compared with these names before any file that
+    it names is moved or removed.
     """
 
     root: str
@@ -52,11 +53,11 @@ class Places:
     """Position in the split of the shard with the first receipt."""
 
     def attempt(self, index: int, uuid_hex: str) -> str:
-        """Return the folder in which the files of one attempt at a shard wait."""
+        """Return the folder in which the files of one attempt at a shard wait for publication."""
         return f"{self.root}/tmp/{index:05d}-{uuid_hex}"
 
     def checked(self, storage: Storage, index: int, receipt: ShardReceipt) -> ShardReceipt:
-        """Return the receipt, once it was compared with these places.
+        """Compare a receipt with these names, and return it.
 
         Raises:
             FormatError: The receipt names other files than this shard's.
@@ -86,20 +87,20 @@ class Places:
 
 
 def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Table) -> ShardReceipt:
-    """Make one attempt the shard: this one, or one that was decided before it.
+    """Decide which attempt becomes the shard, this one or an earlier one, and publish it.
 
     Args:
         storage: Where the dataset lies.
         places: Places of the build or retry.
-        receipt: Receipt of the attempt, whose files all lie in its folder.
+        receipt: Receipt of the attempt, whose folder has all its files.
         rows: The shard's rows of the index.
 
     Returns:
-        The receipt that counts.
+        The valid receipt.
 
     Raises:
-        ConflictError: Another run has finished, and cleaned up, or something else stands in the shard's place.
-        StorageError: The files could not be put in place; the receipt stands, and a rerun goes on.
+        ConflictError: Another run has finished and cleaned up, or another object has the shard's name.
+        StorageError: The files could not be put in place; the receipt is stored, and a rerun continues.
     """
     try:
         write_receipt(storage, receipt, rows, places.root)
@@ -114,11 +115,11 @@ def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Tab
 
 
 def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
-    """Publish the files that a receipt names, where they are not published already.
+    """Publish the files that a receipt names, unless they are published already.
 
     Raises:
-        ConflictError: Something else stands there.
-        StorageError: A file is neither there nor where the receipt says.
+        ConflictError: Another object has the name.
+        StorageError: A file is neither published nor in the folder that the receipt names.
     """
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
@@ -127,8 +128,7 @@ def put_in_place(storage: Storage, receipt: ShardReceipt) -> None:
 
 
 def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
-    """Return a function that does `put_in_place` for many receipts after one listing, so that only missing files cost
-    anything."""
+    """List the storage once, and return a function like `put_in_place` that spends requests on missing files only."""
     existing = {info.name: info.num_bytes for info in storage.list()}
 
     def place(receipt: ShardReceipt) -> None:
@@ -139,7 +139,7 @@ def placing(storage: Storage) -> Callable[[ShardReceipt], None]:
 
 
 def files_of(receipt: ShardReceipt) -> Iterator[ObjectInfo]:
-    """Yield the samples' file of a shard, and its sidecars."""
+    """Yield name, size and CRC32C of a shard's samples file and of its sidecars."""
     yield ObjectInfo(receipt.file, receipt.num_bytes, receipt.crc32c)
     for entry in fetched(receipt).files:
         yield ObjectInfo(entry["file"], entry["bytes"], entry["crc32c"])
@@ -152,7 +152,7 @@ def entries_of(receipt: ShardReceipt) -> Iterator[FileEntry]:
 
 
 def fetched(receipt: ShardReceipt) -> Fetched:
-    """Return what only receipts of fetched shards say. Raises StorageError for a receipt of another kind."""
+    """Return the part of a receipt that only fetched shards have. Raises StorageError for other receipts."""
     if receipt.fetched is None:
         raise StorageError(f"shard {receipt.index}: its receipt is not of a fetched shard; start over with --overwrite")
     return receipt.fetched

@@ -1,7 +1,7 @@
-"""Images that a dataset has more than once: in the same bytes, or looking the same.
+"""Finds images that a dataset has more than once: with the same bytes, or of the same appearance.
 
-A shard knows its own rows alone, so that shards are built in any order and by anyone: within a shard the later one of
-two may be dropped. Across shards they are reported, by `find_duplicates` over the hashes beside the shards.
+Shards can be built in any order and by any process, because each knows only its own rows. Within a shard the later one
+of two duplicates may be dropped. Across shards, `find_duplicates` reports them from the hashes in the sidecars.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 DuplicateAction = Literal["keep", "report", "drop"]
 ACTIONS: tuple[DuplicateAction, ...] = ("keep", "report", "drop")
-# Rows of one pass over the hashes, which take 24 bytes each while they are sorted.
+# Number of rows of one pass over the hashes; each takes 24 bytes during sorting.
 ROWS_IN_MEMORY = 16_000_000
 _HASH_BITS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DuplicatePolicy:
-    """What to do with a row whose image is like that of an earlier row of its shard."""
+    """What to do with a row whose image equals or resembles that of an earlier row of its shard."""
 
     exact: DuplicateAction = "keep"
     """What to do with files that have the same SHA-256."""
     perceptual: DuplicateAction = "keep"
     """What to do with images whose dHashes differ in at most `max_distance` bits."""
     max_distance: int = 0
-    """Bits of 64 that may differ. Plain surfaces, and logos on white, have equal dHashes already at 0."""
+    """Number of the 64 bits that may differ. Even at 0, different plain surfaces or logos on white have equal
+    dHashes."""
 
     def __post_init__(self) -> None:
         for name in ("exact", "perceptual"):
@@ -49,24 +50,22 @@ class DuplicatePolicy:
 
     @property
     def looks(self) -> bool:
-        """Whether the policy looks for duplicates at all, so that the columns `dhash` and `duplicate_of` are
-        written."""
+        """Whether duplicates are searched at all; then the columns `dhash` and `duplicate_of` are written."""
         return (self.exact, self.perceptual) != ("keep", "keep")
 
 
 class Duplicate(NamedTuple):
-    """A row whose image is like that of an earlier row."""
+    """A row whose image equals or resembles that of an earlier row."""
 
     position: int
     first: int
-    """Position of the first row whose image is like it."""
+    """Position of that earlier row, the first of its kind."""
     action: DuplicateAction
     reason: str
 
 
 def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: DuplicatePolicy) -> Iterator[Duplicate]:
-    """Yield the rows that are like an earlier one, in their order, each with the first row like it that is no duplicate
-    itself.
+    """Yield the duplicates of earlier rows, in order, each with the first matching row that is no duplicate itself.
 
     Args:
         sha256s: Hashes of the files, in the order of the rows.
@@ -95,15 +94,15 @@ def duplicates_of(sha256s: Sequence[str], dhashes: Sequence[int], policy: Duplic
 def find_duplicates(
     hashes: Callable[[], Iterable[Hashes]], rows: int, rows_in_memory: int = ROWS_IN_MEMORY
 ) -> Iterator[tuple[int, int]]:
-    """Yield rows with equal hashes over a whole dataset, in bounded memory: by several passes, each over a share of the
-    hashes.
+    """Yield rows with equal hashes over a whole dataset. Several passes, each over a share of the hashes, bound the
+    memory.
 
-    The result depends on the rows alone, not on how they are cut into shards or passes.
+    The result depends on the rows only, not on their division into shards or passes.
 
     Args:
-        hashes: Called once a pass; gives numbers of rows, ascending, and their 64-bit hashes, some at a time.
-        rows: Number of rows, about.
-        rows_in_memory: Number of rows of one pass, at most, about.
+        hashes: Called once in each pass; returns row numbers, ascending, and their 64-bit hashes, some at a time.
+        rows: Approximate number of rows.
+        rows_in_memory: Approximate maximum number of rows of one pass.
 
     Yields:
         Number of a row, and of the first one with its hash; sorted by hash within a pass.
@@ -114,12 +113,13 @@ def find_duplicates(
 
 
 def sidecar_hashes(storage: Storage, files: Mapping[int, str], rows_per_shard: int, column: str) -> Iterator[Hashes]:
-    """Yield the hashes in the parquet files beside the shards, for `find_duplicates`.
+    """Yield the hashes from the parquet sidecars of the shards, for `find_duplicates`.
 
     Args:
         storage: Where the dataset lies.
         files: The parquet file of each shard, by the shard's number, ascending.
-        rows_per_shard: Factor of row numbers: a row's number is its shard's number times this, plus its position there.
+        rows_per_shard: Number of rows of a shard: a row's number is its shard's number times this, plus its position in
+            the shard.
         column: `sha256`, of which the first 64 bits are taken, or `dhash`.
     """
     import numpy as np

@@ -1,15 +1,16 @@
-"""Makes the image that is stored of the bytes that came from the web, as img2dataset 1.47 does, bit for bit.
+"""Turns downloaded bytes into the image to store, bit for bit as img2dataset 1.47 does.
 
-Its arithmetic over OpenCV is done here in a few lines: importing it brings its fetching, wandb and albumentations
-along, and it swaps the process's stdout for every image. Where the results differ, and why:
+The arithmetic of img2dataset over OpenCV is a few lines here. Importing img2dataset would also import its fetching,
+wandb and albumentations, and it replaces the process's stdout for every image. Differences in the results, and their
+reasons:
 
 - Truncated images are rejected; OpenCV fills them up with grey.
-- The pixels are counted before anything is decoded, and only JPEG, PNG, GIF, BMP and WebP are decoded at all, by
-  libjpeg-turbo and Pillow, in the same pixels: OpenCV's own decoders say on stderr what they find, and nowhere else.
-- Samples of 16 bits become their upper 8; OpenCV's encoders turn them white.
-- `skip_reencode` keeps every JPEG that is RGB or grey, also without a JFIF or EXIF header, and one that has the size
-  already; CMYK is never kept.
-- What enlarging would bring over MAX_PIXELS is rejected.
+- The pixels are counted before anything is decoded. Only JPEG, PNG, GIF, BMP and WebP are decoded, by libjpeg-turbo and
+  Pillow, to the same pixels: OpenCV's decoders report damage on stderr only.
+- Of samples of 16 bits the upper 8 are kept; OpenCV's encoders turn them white.
+- `skip_reencode` keeps every JPEG that is RGB or grey and needs no resizing, also without a JFIF or EXIF header; CMYK
+  is never kept.
+- An image that enlarging would bring over MAX_PIXELS is rejected.
 
 Pixels are uint8, 0..255: HWC in the order blue, green, red, or HW of grey images.
 """
@@ -46,13 +47,13 @@ ResizeMode = Literal["no", "keep_ratio", "keep_ratio_largest", "center_crop", "b
 EncodeFormat = Literal["jpg", "png", "webp"]
 RESIZE_MODES: tuple[ResizeMode, ...] = ("no", "keep_ratio", "keep_ratio_largest", "center_crop", "border")
 ENCODE_FORMATS: dict[EncodeFormat, str] = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
-"""Formats by img2dataset's name, with Pillow's name of each."""
+"""Pillow's name of each format, by img2dataset's name."""
 MAX_EXIF_CHARACTERS = 4096
-"""Characters of the EXIF tags of one image, as JSON, at most."""
+"""Maximum number of characters of one image's EXIF tags, as JSON."""
 MAX_SIDE = 65_500
-"""Length of a side, in pixels, that libjpeg's encoder takes at most."""
+"""Maximum length of a side, in pixels, that libjpeg's encoder accepts."""
 _MAX_TAG_CHARACTERS = 200
-# Pixels that are blended over white at once, in doubles: 100 Mpixel would take 5 GB.
+# Number of pixels blended over white at once, as doubles: 100 Mpixel would take 5 GB.
 _STRIP_PIXELS = 2**20
 _WHITE = (255, 255, 255)
 _REASONS: dict[Fault, str] = {
@@ -64,7 +65,7 @@ _REASONS: dict[Fault, str] = {
     "truncated": "truncated",
     "undecodable": "undecodable",
 }
-"""Reason for not storing an image, by the guard's verdict."""
+"""Reason for not storing an image, by the guard's fault."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +78,7 @@ class EncodeOptions:
     resize_mode: ResizeMode = "keep_ratio"
     resize_only_if_bigger: bool = True
     skip_reencode: bool = True
-    """Whether an image that needs no change, and is of the format already, keeps its bytes."""
+    """Whether an image keeps its bytes if it needs no resizing and has the right format."""
     encode_format: EncodeFormat = "jpg"
     encode_quality: int = 95
     """Quality, 1 to 100; for png the compression, 0 to 9."""
@@ -108,11 +109,11 @@ class EncodedImage:
     exif: str
     """EXIF tags and their texts, as a JSON object."""
     dhash: int | None
-    """Hash by `dhash_of`, which takes 0.7 ms of the 5 ms of an image; None where it was not asked for."""
+    """Hash by `dhash_of`, which takes 0.7 ms of an image's 5 ms; None if duplicates are not searched."""
 
 
 class RejectedImageError(Exception):
-    """An image that is not stored, with the reason as its text; caught where a row is given its status."""
+    """Raised for an image that is not stored, with the reason as its text; caught when the row gets its status."""
 
 
 def encode_image(
@@ -121,7 +122,7 @@ def encode_image(
     """Resize and encode one image.
 
     Raises:
-        RejectedImageError: It cannot be decoded completely, or its size is not accepted.
+        RejectedImageError: The image cannot be decoded completely, or its size is not accepted.
     """
     try:
         file_format, pixels = _decode(data)
@@ -149,7 +150,7 @@ def encode_image(
 
 
 def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
-    """Return the image at its new size, or the very array where nothing changes. Raises RejectedImageError for one that
+    """Return the image at its new size, or the same array if nothing changes. Raises RejectedImageError if the result
     would be too large."""
     mode, side = options.resize_mode, options.image_size
     height, width = pixels.shape[:2]
@@ -170,8 +171,8 @@ def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
 
 
 def dhash_of(pixels: Pixels) -> int:
-    """Return 64 bits that are the same for images that look alike: whether each of 8 x 8 places is darker than its
-    right neighbour, in the image shrunk to 9 x 8 grey pixels (Krawetz, "Kind of like that", 2013)."""
+    """Return a perceptual hash of 64 bits: whether each of 8 x 8 pixels is darker than its right neighbour, in the
+    image shrunk to 9 x 8 grey pixels (Krawetz, "Kind of like that", 2013)."""
     import numpy as np
 
     cv2 = _cv2()
@@ -182,7 +183,7 @@ def dhash_of(pixels: Pixels) -> int:
 
 def exif_of(data: bytes, file_format: str) -> str:
     """Return the EXIF tags as a JSON object of texts, sorted by name, with the prefixes `Image`, `EXIF` and `GPS`; `{}`
-    where there are none, they are damaged, or they are longer than MAX_EXIF_CHARACTERS."""
+    if there are none, or if they are damaged or longer than MAX_EXIF_CHARACTERS."""
     from PIL import ExifTags
 
     if file_format == "JPEG" and b"Exif\0\0" not in data[: 2**16]:
@@ -209,19 +210,19 @@ def exif_of(data: bytes, file_format: str) -> str:
 
 @cache
 def _cv2() -> Any:
-    """Return OpenCV, set to one thread: a worker is one process of many."""
+    """Return OpenCV, limited to one thread because many workers share the machine."""
     try:
         import cv2
     except ImportError as error:
         raise UsageError(f"laion needs OpenCV ({error}): {install_hint('laion')}") from error
     cv2.setNumThreads(1)
-    cv2.utils.logging.setLogLevel(0)  # otherwise it writes to stderr for every damaged image
+    cv2.utils.logging.setLogLevel(0)  # otherwise OpenCV writes to stderr for every damaged image
     return cv2
 
 
 def _decode(data: bytes) -> tuple[str, Pixels]:
-    """Return Pillow's name of the format, empty where the file must be re-encoded (CMYK, 16 bits), and the pixels as
-    they are stored: EXIF orientations are ignored."""
+    """Return Pillow's name of the format and the stored pixels, with EXIF orientations ignored. The name is empty if
+    the file must be re-encoded (CMYK, 16 bits)."""
     if data.startswith(JPEG_MAGIC):
         pixels = _decode_plain_jpeg(data)
         if pixels is not None:
@@ -230,7 +231,7 @@ def _decode(data: bytes) -> tuple[str, Pixels]:
 
 
 def _decode_plain_jpeg(data: bytes) -> Pixels | None:
-    """Decode what libjpeg-turbo decodes without a warning; None for anything else. The pixels equal those of OpenCV."""
+    """Decode a JPEG that libjpeg-turbo decodes without a warning, to OpenCV's pixels; None for any other image."""
     import simplejpeg
 
     try:
@@ -249,8 +250,7 @@ def _decode_plain_jpeg(data: bytes) -> Pixels | None:
 
 
 def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
-    """Decode by Pillow, which raises where an image is not whole, into the layout in which OpenCV would have decoded
-    it."""
+    """Decode with Pillow, which raises for an incomplete image, into the layout of OpenCV."""
     import numpy as np
 
     with open_image(data) as image:
@@ -270,7 +270,7 @@ def _decode_with_care(data: bytes) -> tuple[str, Pixels]:
 
 
 def _decode_cmyk(data: bytes) -> Pixels:
-    """Decode by OpenCV, which has its own way from CMYK to RGB."""
+    """Decode with OpenCV, whose conversion from CMYK to RGB differs from others."""
     import numpy as np
 
     cv2 = _cv2()

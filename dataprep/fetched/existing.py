@@ -1,4 +1,4 @@
-"""A finished dataset of fetched rows, opened: one of `dataprep build laion`, or an adopted one of img2dataset."""
+"""Opens a finished dataset of fetched rows: one of `dataprep build laion`, or an adopted one of img2dataset."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_fetched(url: str) -> FetchedDataset:
     """Open a finished dataset of fetched rows, and read its manifest.
 
     Raises:
-        UsageError: There is no dataset of fetched rows, or one that lacks something.
+        UsageError: There is no dataset of fetched rows, or its rows cannot be tried again.
     """
     storage = open_storage(url)
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES)

@@ -1,5 +1,4 @@
-"""Offers `dataprep.web`, which is asynchronous, as the iterators that `collect` takes; one thread serves all of
-them."""
+"""Offers `dataprep.web`, which is asynchronous, as iterators for `collect`; one thread serves all of them."""
 
 from __future__ import annotations
 
@@ -21,30 +20,30 @@ from dataprep.web.client import Fetcher
 from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Outcome, Request
 
-# Outcomes that wait, besides those in flight: enough for the encoder never to wait for a switch of threads.
+# Outcomes that wait, besides those in flight: enough that the encoder never waits for a thread switch.
 OUTCOMES_AHEAD = 64
-# Outcomes taken before their places are given back together: one by one takes a tenth more of the thread's time.
+# Number of outcomes whose slots are released together: one by one would take a tenth more of the thread's time.
 OUTCOMES_AT_ONCE = 32
 
 
 def web_fetch(limits: Limits, known: Known | None = None) -> Fetch:
-    """Return a `Fetch` that asks the web on a thread of its own, so that encoding never keeps it from its deadlines.
+    """Return a `Fetch` that runs in its own thread, so that encoding never delays its deadlines.
 
     Several threads may use it at once; they share the limits and the connections.
 
     Args:
         limits: Limits on connections, bytes, times and addresses.
-        known: What was learnt of hosts; it is kept beyond the last use.
+        known: What was learnt about hosts; it outlives the fetches.
     """
     return _Web(limits, known or Known()).fetch
 
 
 class _Loop(uvloop.Loop):
-    """An event loop on which a request takes half the processor time that it takes on asyncio's own."""
+    """An event loop on which a request takes half the CPU time that it takes on asyncio's own loop."""
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """Resolve with the type of a stream socket: connecting to an address resolves it once more, and only for a
-        stream at once; otherwise another thread does, which costs as much as connecting."""
+        """Resolve with the type of a stream socket. Connecting to an address resolves it again: for a stream socket
+        directly, for others in another thread, which costs as much as connecting."""
         return await super().getaddrinfo(host, port, **{"type": socket.SOCK_STREAM, **options})
 
 
@@ -63,7 +62,8 @@ class _Web:
         self._users = 0
 
     def fetch(self, requests: Iterable[Request]) -> Iterator[Outcome]:
-        """Yield exactly one outcome for each request, in no order; closing the iterator cancels what is in flight."""
+        """Yield exactly one outcome for each request, in any order; closing the iterator cancels the requests in
+        flight."""
         outcomes: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()
         room = asyncio.Semaphore(OUTCOMES_AHEAD)
         with self._used() as (loop, fetcher, _):
@@ -74,7 +74,7 @@ class _Web:
                     if isinstance(outcome, BaseException):
                         raise outcome
                     yield outcome
-                    del outcome  # so that the body is held by the caller alone
+                    del outcome  # so that only the caller holds the body
                     taken += 1
                     if taken % OUTCOMES_AT_ONCE == 0:
                         _call(loop, _release, room, OUTCOMES_AT_ONCE)
@@ -86,7 +86,7 @@ class _Web:
 
     @contextmanager
     def _used(self) -> Iterator[_Running]:
-        """Start the thread for its first user, and end it with the last."""
+        """Start the thread for its first user, and end it after the last one."""
         with self._lock:
             if not self._users:
                 self._start()
@@ -128,10 +128,10 @@ async def _begin(
     put: Callable[[Outcome | BaseException | None], None],
     room: asyncio.Semaphore,
 ) -> asyncio.Task[None]:
-    """Start to put outcomes, then the error that ended them if there was one, then None."""
+    """Start a task that puts all outcomes, then the error that ended it, if any, then None."""
 
     def end(pump: asyncio.Task[None]) -> None:
-        # A caller that stops early listens no more; one that listens must not take missing rows for failed ones.
+        # A caller that stops early reads no more; one that still reads must not take missing rows for failed ones.
         cut_off = BuildError("the thread that fetches has ended early; run the same command again")
         error = cut_off if pump.cancelled() else pump.exception()
         if error is not None:

@@ -1,4 +1,4 @@
-"""Decides by the columns of a table which rows are not asked for."""
+"""Decides by the columns of a table which rows are not fetched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dataprep.errors import UsageError
 
 Number = int | float
-"""A limit that is stored as it was given: 3 stays 3 and does not become 3.0 in plan and manifest."""
+"""Type of a limit that is stored as given: 3 stays 3 in plan and manifest and does not become 3.0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,11 +21,11 @@ class RowFilter:
     """
 
     min_image_size: int = 0
-    """Length of the shorter side, in pixels, at least: by the table, and again by the image that came."""
+    """Minimum length of the shorter side, in pixels; applied to the table's sizes and again to the downloaded image."""
     max_image_area: int | None = None
-    """Pixels of an image, at most."""
+    """Maximum number of pixels of an image."""
     max_aspect_ratio: Number | None = None
-    """Longer side divided by shorter side, at most."""
+    """Maximum ratio of the longer to the shorter side."""
     min_similarity: Number | None = None
     max_punsafe: Number | None = None
     max_pwatermark: Number | None = None
@@ -50,7 +50,7 @@ LIMITED_ROLES = {
     "nsfw": "nsfw",
     "language": "languages",
 }
-"""Limit that needs the column of a role, by role."""
+"""Name of the limit that needs a role's column, by role."""
 
 
 def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
 
 
 def filter_reason(roles: Mapping[str, Any], row_filter: RowFilter) -> str:
-    """Return why a row is not asked for; empty where it is asked for.
+    """Return why a row is not fetched; an empty text if it is fetched.
 
     Args:
         roles: The row's values by role.
@@ -90,7 +90,8 @@ def filter_reason(roles: Mapping[str, Any], row_filter: RowFilter) -> str:
 
 
 def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
-    """Return why an image of this size, in pixels, is not taken, in img2dataset's words; empty where it is taken."""
+    """Return why an image of this size, in pixels, is refused, in img2dataset's words; an empty text if it is
+    accepted."""
     if min(width, height) < row_filter.min_image_size:
         return "image too small"
     if row_filter.max_image_area is not None and width * height > row_filter.max_image_area:

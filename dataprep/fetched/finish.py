@@ -74,13 +74,13 @@ def finish_tables(build: OpenBuild) -> Manifest:
 
 
 def _check_rows(index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
-    """Return the number of a receipt's rows, and whether as many of them succeeded as the index has."""
+    """Return the number of a receipt's rows, and whether the index has exactly those that succeeded."""
     statuses = fetched(receipt).statuses
     return sum(statuses.values()), statuses.get(SUCCESS, 0) == rows.num_rows
 
 
 def nothing_came(url: str, split: SplitManifest) -> BuildError:
-    """Return the error for a build in which not one row became an image."""
+    """Return the error for a build in which no row became an image."""
     return BuildError(
         f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
         "nothing is kept; check the table, the filters and the network, and run the same command again"
@@ -88,14 +88,14 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
 
 
 def tfds_files(format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
-    """Return the files that TFDS reads, name to content; none for other formats."""
+    """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
     if format_name != "tfrecord":
         return {}
     lengths = {split.name: [int(shard["samples"]) for shard in split.shards]}
     return metadata_files(options.schema, lengths, {split.name: split.num_bytes})
 
 
-def top_reasons(reasons: Mapping[str, int], most: int = TOP_REASONS) -> str:
+def top_reasons(reasons: Mapping[str, int]) -> str:
     """Return the most frequent failures, for people: `http 404 12, timeout 3`."""
     failures = Counter({reason: count for reason, count in reasons.items() if reason != "success"})
-    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(most))
+    return ", ".join(f"{reason} {count:,}" for reason, count in failures.most_common(TOP_REASONS))

@@ -1,6 +1,7 @@
-"""The layout of img2dataset's output, once adopted, whose failed rows are tried again.
+"""The layout of adopted output of img2dataset, for trying its failed rows again.
 
-Columns and keys stand in its parquet files, the format of images in the records; how they were made, making.py asks.
+Columns and keys come from its parquet files, the format of images from the records. The options by which images were
+made come from the user (making.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _RESULTS = frozenset(column.name for column in RESULT_FIELDS) | set(DIGESTS)
 _NEEDED = ("key", "url", "status", "error_message")
 _MAX_KEY_DIGITS = 7
 _NAME_BYTES = 100
-"""Bytes of the name in a tar header."""
+"""Size of the name in a tar header."""
 
 
 def img2dataset_layout(storage: Storage, manifest: Manifest) -> Layout:
@@ -43,7 +44,7 @@ def img2dataset_layout(storage: Storage, manifest: Manifest) -> Layout:
 
     Args:
         storage: Where the dataset lies.
-        manifest: Manifest of an adopted dataset, in which nothing was found.
+        manifest: Manifest of an adopted dataset, without faults.
 
     Raises:
         UsageError: The rows cannot be tried again; the text says why.
@@ -96,12 +97,13 @@ def _shards(storage: Storage, manifest: Manifest) -> tuple[SplitManifest, list[i
     if adopted.get("kind") != IMG2DATASET:
         problem = f"adopted {adopted.get('kind')} data have no table of rows; expected those of img2dataset"
     elif adopted.get("data_url") is not None:
-        problem = "its shards lie elsewhere, and new ones lie beside them; adopt them without --index"
+        problem = "its shards lie elsewhere, but new ones must lie beside them; adopt them without --index"
     elif len(manifest.splits) != 1:
         problem = f"{len(manifest.splits)} splits, expected one; adopt the folder of each"
     elif not split.statuses:
         problem = (
-            "how its rows ended is not known; adopt it with --overwrite, parquet files and stats beside the shards"
+            "the statuses of its rows are not known; put the parquet files and stats beside the shards, and adopt it "
+            "with --overwrite"
         )
     elif not all(matches):
         odd = next(shard["file"] for shard, match in zip(split.shards, matches, strict=True) if not match)
@@ -109,7 +111,7 @@ def _shards(storage: Storage, manifest: Manifest) -> tuple[SplitManifest, list[i
     found = [(match[1], int(match[2]), len(match[2])) for match in matches if match]
     numbers = [number for _, number, _ in found]
     if not problem and (numbers != sorted(set(numbers)) or len({folder for folder, *_ in found}) > 1):
-        problem = "shards in several folders, or numbers that do not rise; adopt each folder"
+        problem = "shards in several folders, or numbers that are not ascending; adopt each folder"
     if problem:
         raise UsageError(f"{storage.url}: {problem}")
     return split, numbers, found[0][0], found[0][2]
@@ -120,7 +122,7 @@ def _schema(storage: Storage, arrow: pa.Schema, image_name: str, texts: frozense
     carried = [column for column in columns if column.name not in _RESULTS]
     results = [column for column in columns if column.name in _RESULTS]
     if any(column.kind != "string" for column in results if column.name in ("url", "caption")):
-        raise UsageError(f"{storage.url}: url or caption is no text in its parquet files; build it anew")
+        raise UsageError(f"{storage.url}: url or caption is no text in its parquet files; build it again")
     return ShardSchema(
         image_name=image_name,
         carried=tuple(carried),
@@ -158,12 +160,12 @@ def _row_reader(schema: ShardSchema) -> Callable[[dict[str, Any]], Row]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a value, None for NaN: pandas writes that where there is no value."""
+    """Return a value, but None for NaN, which pandas writes for a missing value."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _image_name(storage: Storage, manifest: Manifest, split: SplitManifest) -> str:
-    """Return what the first sample calls its image: `jpg`, `png` or `webp`. Raises FormatError."""
+    """Return the name of the first sample's image: `jpg`, `png` or `webp`. Raises FormatError."""
     place = next(place for place, shard in enumerate(split.shards) if shard["samples"])
     file = split.shards[place]["file"]
     row = open_index(storage, split.name).read_group(place).slice(0, 1).to_pylist()[0]

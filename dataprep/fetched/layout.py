@@ -1,4 +1,4 @@
-"""The layout of a finished dataset of fetched rows, whoever wrote it: all that a retry must know of it."""
+"""The layout of a finished dataset of fetched rows, built or adopted: everything that a retry must know about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataprep.sources.laion import RENAMED, SPLIT, Row
 
 
 class Replacement(NamedTuple):
-    """The content of a file, and what replaces it."""
+    """The content of a file, and the content that replaces it."""
 
     before: bytes
     after: bytes
@@ -25,29 +25,29 @@ class Replacement(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """One split of shards, with a parquet file of all rows for each."""
+    """The layout of one split; each shard has a parquet file of all its rows."""
 
     parquet_files: Sequence[str]
     """Parquet file of each shard, by its position."""
     numbers: Sequence[int]
     """Number of each shard, by its position; the keys of its rows begin with it."""
     key_digits: int
-    """Digits of a row's number, with which keys end."""
+    """Number of digits of a row's number, with which keys end."""
     names: ShardNames
     """Names of the shards that a retry adds."""
     shard_rows: int
-    """Rows of a shard that a retry adds, at most."""
+    """Maximum number of rows of a shard that a retry adds."""
     schema: ShardSchema
     row_of: Callable[[dict[str, Any]], Row]
-    """Makes a row of the table of URLs from a row of a parquet file."""
+    """Function that turns a row of a parquet file into a row of the table of URLs."""
     reason_of: Callable[[str], str]
-    """Returns the phrase for an `error_message`."""
+    """Function that returns the fixed phrase for an `error_message`."""
     described: Callable[[SplitManifest], dict[str, Replacement]]
-    """Returns the TFDS files, by name, for a split that has grown."""
+    """Function that returns the new TFDS files, by name, for a split with more shards."""
 
 
 def built_layout(manifest: Manifest) -> Layout:
-    """Return the layout that `dataprep build` writes. Expects a manifest in which nothing was found."""
+    """Return the layout that `dataprep build` writes. Expects a manifest without faults."""
     options, (split,) = laion_options(manifest), manifest.splits
     places = range(len(split.shards))
 

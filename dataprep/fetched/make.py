@@ -1,4 +1,4 @@
-"""Makes one shard of its rows, with the web and the disk as arguments."""
+"""Makes one shard from its rows; web and disk are arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MadeShard:
 
 
 def refuse_unfit(tables: LaionTables, options: RowOptions, format_name: str) -> None:
-    """Raise UsageError, before the first shard, where options ask for what the tables or the format do not have."""
+    """Raise UsageError, before the first shard, if the options do not fit the tables or the format."""
     refuse_absent_columns(options.row_filter, tables.columns)
     if options.verify_hash is not None and options.verify_hash not in tables.columns:
         raise UsageError(
@@ -48,30 +48,30 @@ def refuse_unfit(tables: LaionTables, options: RowOptions, format_name: str) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """How the rows of a dataset become shards."""
+class ShardOptions:
+    """Options by which the rows of a dataset become shards."""
 
     format: str
     """Name of the format: one of FETCHED_FORMATS."""
     rows: RowOptions
-    """Options that decide what becomes of a row."""
+    """Options that decide a row's result."""
     schema: ShardSchema
     """Columns of the shards."""
 
 
 class Streams(NamedTuple):
-    """The files into which a shard is written; both are left open."""
+    """The two files into which a shard is written; both are left open."""
 
     samples: BinaryIO
-    """An empty file, to be written: the samples."""
+    """An empty file for writing, which receives the samples."""
     spool: BinaryIO
-    """An empty file, to be written and read: it holds the encoded images until all rows have ended."""
+    """An empty file for writing and reading, which holds the encoded images until all rows have a status."""
 
 
 def make_shard(
     rows: Sequence[Row],
     fetch: Fetch,
-    making: Making,
+    options: ShardOptions,
     split_index: int,
     streams: Streams,
     before: Mapping[str, Mapping[str, int]] | None = None,
@@ -80,15 +80,15 @@ def make_shard(
 
     Args:
         rows: Rows of the shard, in the table's order.
-        fetch: Asks the web.
-        making: How rows become a shard.
+        fetch: Function that downloads the rows.
+        options: Options by which rows become a shard.
         split_index: Position of the shard in its split, for the index.
-        streams: The files to be written.
-        before: `statuses` and `reasons` that rows had before, where they are tried again; the stats tell them.
+        streams: The files to write.
+        before: Earlier `statuses` and `reasons` of rows that are tried again; they are written to the stats.
     """
-    schema, spool = making.schema, streams.spool
-    results = collect(rows, fetch, making.rows, spool)
-    places = write_samples(streams.samples, making.format, rows, results, schema, spool)
+    schema, spool = options.schema, streams.spool
+    results = collect(rows, fetch, options.rows, spool)
+    places = write_samples(streams.samples, options.format, rows, results, schema, spool)
     statuses, reasons = count_statuses(results), count_reasons(results)
     return MadeShard(
         index=index_table(split_index, rows, results, places, spool),

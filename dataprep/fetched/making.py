@@ -1,8 +1,8 @@
-"""How img2dataset made the images of an adopted dataset, so that more can be made in the same way.
+"""The options by which img2dataset made the images of an adopted dataset, so that more can be made in the same way.
 
-img2dataset does not record it. The user's flags say it, with img2dataset's own names and defaults, and are compared
-with the sizes of existing images. What sizes do not show must be given: `border` and `center_crop` give the same sizes,
-and the limits for which rows failed are recorded nowhere.
+img2dataset does not record them. The user gives them as flags, with img2dataset's names and defaults, and they are
+compared with the sizes of existing images. Flags that sizes do not reveal are required: `border` and `center_crop` give
+the same sizes, and the limits by which rows were filtered are not recorded.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _FILTERS = {
     "image area too large": "max_image_area",
     "aspect ratio too large": "max_aspect_ratio",
 }
-"""Limit without which no row has a reason, by reason."""
+"""The limit that causes a reason, by reason."""
 _SIZES = ("width", "height", "original_width", "original_height")
 _SIZES_COMPARED = 32
 
 
 def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
-    """Return what becomes of rows that are tried again: what img2dataset would have made of them.
+    """Return the options for rows that are tried again: those of img2dataset when it made the dataset.
 
     Args:
         dataset: The dataset.
-        making: What the user says of it, by field of EncodeOptions or RowFilter; the rest is img2dataset's default.
+        making: The user's flags, by field of EncodeOptions or RowFilter; all others have img2dataset's defaults.
         log: Called with lines for people.
 
     Raises:
-        UsageError: The images that are there were made otherwise, or something must be said.
+        UsageError: The existing images were made with other options, or a flag is missing.
     """
     storage, layout = dataset.storage, dataset.layout
     if "resize_mode" not in making:
         raise UsageError(
-            f"{storage.url}: how img2dataset resized its images stands nowhere; say it with --resize-mode; border is "
-            "what it does untold"
+            f"{storage.url}: img2dataset does not record how it resized its images; give its --resize-mode, which is "
+            "border by default"
         )
     encoding = {name: making.get(name, usual) for name, usual in DEFAULTS.items()}
     encoding |= {"resize_mode": making["resize_mode"], "encode_format": layout.schema.image_name}
@@ -64,11 +64,11 @@ def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callab
     for reason, limit in _FILTERS.items():
         if reasons.get(reason) and limit not in limits:
             raise UsageError(
-                f"{storage.url}: rows failed for {reason!r}; say which limit img2dataset had: "
+                f"{storage.url}: rows failed for {reason!r}; give the limit that img2dataset had: "
                 f"--{limit.replace('_', '-')}"
             )
     if reasons.get(HASH_MISMATCH):
-        log("img2dataset kept no hashes of rows that failed: what comes now is not compared with any")
+        log("img2dataset kept no hashes of rows that failed, so their downloads are not verified")
     _check_sizes(storage, layout, encode)
     digest = next((column.name for column in layout.schema.results if column.name in DIGESTS), "sha256")
     return RowOptions(row_filter=RowFilter(**limits), encode=encode, digest=digest)
@@ -83,7 +83,7 @@ def _check_sizes(storage: Storage, layout: Layout, encode: EncodeOptions) -> Non
             if encode.resize_mode != "no":
                 raise UsageError(
                     f"{storage.url}: the sizes of its images are not known, img2dataset kept their bytes "
-                    "(--disable_all_reencoding); say so: --resize-mode no --skip-reencode"
+                    "(--disable_all_reencoding); give --resize-mode no --skip-reencode"
                 )
             continue
         if not 0 < original_width * original_height <= MAX_PIXELS:

@@ -1,6 +1,6 @@
-"""The part of a manifest that only datasets of fetched images have, and the files that it may name.
+"""The part of a manifest that only datasets of fetched images have, and the names of their files.
 
-Pure functions of the manifest. Once `option_faults` finds nothing, its options can be read.
+All functions are pure functions of the manifest. If `option_faults` yields nothing, its options can be read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _TABLE_FIELDS = ("split", "name", "bytes", "rows", "sha256")
 
 
 def is_fetched(manifest: Manifest) -> bool:
-    """Whether a build has fetched the images of a dataset."""
+    """Return whether a build has fetched the images of a dataset."""
     dataset = BUILT.get(manifest.name)
     return dataset is not None and dataset.recipe == "web"
 
 
 def laion_options(manifest: Manifest) -> LaionOptions:
-    """Return the options of such a manifest, in which `option_faults` found nothing."""
+    """Return the options of a fetched dataset's manifest in which `option_faults` found nothing."""
     name = manifest.name
     return options_from(manifest.options.get(name), where="manifest", at=f"$.options.{name}")
 
 
 def option_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield what keeps sources, options and counts from being read."""
+    """Yield faults because of which sources, options or counts cannot be read."""
     yield from source_faults(manifest, _TABLE_FIELDS)
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
@@ -45,7 +45,7 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
         carried = {name for name, _ in options.carried}
         sound = "url" in options.columns and options.columns.keys() <= ROLES.keys()
         sound &= all(role in RENAMED or name in carried for role, name in options.columns.items())
-        problem = "" if sound else "a role that is unknown, or whose column is not among those carried"
+        problem = "" if sound else "an unknown role, or one whose column is not among those carried"
     except (FormatError, UsageError) as error:
         problem = str(error)
     if problem:
@@ -56,7 +56,7 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def file_of(manifest: Manifest, number: int) -> str:
-    """Return the name of a shard's samples."""
+    """Return the name of a shard's samples file."""
     return _names(manifest).samples_file(number)
 
 
@@ -78,10 +78,10 @@ def _names(manifest: Manifest) -> ShardNames:
 
 
 def sidecar_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield sidecars that are not listed, and an order of files that is not that of their names."""
+    """Yield a line for sidecars that are not listed, and one for files that are not sorted by name."""
     listed = [entry["file"] for entry in manifest.files]
     missing = sorted(sidecar_names(manifest) - set(listed))
     if missing:
         yield f"files: {len(missing):,} are not listed, the first is {missing[0]}"
     if listed != sorted(set(listed)):
-        yield "files are not sorted by name, or one is there twice"
+        yield "files are not sorted by name, or one occurs twice"

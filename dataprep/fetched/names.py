@@ -1,4 +1,4 @@
-"""Names of a shard's files: of its number alone, so that shards which a later run adds rename nothing."""
+"""Names of a shard's files, made of its number only, so that adding shards later renames nothing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class ShardNames:
     """File names relative to the dataset's root, by a shard's position in the split."""
 
     samples: str
-    """Name of the samples' file, with {} for the shard's number."""
+    """Name of the samples file, with {} for the shard's number."""
     sidecar: str
-    """Name of the sidecars, with {} for the number, without `.parquet` or `_stats.json`."""
+    """Name of the sidecars without `.parquet` or `_stats.json`, with {} for the shard's number."""
     digits: int
-    """Digits of a shard's number, at least."""
+    """Minimum number of digits of a shard's number."""
     offset: int = 0
     """Difference between a shard's number and its position."""
 
     def samples_file(self, index: int) -> str:
-        """Return the name of the samples' file."""
+        """Return the name of the samples file."""
         return self.samples.replace("{}", self._number(index))
 
     def parquet_file(self, index: int) -> str:
@@ -30,7 +30,7 @@ class ShardNames:
         return self.sidecar.replace("{}", self._number(index)) + ".parquet"
 
     def stats_file(self, index: int) -> str:
-        """Return the name of the file of counts."""
+        """Return the name of the file of statistics."""
         return self.sidecar.replace("{}", self._number(index)) + "_stats.json"
 
     def _number(self, index: int) -> str:
@@ -38,6 +38,6 @@ class ShardNames:
 
 
 def built_names(format_name: str, split: str, digits: int) -> ShardNames:
-    """Return the names of a build."""
+    """Return the names of the files in a build's shards."""
     samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"laion-{split}.tfrecord-{{}}"
     return ShardNames(samples=samples, sidecar=f"{split}/{{}}", digits=digits)

@@ -1,6 +1,7 @@
-"""Finds the rows of a finished dataset that failed last: the last shard whose parquet file has a row's key tells.
+"""Finds the rows of a finished dataset whose newest status is a failure.
 
-Only one bit is held for each row that was tried again; all else streams by, a shard at a time.
+The last shard whose parquet file has a row's key gives the row's newest status. Memory holds one bit for each row that
+was tried again; everything else is streamed, one shard at a time.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ if TYPE_CHECKING:
 MAY_PASS = frozenset(
     {"timeout", "connect", "dns", "host busy", "host down", "incomplete", "no answer", "http 408", "http 429"}
 )
-"""Reasons for which a later attempt may succeed; answers of 500 and more are such reasons, too."""
+"""Retryable reasons, for which a later attempt may succeed; so are the HTTP statuses from 500."""
 FAILED = frozenset({FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE})
 _COLUMNS = ("key", "status", "error_message")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Which failed rows are tried again: by default those whose reason may pass."""
+    """Choice of the failed rows that are tried again: by default those with a retryable reason."""
 
     reasons: tuple[str, ...] = ()
-    """Reasons, in the words of the parquet files, of the rows that are tried again."""
+    """Reasons, as in the parquet files, of the rows to try again."""
     everything: bool = False
-    """Whether every row is tried again that failed to download or to be resized."""
+    """Whether to try every row again that failed to download or to be resized."""
 
     def __post_init__(self) -> None:
         if self.reasons and self.everything:
             raise UsageError("--all takes every reason, --reason some; give one of them")
 
     def takes(self, status: str, reason: str) -> bool:
-        """Whether a row with this status and reason is tried again."""
+        """Return whether a row with this status and reason is tried again."""
         if status not in FAILED:
             return False
         if self.everything or self.reasons:
@@ -56,24 +57,24 @@ class Choice:
 
 
 class Place(NamedTuple):
-    """Place of a row's newest status."""
+    """Position of a row's newest status."""
 
     shard: int
     row: int
-    """Position of the row in that shard's parquet file."""
+    """Position of the row in the shard's parquet file."""
     reason: str
 
 
 def may_pass(reason: str) -> bool:
-    """Whether a later attempt may succeed at a download that failed for this reason."""
+    """Return whether a download that failed for this reason is retryable."""
     return reason in MAY_PASS or reason.startswith("http 5")
 
 
 def rows_to_try(storage: Storage, layout: Layout, choice: Choice) -> Iterator[Place]:
-    """Yield the rows that a choice takes, in the order of the shards in which they were tried last.
+    """Yield the chosen rows, in the order of the shards in which they were last tried.
 
     Raises:
-        FormatError: A parquet file beside a shard is missing or damaged.
+        FormatError: A parquet sidecar is missing or damaged.
     """
     total = len(layout.parquet_files)
     newer = _Newer(layout.key_digits, storage.url)
@@ -91,8 +92,8 @@ def rows_to_try(storage: Storage, layout: Layout, choice: Choice) -> Iterator[Pl
 
 
 def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
-    """Show `newer` the shards of retries, the last one first, until there is one of another kind; return how many there
-    are."""
+    """Pass the shards of retries to `newer`, the last one first, up to the last shard of the build; return their
+    number."""
     retries, back = 0, range(len(layout.parquet_files) - 1, -1, -1)
     with closing(_tables(storage, layout, back)) as tables:
         for place, table in zip(back, tables, strict=True):
@@ -103,10 +104,11 @@ def _see_retries(storage: Storage, layout: Layout, newer: _Newer) -> int:
 
 
 class _Newer:
-    """Knows which rows have a newer status elsewhere. It is shown the shards of retries, from the last one back.
+    """Knows which rows have a newer status in a later shard. The shards of retries are passed to it, the last one
+    first.
 
     Args:
-        key_digits: Digits of a row's number, with which a key ends; a shard's number stands before it.
+        key_digits: Number of digits of a row's number, with which a key ends, after the shard's number.
         url: URL of the dataset, for errors.
     """
 
@@ -116,7 +118,8 @@ class _Newer:
         self._retries: list[Bits] = []
 
     def see(self, number: int, keys: Sequence[str]) -> bool:
-        """Note the rows of a shard of a retry; return False, and note nothing, for a shard whose keys are its own."""
+        """Record the rows of a retry's shard. Return False, and record nothing, for a shard of the build, whose keys
+        begin with its own number."""
         import numpy as np
 
         if not keys or self._split(keys[0])[0] == number:
@@ -132,14 +135,14 @@ class _Newer:
         return True
 
     def has(self, key: str) -> bool:
-        """Whether a row of a first attempt was tried again."""
+        """Return whether a row of the build was tried again."""
         shard, row = self._split(key)
         packed = self._tried.get(shard)
         return packed is not None and bool(packed[row >> 3] >> (row & 7) & 1)
 
     def in_retry(self, seen: int) -> Bits:
-        """Return, for each row of a retry's shard, whether it was tried once more; `seen` counts the shards seen before
-        it."""
+        """Return, for each row of a retry's shard, whether it was tried again later; `seen` is the number of shards
+        that were passed before it."""
         import numpy as np
 
         return np.unpackbits(self._retries[seen], bitorder="little")
@@ -155,12 +158,12 @@ class _Newer:
 
 
 class RowPlaces:
-    """Cuts places into new shards, as tables of `rows.parquet`."""
+    """Divides positions of rows into new shards, as tables of `rows.parquet`."""
 
     def __init__(self, rows_per_shard: int) -> None:
         self._rows_per_shard = rows_per_shard
         self.shard_rows: list[int] = []
-        """Rows of each table that was made."""
+        """Number of rows of each table made so far."""
 
     @staticmethod
     def schema() -> pa.Schema:
@@ -187,7 +190,7 @@ class RowPlaces:
 
 
 def _tables(storage: Storage, layout: Layout, places: range) -> Generator[pa.Table]:
-    """Yield the columns that are needed of many sidecars, in their order; over a network several are read at a time."""
+    """Yield the needed columns of many sidecars, in order; over a network several are read at a time."""
     read = partial(read_columns, storage, columns=_COLUMNS)
     at_once = max(1, min(storage.reads_in_flight, 16))
     with ThreadPoolExecutor(at_once, thread_name_prefix="dataprep-rows") as threads:

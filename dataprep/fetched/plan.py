@@ -18,6 +18,7 @@ from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.make import refuse_unfit
 from dataprep.fetched.shard import ShardSchema, schema_with
 from dataprep.host.versions import codec_versions
+from dataprep.sources.archives import Progress
 from dataprep.sources.laion import (
     DEFAULT_ROWS_PER_SHARD,
     LAION,
@@ -28,33 +29,33 @@ from dataprep.sources.laion import (
     source_entries,
     tables_from_document,
 )
-from dataprep.sources.tables import Column, Progress
+from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:
     from dataprep.web.limits import Limits
 
 MAX_DIGITS = 12
-"""Digits of a shard's number, at most."""
+"""Maximum number of digits of a shard's number."""
 _RESIZER = "opencv-python-headless"
 
 
 def laion_codecs() -> dict[str, str]:
-    """Return the versions of the libraries that make images of what comes from the web."""
+    """Return the versions of the libraries that turn downloads into images."""
     return codec_versions(_RESIZER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableRequest:
-    """The tables to fetch, and how."""
+    """The tables to fetch, and the options for fetching."""
 
     sources: tuple[str, ...]
     """URLs of tables, or of one folder of them."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Name of the column of a role, by role, where it is none of the usual names."""
+    """Column name by role, for columns that have none of the role's usual names."""
     rows_per_shard: int = DEFAULT_ROWS_PER_SHARD
     rows: RowOptions = field(default_factory=RowOptions)
     limits: Limits
-    """Limits of one worker; no part of the plan."""
+    """Limits of one worker; not a part of the plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,15 +67,15 @@ class FetchRequest(BuildRequest):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaionOptions:
-    """Options in plan and manifest: all by which the shards can be read, compared, and tried again."""
+    """Options in plan and manifest: everything that is needed to read, compare and retry the shards."""
 
     columns: dict[str, str]
     """Name of the column of each role."""
     carried: tuple[Column, ...]
-    """The table's columns that are written as they are."""
+    """Columns of the table that are copied unchanged."""
     rows_per_shard: Annotated[int, Meta(ge=1)]
     shard_digits: Annotated[int, Meta(ge=1, le=MAX_DIGITS)]
-    """Digits of a shard's number in names, at least."""
+    """Minimum number of digits of a shard's number in names."""
     rows: RowOptions
 
     @property

@@ -1,4 +1,4 @@
-"""The recipe of datasets whose originals are tables of URLs: the images come from the web.
+"""The recipe of datasets whose originals are tables of URLs: it downloads the images.
 
 tables ─▶ a shard for each range of rows ─▶ fetch, encode, write ─▶ index, TFDS files, manifest
 """
@@ -36,7 +36,7 @@ from dataprep.storage import Storage, open_storage
 
 
 class WebRecipe:
-    """Builds what tables of URLs name; implements `dataprep.build.recipe.Recipe`."""
+    """Builds datasets from tables of URLs; implements `dataprep.build.recipe.Recipe`."""
 
     shuffled = False
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
@@ -54,12 +54,12 @@ class WebRecipe:
         return Planned(plan_tables(asked.tables, request.options, progress.reading), _mark_begun)
 
     def job(self, request: BuildRequest, root: str) -> FetchJob:
-        """Return what a worker needs besides a shard's index, including the limits of its fetching."""
+        """Return what a worker needs besides a shard's index, including its limits for fetching."""
         limits = _fetch_request(request).tables.limits
         return FetchJob(request.output_url, request.source_url, root, recipe="web", limits=limits)
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
-        """Fetch one shard, or return the receipt that it has."""
+        """Fetch one shard, or return its existing receipt."""
         return ShardFetcher(_fetch_job(job)).build(index)
 
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
@@ -70,8 +70,7 @@ class WebRecipe:
         """Put waiting files in place, write index and metadata, and return the manifest.
 
         Raises:
-            BuildError: Not one row became an image. The build is removed, because its failures would otherwise be
-                final.
+            BuildError: No row became an image. The build is removed, so that a rerun fetches the rows again.
         """
         manifest = finish_tables(build)
         if not any(split.samples for split in manifest.splits):
@@ -80,11 +79,11 @@ class WebRecipe:
         return manifest
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the traffic of a build with its output."""
+        """Return the traffic between a build and its output."""
         return fetched_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        """Return the traffic of a build with its tables."""
+        """Return the traffic between a build and its tables."""
         return tables_traffic(plan)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
@@ -97,7 +96,7 @@ class WebRecipe:
                 yield from (names.samples_file(index), names.parquet_file(index), names.stats_file(index))
 
     def shard_file(self, manifest: Manifest, split: SplitManifest, number: int) -> str:
-        """Return the name of the samples' file."""
+        """Return the name of the samples file."""
         return file_of(manifest, number)
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
@@ -109,7 +108,7 @@ class WebRecipe:
         return tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield faults that keep sources, options and counts from being read."""
+        """Yield faults because of which sources, options or counts cannot be read."""
         yield from option_faults(manifest)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
@@ -139,7 +138,7 @@ def _fetch_job(job: BuildJob) -> FetchJob:
 
 @lru_cache(maxsize=1)
 def _fetcher(job: FetchJob) -> ShardFetcher:
-    """Return the process's fetcher of a job, which keeps what it learns of hosts from shard to shard."""
+    """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard."""
     return ShardFetcher(job)
 
 

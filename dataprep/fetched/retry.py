@@ -5,12 +5,13 @@
 Only the index, dataset_info.json and dataset.json of the finished dataset are replaced (revision.py). A Layout holds
 the differences between our datasets and those of img2dataset (layout.py, img2dataset.py).
 
-A new shard has a parquet file and stats of its own, with the rows that were tried and their new status; their old rows
-are kept as history. So the newest status of a row is that in the last shard whose parquet file has its key. The
-manifest counts every row once, by its newest status: the entry `before` in a shard's stats says what to subtract.
+A new shard has its own parquet file and stats, with the rows that were tried and their new status; the old entries of
+these rows stay as history. So the newest status of a row is in the last shard whose parquet file has its key. The
+manifest counts every row once, by its newest status: the entry `before` in a shard's stats holds the counts to
+subtract.
 
-After an interruption the same command continues, because `_retry/plan.json` says what was begun (retry_plan.py); it is
-the first file that is removed at the end. Workers make the shards by retry_shards.py.
+After an interruption the same command continues with the plan in `_retry/plan.json` (retry_plan.py), which is the first
+file that is removed at the end. Workers make the shards with retry_shards.py.
 """
 
 from __future__ import annotations
@@ -46,30 +47,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retried:
-    """The dataset after a retry, and what this run did for it."""
+    """The dataset after a retry, and the work of this run on it."""
 
     manifest: Manifest
     rows: int
-    """Rows that were tried."""
+    """Number of rows that were tried."""
     came: int
+    """Number of rows that became images."""
     shards: int
-    """New shards; 0 where nothing came."""
+    """Number of new shards; 0 if no row became an image."""
 
 
 Engine = Callable[[RetryJob, list[int]], Iterator[ShardReceipt]]
 
 
 class RetryProgress(Protocol):
-    """What a retry tells whoever watches."""
+    """Receiver of a retry's progress reports."""
 
     def shards(self, samples: Sequence[int], done: set[int]) -> None:
-        """The new shards have so many rows each; these of them are done already."""
+        """The new shards have these numbers of rows; the shards in `done` are done already."""
 
     def shard_done(self, receipt: ShardReceipt) -> None:
         """One more shard is done."""
 
     def log(self, line: str) -> None:
-        """A line for people."""
+        """Show a line to the user."""
 
 
 def retry_failed(
@@ -80,19 +82,19 @@ def retry_failed(
     progress: RetryProgress,
     making: Mapping[str, Any] | None = None,
 ) -> Retried:
-    """Try failed rows again, or go on with what an interrupted run began.
+    """Try failed rows again, or continue an interrupted retry.
 
     Args:
         url: URL of a finished dataset.
-        choice: Which rows are tried; a retry that was begun keeps its own choice.
+        choice: Which rows are tried; an interrupted retry keeps its own choice.
         limits: Limits of one worker.
         engine: Runs `retry_shard` for many indexes.
-        progress: Told what is done.
-        making: How img2dataset made the images of an adopted dataset, by field of EncodeOptions or RowFilter; a retry
-            that was begun keeps its own.
+        progress: Receives progress reports.
+        making: The options by which img2dataset made the images of an adopted dataset, by field of EncodeOptions or
+            RowFilter; an interrupted retry keeps its own.
 
     Raises:
-        UsageError: There is no dataset of a table of URLs, or it must be said how its images were made.
+        UsageError: There is no dataset of a table of URLs, or options by which its images were made are missing.
         ConflictError: Another process has changed the dataset meanwhile.
     """
     dataset = open_fetched(url)
@@ -108,12 +110,12 @@ def retry_failed(
     plan = _begin(dataset, choice, said) if begun is None else _checked_begin(dataset, begun)
     if plan is None:
         return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
-    if plan.making != given:  # another process has begun meanwhile
+    if plan.making != given:  # another process has begun a retry meanwhile
         rows = _row_options(dataset, plan.making, progress.log)
     told, wanted = {**plan.choice, **plan.making}, {**_document(choice), **said}
     if told != wanted:
         text = ", ".join(f"{name} {value}" for name, value in told.items() if value)
-        progress.log(f"going on with what an interrupted run was told: {text or 'nothing'}")
+        progress.log(f"continuing with the options of an interrupted run: {text or 'none'}")
     _make_missing(
         RetryJob(dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs),
         finished_shards(dataset.storage, plan.root),
@@ -125,16 +127,16 @@ def retry_failed(
 
 
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
-    """Remove a retry of another manifest; whether it had published the revision that is there."""
+    """Remove an interrupted retry of another manifest; return whether it had published the existing revision."""
     revision = dataset.manifest.revision
     if revision > begun.revision:
-        progress.log(f"revision {begun.revision + 1} stands already: an earlier run was interrupted when all was done")
+        progress.log(f"revision {begun.revision + 1} exists: an earlier run was interrupted after publishing it")
     clean_up(dataset.storage, begun)
     return revision == begun.revision + 1
 
 
 def _checked_begin(dataset: FetchedDataset, begun: RetryPlan) -> RetryPlan:
-    """Return the plan that was begun. Raises FormatError where its shards do not follow those of the dataset."""
+    """Return the plan of an interrupted retry. Raises FormatError if its shards do not follow those of the dataset."""
     shards = len(dataset.layout.parquet_files)
     if begun.first_shard != shards:
         raise no_plan(dataset.storage, f"its first shard is number {begun.first_shard}, after {shards:,} shards")
@@ -152,22 +154,22 @@ def _make_missing(
 
 
 def _row_options(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
-    """Return what becomes of a row: as the manifest says, or as img2dataset would have it. Raises UsageError."""
+    """Return the options of rows: those of the manifest, or those of img2dataset. Raises UsageError."""
     if is_adopted(dataset.manifest):
         return rows_as_made(dataset, making, log)
     if making:
         flag = next(iter(making)).replace("_", "-")
-        raise UsageError(f"--{flag}: how {dataset.storage.url} makes its images stands in its manifest; leave it out")
+        raise UsageError(f"--{flag}: the manifest of {dataset.storage.url} says how images are made; leave it out")
     return laion_options(dataset.manifest).rows
 
 
 def _begin(dataset: FetchedDataset, choice: Choice, making: Mapping[str, Any]) -> RetryPlan | None:
-    """Choose rows and store which; None where there are none to try."""
+    """Choose the rows and store the plan; None if there are no rows to try."""
     storage, layout = dataset.storage, dataset.layout
     chosen = rows_to_try(storage, layout, choice)
     first = next(chosen, None)
     if first is None:
-        storage.delete_tree(RETRY)  # what an interrupted cleaning up left
+        storage.delete_tree(RETRY)  # files of an interrupted cleanup
         return None
     shards = len(layout.parquet_files)
     places = RowPlaces(layout.shard_rows)
@@ -188,27 +190,27 @@ def _begin(dataset: FetchedDataset, choice: Choice, making: Mapping[str, Any]) -
     if len(str(layout.names.offset + total)) > layout.names.digits:
         storage.delete_tree(plan.root)
         raise UsageError(
-            f"{storage.url}: {total:,} shards have longer numbers than the {shards:,} there, whose names would change; "
-            "build the failed rows as a dataset of their own"
+            f"{storage.url}: {total:,} shards need longer numbers than the existing {shards:,}, whose names would "
+            "change; build the failed rows as a separate dataset"
         )
     try:
         storage.create(RETRY_JSON, json.dumps(asdict(plan), indent=1).encode())
     except ConflictError:  # another process began at the same time
         storage.delete_tree(plan.root)
         return read_plan(storage)
-    for info in list(storage.list(f"{RETRY}/")):  # what an interrupted cleaning up left
+    for info in list(storage.list(f"{RETRY}/")):  # files of an interrupted cleanup
         if info.name != RETRY_JSON and not info.name.startswith(f"{plan.root}/"):
             storage.delete(info.name)
     return plan
 
 
 def _document(choice: Choice) -> ChoiceEntry:
-    """As it comes back from JSON."""
+    """Return a choice as the plan stores it in JSON."""
     return {"reasons": list(choice.reasons), "everything": choice.everything}
 
 
 def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
-    """Sum up, and publish the next revision; where nothing came, remove what was written."""
+    """Publish the next revision, or remove the new shards if no row became an image."""
     storage, manifest = dataset.storage, dataset.manifest
     new = _sum_up(dataset, plan)
     rows = sum(plan.shard_rows)

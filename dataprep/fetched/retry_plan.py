@@ -1,6 +1,6 @@
 """The plan of a retry of failed rows: `_retry/plan.json`, and the rows that it tries.
 
-_retry/plan.json              create-only; which revision it begins with, which rows, and where the rest lies
+_retry/plan.json              create-only; the revision that it begins with, the chosen rows, and the id
 _retry/<id>/rows.parquet      rows to try: a row group for each new shard
 _retry/<id>/receipts/, tmp/   as in a build (commit.py)
 """
@@ -26,7 +26,7 @@ RETRY_JSON = f"{RETRY}/plan.json"
 
 
 class ChoiceEntry(TypedDict):
-    """Which failed rows a retry takes, as its plan says; see `Choice`."""
+    """Choice of failed rows in a retry's plan; see `Choice`."""
 
     reasons: list[str]
     everything: NotRequired[bool]
@@ -34,7 +34,7 @@ class ChoiceEntry(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPlan:
-    """The plan of a retry, which `_retry/plan.json` holds."""
+    """The plan of a retry, as `_retry/plan.json` holds it."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
     revision: Count
@@ -42,13 +42,13 @@ class RetryPlan:
     manifest_sha256: str
     choice: ChoiceEntry
     making: dict[str, Any] = field(default_factory=dict)
-    """How img2dataset made its images, as far as the user said."""
+    """Options by which img2dataset made the images, as given by the user."""
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
-    """Rows of each new shard."""
+    """Number of rows of each new shard."""
     first_shard: Count
     """Number of the first new shard."""
     codecs: dict[str, str] = field(default_factory=dict)
-    """Versions of libraries that every worker must have; dataprep 0.1.0 named none."""
+    """Versions of libraries that every worker must have; dataprep 0.1.0 recorded none."""
 
     @property
     def root(self) -> str:
@@ -57,37 +57,37 @@ class RetryPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What tells one plan of a retry from another."""
+    """The part of a retry's plan that distinguishes it from others."""
 
     id: str
 
 
 def read_plan(storage: Storage) -> RetryPlan | None:
-    """Read the plan of a retry that was begun; None where there is none. Raises FormatError."""
+    """Read the plan of an interrupted or running retry; None if there is none. Raises FormatError."""
     try:
         data = storage.read(RETRY_JSON)
     except FileNotFoundError:
         return None
     where = f"{storage.url_of(RETRY_JSON)}: no plan of a retry"
     plan = decode(data, RetryPlan, where=where, advice=f"remove {RETRY}/")
-    if storage.stat(rows_file(plan.root)) is None:  # a cleaning up took it between
+    if storage.stat(rows_file(plan.root)) is None:  # a cleanup removed it meanwhile
         clean_up(storage, plan)
         return None
     return plan
 
 
 def id_of_plan(storage: Storage) -> str:
-    """Return the id of the plan that is there now. Raises FileNotFoundError, or ValueError where it is none."""
+    """Return the id of the stored plan. Raises FileNotFoundError, or ValueError for a malformed plan."""
     return msgspec.json.decode(storage.read(RETRY_JSON), type=_Named).id
 
 
 def no_plan(storage: Storage, problem: str) -> FormatError:
-    """Return the error for a plan that cannot be one."""
+    """Return the error for an invalid plan."""
     return FormatError(f"{storage.url_of(RETRY_JSON)}: no plan of a retry: {problem}; remove {RETRY}/")
 
 
 def rows_file(root: str) -> str:
-    """Return the name of the rows that a retry tries."""
+    """Return the name of the file with the rows that a retry tries."""
     return f"{root}/rows.parquet"
 
 
@@ -97,8 +97,8 @@ def open_rows(storage: Storage, root: str) -> pq.ParquetFile:
 
 
 def clean_up(storage: Storage, plan: RetryPlan) -> None:
-    """Remove what the retry wrote: its plan first, without which the rest does not count; nothing where another's plan
-    is there."""
+    """Remove the files of a retry: first the plan, without which the others have no meaning. Nothing is removed if the
+    stored plan is another's."""
     try:
         if id_of_plan(storage) != plan.id:
             return

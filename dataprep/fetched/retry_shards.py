@@ -1,4 +1,4 @@
-"""The new shards of a retry of failed rows, one after the other, as workers make them."""
+"""Makes the new shards of a retry of failed rows, one after the other, in workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataprep.errors import ConflictError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.commit import Places, put_in_place
 from dataprep.fetched.existing import open_fetched
-from dataprep.fetched.make import Making
+from dataprep.fetched.make import ShardOptions
 from dataprep.fetched.retry_plan import id_of_plan, no_plan, open_rows
 from dataprep.fetched.revision import changed
 from dataprep.fetched.shards import Target, WebFetch, fetch_shard
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RetryJob:
-    """All that a worker needs besides a shard's index."""
+    """Everything that a worker needs besides a shard's index."""
 
     url: str
     root: str
@@ -44,13 +44,13 @@ class RetryJob:
 
 
 def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
-    """Make one new shard, or return its receipt: rows of a shard that has one are not asked for again."""
+    """Make one new shard, or return its existing receipt without fetching the rows again."""
     return _retrier(job).build(index)
 
 
 @lru_cache(maxsize=1)
 def _retrier(job: RetryJob) -> _Retrier:
-    """Return the process's retrier of a job, which keeps what it learns of hosts from shard to shard."""
+    """Return this process's retrier of a job, which keeps what it learns about hosts from shard to shard."""
     return _Retrier(job)
 
 
@@ -65,7 +65,7 @@ class _Retrier:
         check = partial(_refuse_overtaken, self._storage, job)
         places = Places(root=job.root, names=names, first_shard=job.first_shard)
         staged = self._storage.staged(job.root, check)
-        self._target = Target(staged, places, Making(dataset.manifest.format, job.rows, schema), check)
+        self._target = Target(staged, places, ShardOptions(dataset.manifest.format, job.rows, schema), check)
         self._web = WebFetch(job.limits)
         self._places = open_rows(self._storage, job.root)
 
@@ -92,7 +92,7 @@ class _Retrier:
         return fetch_shard(self._target, index, rows, self._web, before)
 
     def _rows_of(self, index: int) -> list[tuple[int, int]]:
-        """Return shard and row of each row that the plan tries in a new shard."""
+        """Return the old shard and position of each row that is tried in a new shard."""
         try:
             table = self._places.read_row_group(index, use_threads=False)
             pairs = list(zip(table.column("shard").to_pylist(), table.column("row").to_pylist(), strict=True))
@@ -106,7 +106,7 @@ class _Retrier:
 
 
 def _refuse_overtaken(storage: Storage, job: RetryJob) -> None:
-    """Raise ConflictError where this retry's plan is gone: the dataset was overwritten, or another process finished."""
+    """Raise ConflictError if this retry's plan is gone: the dataset was overwritten, or another process finished."""
     try:
         current = id_of_plan(storage)
     except (FileNotFoundError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """The next revision of a finished dataset, with new shards after the last one.
 
-Three files are replaced, each at once and only while the one that was read is still there: the index, which begins with
-all row groups of the old one; dataset_info.json, which lists shards that are published already; dataset.json, last,
-which lists all of them. Readers see a whole dataset between any two of these steps, and the steps can be taken again.
+Three files are replaced, each atomically and only if it has not changed since it was read: the index, which begins with
+all row groups of the old one; dataset_info.json, which lists shards that are published already; and last dataset.json,
+which lists all of them. Readers see a whole dataset between any two of these steps, and the steps can be repeated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
-    """Publish the revision of a dataset that has these shards, too.
+    """Publish the revision of a dataset that has these additional shards.
 
     Args:
         dataset: The dataset, as it was read.
         root: Folder of the receipts.
-        new: Receipts of the shards, which are published if need be.
+        new: Receipts of the shards; shards that are not published yet are published now.
 
     Returns:
         The manifest of the new revision.
@@ -68,7 +68,7 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
 
 
 def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: FileEntry) -> SplitManifest:
-    """Return a split with its new shards; every row counts by its newest status."""
+    """Return a split with its new shards; every row is counted by its newest status."""
     statuses, reasons = Counter(split.statuses), Counter(split.reasons)
     for receipt in new:
         what = fetched(receipt)
@@ -90,7 +90,7 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: FileEntry) 
 
 
 def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> FileEntry:
-    """Replace the index by one with a row group for each new shard; those that were there come first, unchanged."""
+    """Replace the index by one with the old row groups, unchanged, and then one for each new shard."""
     name = split.index["file"]
     with storage.open(name) as stream:
         existing = digests_of(stream)

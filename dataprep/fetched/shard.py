@@ -1,12 +1,13 @@
-"""The files of one shard: the samples, and as sidecars img2dataset's parquet file of all rows and its `_stats.json`.
+"""The files of one shard: the samples, and two sidecars as in img2dataset: a parquet file of all rows and
+`_stats.json`.
 
     train/00012.tar                 key.jpg, key.json, key.txt
     or laion-train.tfrecord-00012
     train/00012.parquet             every row, with its status and reason
     train/00012_stats.json          rows by status and by reason; no times, so that equal shards are equal files
 
-A name has the shard's number only, so that a later run that adds shards renames nothing. Shards that are added to
-img2dataset's output have its names and its columns.
+A name contains the shard's number only, so that adding shards later renames nothing. Shards that are added to
+img2dataset's output have its names and columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataprep.formats.example import bytes_feature, example_before, float_featur
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
 from dataprep.formats.ustar import BLOCK_BYTES, header, member
 from dataprep.formats.wire import frame_around
-from dataprep.sources.laion import LaionTables, Row
+from dataprep.sources.laion import Row
 from dataprep.sources.tables import Column, Kind
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ RESULT_FIELDS = (
     Column("exif", "string"),
     Column("sha256", "string"),
 )
-"""Columns that say how a row ended, in img2dataset's order; they follow those that are carried."""
+"""Columns with a row's result, in img2dataset's order; they follow the columns carried from the table."""
 _DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
 _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {"txt", "jpg", "png", "webp"}
 _ABSENT: dict[Kind, Any] = {"string": "", "int": -1, "float": -1.0}
-"""What stands for a missing value in records, which have no null: Hugging Face infers a schema from the first few
-records, and TFDS knows no null."""
+"""Value that replaces a missing one in records, which have no null: Hugging Face infers a schema from the first few
+records, and TFDS has no null."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,17 +60,17 @@ class ShardSchema:
     image_name: str
     """Extension of image members and name of the image feature: `jpg`, `png` or `webp`."""
     carried: tuple[Column, ...]
-    """Columns of the table, as records name them: `table_<name>` where a name is taken."""
+    """Columns of the table under their names in records: `table_<name>` if a name is taken."""
     duplicates: bool
-    """Whether duplicates are looked for."""
+    """Whether duplicates are searched."""
     results: tuple[Column, ...] = RESULT_FIELDS
-    """Columns that follow; img2dataset writes only some of them."""
+    """Columns that follow those of the table; img2dataset writes only some of them."""
     arrow_types: tuple[str, ...] = ()
-    """Arrow types of the parquet file's columns, where another tool chose them."""
+    """Arrow types of the parquet file's columns, if another tool chose them."""
     json_nulls: bool = False
     """Whether `key.json` holds null for a missing value, as img2dataset's does."""
     texts: frozenset[str] = frozenset()
-    """Columns that TFRecords hold as texts whatever they are: img2dataset found no value there, and wrote empty
+    """Columns that TFRecords hold as texts regardless of their kind: img2dataset found no values and wrote empty
     texts."""
 
     @property
@@ -91,11 +92,6 @@ class Record(NamedTuple):
     tail: bytes
 
 
-def schema_of(tables: LaionTables, options: RowOptions) -> ShardSchema:
-    """Return the columns of a build."""
-    return schema_with(tables.carried, options)
-
-
 def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSchema:
     """Return the columns of a build from those of its table, as the table names them."""
     carried: list[Column] = []
@@ -113,7 +109,7 @@ def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSc
 
 
 def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:
-    """Return a row's values of `schema.columns`; None where there is none."""
+    """Return a row's values of `schema.columns`, None for a missing value."""
     image = result.image
     found = {
         "caption": row.roles.get("caption"),
@@ -145,7 +141,7 @@ def write_samples(
     """Write the samples of a shard, which are the rows with the status success, in the order of the rows.
 
     Returns:
-        Place of each, in bytes from the shard's start.
+        Position of each sample, in bytes from the shard's start.
     """
     render = RENDERERS[format_name]
     places: list[Placement] = []
@@ -234,13 +230,13 @@ def arrow_schema(schema: ShardSchema) -> pa.Schema:
 def stats_json(
     statuses: Mapping[str, int], reasons: Mapping[str, int], before: Mapping[str, Mapping[str, int]] | None = None
 ) -> bytes:
-    """Return the content of `_stats.json`: img2dataset's counts, and those that it does not know, so that all sum up to
+    """Return the content of `_stats.json`: img2dataset's counts, and those of further statuses, so that all add up to
     `count`.
 
     Args:
         statuses: Rows by status.
         reasons: Rows by reason.
-        before: `statuses` and `reasons` that rows had before they were tried again; these rows count here now.
+        before: Earlier `statuses` and `reasons` of rows that were tried again and are now counted in this shard.
     """
     document = {
         "count": sum(statuses.values()),
@@ -255,12 +251,12 @@ def stats_json(
 
 
 def _indented(fields: Mapping[str, Any]) -> str:
-    """Return `json.dumps(fields, indent=4)` of plain values; the encoder in C, which is faster, cannot indent."""
+    """Return `json.dumps(fields, indent=4)` of plain values, faster, because Python's C encoder cannot indent."""
     return "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()) + "\n}"
 
 
 def _retyped(table: pa.Table, types: Sequence[str]) -> pa.Table:
-    """Return the columns in the types that another tool chose; it has a type of its own for columns without a value."""
+    """Return the columns in the types that another tool chose, among them `null` for columns without values."""
     import pyarrow as pa
 
     columns = {}
@@ -297,5 +293,5 @@ _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
     "int": integer_feature,
 }
 Renderer = Callable[[Sequence[Any], bytes, ShardSchema], Record]
-"""Makes a record of a row's values, which have the order of the schema's columns, and its image."""
+"""Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
 RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}

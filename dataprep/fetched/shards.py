@@ -1,4 +1,5 @@
-"""Builds the shards of a table of URLs: rows, web, files in a folder of their own, receipt."""
+"""Builds the shards of a table of URLs: reads rows, downloads images, writes files to an attempt's folder, and commits
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from dataprep.dataset.records import Fetched, ShardReceipt, SidecarEntry
 from dataprep.errors import UsageError, install_hint
 from dataprep.fetched.collect import Fetch
 from dataprep.fetched.commit import Places, decide, put_in_place
-from dataprep.fetched.make import MadeShard, Making, Streams, make_shard
+from dataprep.fetched.make import MadeShard, ShardOptions, Streams, make_shard
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import laion_of
 from dataprep.sources.laion import SPLIT, Row, read_shard_rows
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from dataprep.web.outcomes import Outcome, Request
 
 LATE_PART = 20
-"""Share of rows, one in so many, at which the next shard is begun: the last rows may take minutes and no processor, and
-the first rows of the next shard take a while to come."""
+"""When only one row in LATE_PART is left, the next shard is begun: the last rows may take minutes without using the
+CPU, and the first rows of the next shard take a while to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class FetchJob(BuildJob):
 
 
 class WebFetch:
-    """Fetches the rows of shard after shard; what it learns of hosts serves the next shard.
+    """Fetches the rows of one shard after the other, and keeps what it learns about hosts.
 
     Raises:
         UsageError: The packages for fetching are not installed.
@@ -61,7 +62,7 @@ class WebFetch:
         self.fetch: Fetch = web_fetch(limits, Known())
 
     def telling(self, nearly_done: Callable[[], object]) -> WebFetch:
-        """Return the same fetch, which also calls `nearly_done` when few rows are left."""
+        """Return a copy that also calls `nearly_done` when few rows are left."""
         other = copy.copy(self)
         other.fetch = partial(_fetch_telling, self.fetch, nearly_done)
         return other
@@ -75,22 +76,22 @@ def _fetch_telling(fetch: Fetch, nearly_done: Callable[[], object], requests: It
         if left == len(waiting) // LATE_PART:
             nearly_done()
         yield outcome
-        del outcome  # so that the body is held by the caller alone
+        del outcome  # so that only the caller holds the body
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where shards are written, and in which form."""
+    """Where shards are written, and with which options."""
 
     storage: Storage
     places: Places
-    making: Making
+    options: ShardOptions
     check: Callable[[], None]
-    """Raises an error where the place is no longer this build's or retry's."""
+    """Function that raises an error if this build or retry no longer owns the output."""
 
 
 class ShardFetcher:
-    """Builds the shards of one job, one at a time but for the late rows of the shard before."""
+    """Builds the shards of one job one after the other, while late rows of the previous shard are still in flight."""
 
     def __init__(self, job: FetchJob) -> None:
         self._source = open_originals(job.source_url)
@@ -99,13 +100,13 @@ class ShardFetcher:
         self._tables, options = laion_of(build.plan)
         name = build.plan.options.format
         places = Places(root=build.root, names=built_names(name, SPLIT, options.shard_digits))
-        self._target = Target(build.storage, places, Making(name, options.rows, options.schema), build.check)
+        self._target = Target(build.storage, places, ShardOptions(name, options.rows, options.schema), build.check)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
 
     def begin(self, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return when only late rows are left, so that the next one can be begun.
 
-        This is for one thread of a process. There are never more than two shards under way: the third waits here.
+        To be called by one thread of a process. At most two shards are in progress: a third call waits.
         """
         nearly_done = threading.Event()
         receipt = self._threads.submit(self._build, index, self._web.telling(nearly_done.set))
@@ -114,7 +115,7 @@ class ShardFetcher:
         return receipt
 
     def build(self, index: int) -> ShardReceipt:
-        """Build one shard, or return its receipt: rows of a shard that has one are not asked for again."""
+        """Build one shard, or return its existing receipt without fetching the rows again."""
         return self._build(index, self._web)
 
     def _build(self, index: int, web: WebFetch) -> ShardReceipt:
@@ -134,17 +135,17 @@ def fetch_shard(
     web: WebFetch,
     before: Mapping[str, dict[str, int]] | None = None,
 ) -> ShardReceipt:
-    """Fetch rows as one shard, and decide it (dataprep/fetched/commit.py).
+    """Fetch rows as one shard, and commit it (dataprep/fetched/commit.py).
 
     Args:
-        target: Where it goes.
-        index: Number of its receipt.
-        rows: In the table's order.
-        web: Asks for them.
-        before: `statuses` and `reasons` that rows had before, where they are tried again.
+        target: Where the shard is written, and with which options.
+        index: Number of the shard's receipt.
+        rows: Rows of the shard, in the table's order.
+        web: Downloads the rows.
+        before: Earlier `statuses` and `reasons` of rows that are tried again.
 
     Returns:
-        The receipt that counts, which may be another attempt's.
+        The valid receipt, which may be another attempt's.
     """
     storage, names = target.storage, target.places.names
     split_index = target.places.first_shard + index
@@ -172,7 +173,7 @@ def fetch_shard(
             before=dict(before or {}),
         ),
     )
-    # Files uploaded before the place was lost are removed by the new owner, and cannot be put in place any more.
+    # If another build owns the output now, it removes the files uploaded so far, and they can no longer be published.
     target.check()
     return decide(storage, target.places, receipt, made.index)
 
@@ -185,7 +186,7 @@ def _write(
     fetch: Fetch,
     before: Mapping[str, dict[str, int]] | None,
 ) -> tuple[MadeShard, WritebackFile]:
-    """Write the samples' file, and publish it under this name."""
+    """Write the samples file, and publish it under this name."""
     storage = target.storage
     spool = storage.spool_path(name)
     try:
@@ -195,7 +196,7 @@ def _write(
             storage.sending(spool, name) as sent,
             WritebackFile(spool, sent) as file,
         ):
-            made = make_shard(rows, fetch, target.making, split_index, Streams(cast(BinaryIO, file), images), before)
+            made = make_shard(rows, fetch, target.options, split_index, Streams(cast(BinaryIO, file), images), before)
     except BaseException:
         spool.unlink(missing_ok=True)
         raise
@@ -204,9 +205,9 @@ def _write(
 
 
 def _nameless(path: Path) -> BinaryIO:
-    """Open a file that is gone when it is closed, however this process ends."""
+    """Open a file that vanishes when it is closed, even if the process is killed."""
     file = path.open("w+b")
-    path.unlink(missing_ok=True)  # whoever overwrites this build may have taken it
+    path.unlink(missing_ok=True)  # a build that overwrites this one may have removed it
     return file
 
 

@@ -1,4 +1,4 @@
-"""How many requests and bytes a build that fetches its images asks of buckets: a pure function of its plan."""
+"""Number of requests and bytes that a build of fetched images exchanges with buckets: a pure function of its plan."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataprep.build.traffic import PAGE_OBJECTS, Traffic
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 
 _INSERTS_A_SHARD, _GETS_A_SHARD = 8, 3
-"""Requests of a shard: three files are written and copied, its receipt is written and read, its folder is listed."""
+"""Requests for each shard: three files are written and copied, its receipt is written and read, its folder is
+listed."""
 _INSERTS, _GETS = 11, 12
 _GETS_A_WORKER = 2
-"""Reads of plan.json and of the plan."""
+"""Reads of each worker: plan.json and the plan."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
-"""Reads of a table's size and footer, besides its rows: as it is measured, and for every shard."""
+"""Reads of a table's size and footer, besides its rows: when it is measured, and for every shard."""
 
 
 def fetched_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
-    """Return the traffic of a build with its output; the bytes of images are unknown before they are fetched.
+    """Return the traffic between a build and its output; the bytes of images are unknown before they are fetched.
 
     Args:
         plan: The plan.
@@ -29,9 +30,9 @@ def fetched_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic
 
 
 def tables_traffic(plan: Plan) -> Traffic:
-    """Return the traffic of a build with its tables, which are measured, then read once.
+    """Return the traffic between a build and its tables, which are measured, then read once.
 
-    It is more if a row group holds the rows of several shards.
+    The traffic is higher if a row group holds the rows of several shards.
     """
     tables = [int(source["bytes"]) for split in plan.splits for source in split.sources]
     windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)

@@ -1,4 +1,4 @@
-"""Samples to the bytes of a dataset's files, and back."""
+"""Conversion of samples to the bytes of a dataset's files, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def format_named(name: str) -> ShardFormat:
     """Return the format of that name.
 
     Raises:
-        UsageError: There is none; the text lists those that there are, and the nearest one.
+        UsageError: No format has this name; the text lists the known ones and suggests the nearest.
     """
     if name in FORMATS:
         return FORMATS[name]

@@ -1,4 +1,5 @@
-"""What a format must be able to do: samples to the bytes of one shard, and back. It does not know where bytes lie."""
+"""The interface of a format: samples to the bytes of one shard, and back. A format does not know where bytes are
+stored."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class ShardFormat(ABC):
 
     name: ClassVar[str]
     one_file_per_image: ClassVar[bool] = False
-    """Whether every image is a stored object of its own, and a shard only a name for some of them."""
+    """Whether every image is a stored object of its own, and a shard only a named group of images."""
 
     @abstractmethod
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
@@ -63,7 +64,7 @@ class ShardFormat(ABC):
         """
 
     def stored_files(self, shard_file: str) -> tuple[str, ...]:
-        """Return the stored objects that a shard's name alone tells: the file itself; none for an image folder."""
+        """Return the stored objects that follow from a shard's name: the file itself; none for an image folder."""
         return (shard_file,)
 
     def image_root(self, split: str, stored: int) -> str:
@@ -76,7 +77,8 @@ class ShardFormat(ABC):
         return split
 
     def passes_written(self, stored: int) -> int:
-        """Return how many of the stored passes are written out; an image folder writes one, and links show the rest."""
+        """Return how many of the stored passes are written as bytes; an image folder writes one, and links stand for
+        the rest."""
         return stored
 
     @abstractmethod

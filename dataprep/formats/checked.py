@@ -1,36 +1,35 @@
-"""What every format demands of a sample, and the exact reading of a hostile stream."""
+"""Requirements of every format on a sample, and exact reads from an untrusted stream."""
 
 from __future__ import annotations
 
 import re
 from typing import BinaryIO
 
-from dataprep.dataset.records import NO_LABEL, Sample
+from dataprep.dataset.records import MAX_KEY_BYTES, NO_LABEL, Sample
 from dataprep.errors import FormatError
 
-MAX_KEY_BYTES = 200
 MAX_IMAGE_BYTES = 256 << 20
 MAX_FIELD_BYTES = 64 << 10
-"""Size of everything in a record but the image, at most."""
+"""Maximum size of everything in a record except the image."""
 MAX_SIDE = 65_535  # pixels: a JPEG header has 16 bits for each side
 MAX_LABEL = 2**31 - 1
 MAX_CLASS_NAME_CHARS = 1_000
 
-# `__` at the start of a folder or file name marks it as metadata: webdataset and Hugging Face datasets leave
-# such members out without a word. Possessive quantifiers, so that a hostile key costs linear time.
+# `__` at the start of a folder or file name marks it as metadata: webdataset and Hugging Face datasets skip such
+# members silently. The quantifiers are possessive, so that a hostile key costs linear time.
 _COMPONENT = r"(?!__)(?:[A-Za-z0-9_-]++|=[0-9A-F]{2})++"
 _KEY = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*+")
 _CLASS_FOLDER = re.compile(r"(?!\.\.?\Z)[^/\\\x00-\x1f\x7f\ud800-\udfff]+")
-_PIECE_BYTES = 8 << 20  # a length that lies costs this much memory at most before the stream ends
+_PIECE_BYTES = 8 << 20  # most memory that a false length can cost
 
 
 def is_key(key: str) -> bool:
-    """Tell whether every format, and every library that reads it, carries this key unchanged."""
+    """Tell whether every format, and every library that reads it, keeps this key unchanged."""
     return len(key) <= MAX_KEY_BYTES and _KEY.fullmatch(key) is not None
 
 
 def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
-    """Return what keeps a sample out of a shard (got, expected), or None."""
+    """Return why a sample cannot be written to a shard, as got and expected; None if it can."""
     if not is_key(sample.key):
         return (
             f"key {sample.key[:MAX_KEY_BYTES]!r}, expected at most {MAX_KEY_BYTES} bytes of [A-Za-z0-9_-] "
@@ -58,7 +57,7 @@ def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
 
 
 def check_sample(sample: Sample, *, has_classes: bool) -> None:
-    """Refuse what the format's own reader, or another library's, would not read back as it is.
+    """Refuse a sample that this project's reader, or another library's, would not read back unchanged.
 
     Raises:
         FormatError: Key, image size, sides, orientation or label are not what a shard can hold.
@@ -82,18 +81,19 @@ def check_class_folder(class_name: str) -> None:
 
 
 class CheckedStream:
-    """A stream of hostile bytes that knows its offset, and reads exactly what is asked, in bounded memory."""
+    """Wrapper of an untrusted stream that counts the offset and reads exactly the requested bytes, in bounded
+    memory."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.offset = 0
-        """Number of bytes taken so far."""
+        """Number of bytes read so far."""
 
     def take(self, num_bytes: int) -> bytes:
         """Take exactly `num_bytes` bytes.
 
         Raises:
-            FormatError: The stream ends before.
+            FormatError: The stream ends earlier.
         """
         data = self.take_unless_at_end(num_bytes)
         if len(data) != num_bytes:
@@ -101,7 +101,7 @@ class CheckedStream:
         return data
 
     def take_unless_at_end(self, num_bytes: int) -> bytes:
-        """Take exactly `num_bytes` bytes, or none where the stream has ended.
+        """Take exactly `num_bytes` bytes, or none if the stream is at its end.
 
         Raises:
             FormatError: The stream ends in between.

@@ -1,7 +1,8 @@
-"""tf.train.Example messages: written feature by feature, and read in pieces whoever wrote them.
+"""tf.train.Example messages: written feature by feature, and read in pieces, whatever program wrote them.
 
-An Example is a map from names to features, and a feature a list of bytes, of floats or of integers. Whoever reads one
-reads the few bytes that name things, never an image. Messages: tensorflow/core/example/{example,feature}.proto.
+An Example is a map from names to features, and a feature a list of bytes, of floats or of integers. Finding features
+reads only the few bytes of names and lengths, never an image. Messages:
+tensorflow/core/example/{example,feature}.proto.
 """
 
 from __future__ import annotations
@@ -67,10 +68,10 @@ def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_
     """Write an Example up to one large value, such as an image, which need not be copied.
 
     Args:
-        entries: The map's entries before that of the value.
-        name: The value's.
+        entries: The encoded map entries that precede the value's entry.
+        name: Name of the value.
         value_bytes: Bytes of the value.
-        entries_after_bytes: Bytes of the entries after that of the value.
+        entries_after_bytes: Bytes of the entries that follow the value's entry.
     """
     before = entries + _map_entry_before(name, value_bytes)
     return LEN_1 + varint(len(before) + value_bytes + entries_after_bytes) + before  # Example.features
@@ -91,7 +92,7 @@ def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
     """Find the features of an Example at [start, stop), in the order in which they lie there.
 
     Raises:
-        FormatError: There is no such message; the text begins with the offset.
+        FormatError: The bytes are not such a message; the text begins with the offset.
     """
     found: dict[str, Feature] = {}
     for features in fields_numbered(read, start, stop, 1):
@@ -148,7 +149,7 @@ def floats(read: Read, feature: Feature) -> list[float]:
 
 
 def _feature(read: Read, holder: Field) -> Feature:
-    """Return the list that a Feature holds; of kind 0 where it holds none."""
+    """Return the list of values that a Feature holds; its kind is 0 if there is none."""
     feature = Feature(0, holder.stop, holder.stop)
     for field in fields(read, holder.start, holder.stop):
         if field.number in (BYTES, FLOATS, INTEGERS) and field.has_length:

@@ -12,7 +12,7 @@ from dataprep.formats.tars import BLOCK, Member, split_name, tar_members
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 
 CAPTIONS = ("caption", "txt")
-"""Names that stand for each other: the webdataset member has the suffix `txt`, and users ask for a `caption`."""
+"""Two names of the same field: the webdataset member has the suffix `txt`, and users ask for `caption`."""
 
 Record = bytes | bytearray | memoryview
 
@@ -24,8 +24,8 @@ def read_fields(format_name: str, record: Record, names: Sequence[str]) -> dict[
         format_name: Format of the dataset, `webdataset` or `tfrecord`.
         record: The sample's bytes in its shard, headers included: `record_offset` and `record_bytes` of the index.
         names: For webdataset, suffixes of members (text becomes str, other bytes stay), else keys of the .json member.
-            For TFRecord, features (text becomes str; one number, or a list of several). `caption` and `txt` stand for
-            each other where only one of them exists.
+            For TFRecord, features (text becomes str; one number, or a list of several). If only one of `caption` and
+            `txt` exists, either name finds it.
 
     Raises:
         FormatError: A field does not exist (the message lists those that do), or the record is damaged.
@@ -124,10 +124,10 @@ def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _known(name: str, there: Container[str]) -> str | None:
-    """Return the name under which a field exists, None where it does not."""
+def _known(name: str, existing: Container[str]) -> str | None:
+    """Return the name under which a field exists, or None."""
     candidates = (name, *CAPTIONS) if name in CAPTIONS else (name,)
-    return next((candidate for candidate in candidates if candidate in there), None)
+    return next((candidate for candidate in candidates if candidate in existing), None)
 
 
 def _text(data: bytes) -> str | bytes:
@@ -138,8 +138,8 @@ def _text(data: bytes) -> str | bytes:
 
 
 def _missing(name: str, members: Sequence[str], keys: Iterable[str]) -> FormatError:
-    there = ", ".join([*members, *keys])[:300]
-    return FormatError(f"field {name!a} is not there; there are {there or 'none'}: choose one of them")
+    existing = ", ".join([*members, *keys])[:300]
+    return FormatError(f"field {name!a} does not exist; choose one of these: {existing or '(none)'}")
 
 
 _NUMBERS: dict[int, Callable[..., Sequence[float]]] = {FLOATS: floats, INTEGERS: integers}

@@ -1,19 +1,19 @@
-"""Limits on what an image may ask for, checked before anything of it is decoded."""
+"""Limits on the size and scans of an image, checked before any of its pixels is decoded."""
 
 from __future__ import annotations
 
 MAX_PIXELS = 100_000_000
-"""Pixels of one image, at most; compared with the size in its header."""
+"""Maximum number of pixels of one image, compared with the size in its header."""
 MAX_SCANS = 500
-"""Scans of one progressive JPEG, at most: a small file can ask for any number of passes over all its pixels."""
+"""Maximum number of scans of one progressive JPEG: a small file can demand any number of passes over all its pixels."""
 MAX_SCAN_PIXELS = 5_000_000_000
-"""Scans times pixels, at most: bounds the decoding of one hostile file to some ten seconds."""
+"""Maximum of scans times pixels: bounds the decoding of one hostile file to about ten seconds."""
 REPAIRABLE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 """Formats that Pillow may open; it runs other programs for some of the rest."""
 
 
 def too_many_scans(data: bytes | memoryview, height: int, width: int) -> str:
-    """Return why a JPEG has too many scans to be decoded, an empty text where it has not."""
+    """Return why a JPEG has too many scans to be decoded, or an empty text."""
     scans = count_scans(data)
     if scans > MAX_SCANS or (scans > 20 and scans * height * width > MAX_SCAN_PIXELS):
         return f"{scans:,} scans over {width}x{height} pixels; at most {MAX_SCANS}"

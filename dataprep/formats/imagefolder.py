@@ -1,7 +1,7 @@
 """Image folder: every image is a file of its own, as torchvision's ImageFolder reads them.
 
-A shard is a name for some of its images, in the order in which they were written: the shard's bytes, sizes and digests
-are those of its files, one after the other. Who builds puts the files; `image_file` says where.
+A shard is a named group of images in the order in which they were written; its bytes, size and digests are those of its
+files, one after the other. The build stores each file itself, under the name that `image_file` returns.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import check_class_folder, is_key
 
 FOLDERLESS = "images"
-"""Folder of images that have neither a class nor a folder: ImageFolder reads none that lie in its root."""
+"""Folder of images that have neither a class nor a folder: ImageFolder ignores images in its root."""
 REPEATED = "images"
-"""Folder that stands for the split where links show each image several times: the links point into it."""
+"""Folder that replaces the split's folder if links show each image several times; the links point into it."""
 IMAGE_SUFFIXES: Mapping[str, str] = {
     "coco-dup5": ".jpg",
     "imagenet": ".JPEG",
     "imagenet-fake": ".JPEG",
 }
-"""By dataset, the suffix of image files, as the originals have it: with it and a key, whoever reads an image folder
-knows the name of a file, which the index of a build does not tell."""
+"""Suffix of image files by dataset, as in the originals. Readers derive a file's name from it and the key, because the
+index of a build has no file names."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
@@ -40,7 +40,7 @@ class ImageFolderFormat(ShardFormat):
         return f"{split}/#{index:05d}-of-{total:05d}"
 
     def stored_files(self, shard_file: str) -> tuple[str, ...]:
-        """Return nothing: the index tells the files of a shard."""
+        """Return nothing: the files of a shard are listed in the index."""
         return ()
 
     def image_root(self, split: str, stored: int) -> str:
@@ -48,7 +48,7 @@ class ImageFolderFormat(ShardFormat):
         return REPEATED if stored > 1 else split
 
     def passes_written(self, stored: int) -> int:
-        """Return 1: links show the other passes."""
+        """Return 1: links stand for the other passes."""
         return 1
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> ImageFolderWriter:
@@ -60,12 +60,12 @@ class ImageFolderFormat(ShardFormat):
         raise FormatError("a shard of an image folder is no file; read the images that its index names")
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """Return nothing: folders' names say all."""
+        """Return nothing: the names of the folders are the only metadata."""
         return {}
 
 
 class ImageFolderWriter:
-    """Writes the images of a shard one after the other, to be digested; each is a whole record."""
+    """Writes the images of a shard one after the other, for the shard's digests; each image is one record."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -76,14 +76,14 @@ class ImageFolderWriter:
         return Placement(0, len(sample.image), 0, len(sample.image))
 
     def close(self) -> None:
-        """Write nothing: no shard's end is marked."""
+        """Write nothing: the end of a shard is not marked."""
 
 
 def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
     """Return where an image lies relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
 
-    The folder is the class, or the key's own folder where there are no classes. Where there are, only what follows the
-    key's last slash is kept: keys of one class must differ there.
+    The folder is the class, or the key's own folder where there are no classes. With classes, only the part of the key
+    after its last slash is kept, so keys of one class must differ in it.
 
     Args:
         split: Folder of the split, e.g. `train`, or REPEATED.

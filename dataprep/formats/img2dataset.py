@@ -10,16 +10,16 @@ import re
 from functools import lru_cache
 
 IMG2DATASET = "img2dataset"
-"""The kind of data that it wrote, as `adopt` names it."""
+"""Name that `adopt` gives to data written by img2dataset."""
 SUCCESS, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE = "success", "failed_to_download", "failed_to_resize"
 """Statuses of rows in img2dataset's own words."""
 FILTERED, DUPLICATE = "filtered", "duplicate"
-"""Statuses of rows that were not asked for, and of rows that were dropped for an equal one earlier in the shard."""
+"""Statuses of rows that a filter excluded, and of rows dropped as duplicates of an earlier row of the shard."""
 STATUSES = (SUCCESS, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, DUPLICATE)
 SHARD = re.compile(r"((?:.*/)?)(\d+)\.(?:tar|tfrecord)")
-"""Names of shards: a folder, and a number."""
+"""Pattern of shard names: a folder and a number."""
 OTHER = "other"
-"""The reason where no phrase fits."""
+"""Reason if no phrase fits."""
 
 _WORDING = tuple(
     (re.compile(pattern, re.IGNORECASE), reason)
@@ -36,7 +36,7 @@ _WORDING = tuple(
         (r"image decoding error", "undecodable"),
     )
 )  # fmt: skip
-"""Patterns and phrases, of which the first that is found in a text decides."""
+"""Patterns and their phrases; the first pattern found in a text decides."""
 _HTTP = re.compile(r"HTTP Error (\d{3})(?!.*redirect error)")
 _PHRASE = re.compile(r"[a-z]+(?: [a-z]+){0,4}|http \d{3}")
 """Reasons that are phrases already: those of this project, and img2dataset's own such as `image too small`."""

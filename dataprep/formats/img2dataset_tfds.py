@@ -1,6 +1,6 @@
-"""`dataset_info.json` over TFRecords that img2dataset wrote: by it TFDS serves the files under their own names.
+"""`dataset_info.json` for TFRecords that img2dataset wrote, so that TFDS reads the files under their existing names.
 
-TFDS numbers shards from 0 and pads their numbers to one width. A number that is not there is a shard of no samples,
+TFDS numbers shards from 0 and pads their numbers to one width. A missing number is listed as a shard of no samples,
 which TFDS does not open.
 """
 
@@ -16,17 +16,17 @@ from dataprep.formats.img2dataset import SHARD
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, json_bytes
 
 DESCRIPTION = "Images that img2dataset fetched, with their captions, described by dataprep adopt."
-"""Text by which a description is recognised as this project's."""
+"""Text that identifies a `dataset_info.json` as this project's."""
 MAX_SHARDS = 1_000_000
-"""Numbers that a description goes through, at most."""
+"""Exclusive upper bound of shard numbers."""
 _MIN_DIGITS = 5
 
 
 def grown(data: bytes, split: SplitManifest) -> bytes:
-    """Return a `dataset_info.json` of `adopt` after shards were added to a split; doing it twice changes nothing.
+    """Return `adopt`'s `dataset_info.json` with the shards that were added to a split; doing it twice changes nothing.
 
     Raises:
-        FormatError: The file is none of `adopt`, or the names of the new shards do not go on.
+        FormatError: `adopt` did not write the file, or the new shards' names do not continue the old ones.
     """
     try:
         info = json.loads(data)
@@ -46,7 +46,7 @@ def grown(data: bytes, split: SplitManifest) -> bytes:
 
 
 def texts_in(data: bytes) -> frozenset[str]:
-    """Return the names of texts in a `features.json`. Raises FormatError."""
+    """Return the names of the text features in a `features.json`. Raises FormatError."""
     try:
         features = json.loads(data)["featuresDict"]["features"]
         return frozenset(name for name, content in features.items() if "text" in content)
@@ -64,7 +64,7 @@ def is_ours(data: bytes) -> bool:
 
 
 class Numbered(NamedTuple):
-    """Shards as TFDS names them."""
+    """Names and lengths of shards, as TFDS describes them."""
 
     template: str
     """The `filepathTemplate`."""
@@ -73,7 +73,7 @@ class Numbered(NamedTuple):
 
 
 def numbered(shards: Iterable[tuple[str, int]]) -> Numbered:
-    """Name shards as TFDS does. Raises FormatError where TFDS would give them other names."""
+    """Describe existing shards to TFDS. Raises FormatError if no template of TFDS gives them their names."""
     lengths: dict[int, int] = {}
     names = []
     for name, length in shards:
@@ -101,5 +101,5 @@ def _number(name: str) -> int:
 
 
 def escaped(text: str) -> str:
-    """Double the braces of a text, which mean something in a template."""
+    """Double the braces of a text, because a template takes single ones as placeholders."""
     return text.replace("{", "{{").replace("}", "}}")

@@ -16,11 +16,12 @@ from dataprep.messages import shown
 
 BLOCK = 512
 MAX_EXTENSION_BYTES = 2**20
-"""Size of one PAX or GNU header, at most; real ones have some hundred bytes."""
+"""Maximum size of one PAX or GNU header; real ones have a few hundred bytes."""
 MAX_EXTENSIONS = 8
-"""Extension headers in front of one member, at most; GNU tar and PAX writers write two."""
+"""Maximum number of extension headers before one member; GNU tar and PAX writers write two."""
 MAX_TAIL_BYTES = 2**20
-"""Zeros after the end marker, at most: archives are padded to a record, 10,240 bytes unless `tar -b` changed it."""
+"""Maximum number of zeros after the end marker: archives are padded to a record, 10,240 bytes unless `tar -b` sets
+it."""
 
 _ZEROS = bytes(BLOCK)
 _REFUSED = {
@@ -121,7 +122,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 class _Walk:
-    """One tar while it is walked: its bounds and its name, so that every check can say where the fault is."""
+    """State of the walk over one tar: its bounds and its name, so that every check can say where a fault is."""
 
     def __init__(self, reader: ByteReader, stop: int, within: str) -> None:
         self._reader, self._stop, self._within = reader, stop, within
@@ -131,7 +132,7 @@ class _Walk:
         header = self._read(position, BLOCK)
         if len(header) < BLOCK:
             raise self._error(
-                position, f"it ends after {len(header)} bytes, without the end marker: it is cut: fetch it again"
+                position, f"it ends after {len(header)} bytes, without the end marker: it is truncated, fetch it again"
             )
         return header
 
@@ -160,11 +161,11 @@ class _Walk:
             raise self._error(
                 position,
                 f"extension header {extensions.count} in a row, of {num_bytes:,} bytes; "
-                f"at most {MAX_EXTENSIONS} of {MAX_EXTENSION_BYTES:,} are taken: unpack it and give the folder",
+                f"at most {MAX_EXTENSIONS} of {MAX_EXTENSION_BYTES:,} bytes are read: unpack it and give the folder",
             )
         data = self._read(position + BLOCK, num_bytes)
         if len(data) < num_bytes:
-            raise self._error(position, f"an extension header of {num_bytes:,} bytes passes its end; {_AGAIN}")
+            raise self._error(position, f"an extension header of {num_bytes:,} bytes reaches beyond its end; {_AGAIN}")
         if kind == b"L":
             extensions.name = data.split(b"\0", 1)[0]
         elif kind != b"K":  # K: the target of a link, and links are refused
@@ -193,7 +194,7 @@ class _Walk:
             raise self._error(position, f"an extension header without its member; {_AGAIN}")
         tail = self._read(position + BLOCK, MAX_TAIL_BYTES + 1)
         if len(tail) < BLOCK:
-            raise self._error(position, "it ends inside its end marker: it is cut: fetch it again")
+            raise self._error(position, "it ends inside its end marker: it is truncated, fetch it again")
         if tail.count(0) != len(tail):
             raise self._error(position, "more data follow its end marker; expected one archive: unpack it instead")
         if len(tail) > MAX_TAIL_BYTES:
@@ -211,7 +212,7 @@ class _Walk:
                 raise self._error(position, "a sparse file, expected plain files: unpack it and give the folder")
             if key in (b"path", b"size"):
                 if is_global or not value or (key == b"size" and not re.fullmatch(rb"[0-9]{1,15}", value)):
-                    raise self._error(position, f"a PAX header with a {key.decode()} that cannot be; {_AGAIN}")
+                    raise self._error(position, f"a PAX header with an impossible {key.decode()}; {_AGAIN}")
                 if key == b"path":
                     extensions.name = value
                 else:

@@ -1,4 +1,5 @@
-"""`dataset_info.json` and `features.json`, by which TFDS 4.9 serves a folder of TFRecord shards."""
+"""`dataset_info.json` and `features.json`, the files from which TFDS 4.9 knows how to read a folder of TFRecord
+shards."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ def dataset_info(info: DatasetInfo, *, filepath_template: str) -> dict[str, Any]
     """Return the fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string.
 
     Args:
-        info: Facts about the dataset; its name must be as TFDS takes names, without `-`.
-        filepath_template: How shards are named, in TFDS's own words in braces.
+        info: Facts about the dataset; its name must be a valid name for TFDS, without `-`.
+        filepath_template: Template of shard names, with TFDS's placeholders in braces.
     """
     return {
         "citation": info.citation,

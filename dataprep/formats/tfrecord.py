@@ -54,7 +54,7 @@ class TFRecordFormat(ShardFormat):
 
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
         """Return a name such as `coco_dup5-train.tfrecord-00003-of-00256`."""
-        digits = max(5, len(str(total)))  # as TFDS counts them
+        digits = max(5, len(str(total)))  # as in TFDS
         return f"{_tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> TFRecordWriter:
@@ -76,7 +76,7 @@ class TFRecordFormat(ShardFormat):
         """Return `dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
 
         Raises:
-            FormatError: A class name cannot be a line of the text file, or is there twice.
+            FormatError: A class name cannot be a line of the text file, or occurs twice.
         """
         files = {
             "dataset_info.json": json_bytes(_dataset_info(info)),
@@ -86,13 +86,13 @@ class TFRecordFormat(ShardFormat):
             for class_name in info.classes:
                 check_class_folder(class_name)
             if len(set(info.classes)) != len(info.classes):
-                raise FormatError("a class name is there twice, expected each once; rename it in the source")
+                raise FormatError("a class name occurs twice, expected each once; rename it in the source")
             files["label.labels.txt"] = "".join(f"{name}\n" for name in info.classes).encode()
         return files
 
 
 class TFRecordWriter:
-    """Appends samples as records. It costs 24 us a sample of 110 kB besides the writing; 15 are the CRC's."""
+    """Appends samples as records. Besides the write, a sample of 110 kB costs 24 us, of which the CRC takes 15."""
 
     def __init__(self, stream: BinaryIO, *, has_classes: bool) -> None:
         self._stream = stream
@@ -110,7 +110,7 @@ class TFRecordWriter:
         tail = _after_image(sample)
         before = _before_image(sample.height, image_bytes, len(tail))
         head, end = frame_around(before, sample.image, tail)
-        # Three writes: the image's bytes are never joined with others.
+        # Three writes, so that the image's bytes are not copied.
         self._stream.write(head)
         self._stream.write(sample.image)
         self._stream.write(end)
@@ -123,19 +123,19 @@ class TFRecordWriter:
 
 
 def _before_image(height: int, image_bytes: int, tail_bytes: int) -> bytes:
-    """Write an Example up to the image: the map entry of height, then the opening of the image's."""
+    """Write an Example up to the image: the map entry of height, then the start of the image's entry."""
     return example_before(_int_entry(b"height", height), b"image", image_bytes, tail_bytes)
 
 
 def _after_image(sample: Sample) -> bytes:
-    """Write what stands in an Example after the image: the map entries of key, label, orientation and width."""
+    """Write the part of an Example after the image: the map entries of key, label, orientation and width."""
     key = map_entry(b"key", bytes_feature(sample.key.encode()))
     label = b"" if sample.label == NO_LABEL else _int_entry(b"label", sample.label)
     orientation, width = _int_entry(b"orientation", sample.orientation), _int_entry(b"width", sample.width)
     return key + label + orientation + width
 
 
-@lru_cache(maxsize=8192)  # sides, orientations and labels come back: 0.1 us instead of 1.5
+@lru_cache(maxsize=8192)  # sides, orientations and labels repeat: 0.1 us instead of 1.5
 def _int_entry(name: bytes, value: int) -> bytes:
     return map_entry(name, integer_feature(value))
 
@@ -145,7 +145,7 @@ def _int_of(digits: bytes) -> int:
 
 
 def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...]) -> StoredSample:
-    """Read one record, of which length and the length's checksum are read already."""
+    """Read one record whose head, the length and its checksum, has been read."""
     start = source.offset - FRAME_HEAD_BYTES
     length = frame_length(head)
     if length is None:

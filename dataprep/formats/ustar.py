@@ -1,6 +1,6 @@
 """Writes the headers of a tar's members, each from the member's name and size alone.
 
-Written by POSIX.1-1988 ("ustar"), with POSIX.1-2001 ("pax") for the names that it cannot hold.
+The format is that of POSIX.1-1988 ("ustar"), and of POSIX.1-2001 ("pax") for names that ustar cannot hold.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 BLOCK_BYTES = 512
 NAME_BYTES = 100
 
-# A ustar header is name, these fields, size, these, checksum, these, prefix and 12 zeros.
+# A ustar header consists of name, _MODE_OWNER, size, _MTIME, checksum, type, _LINK_TO_DEVICE, prefix and 12 zeros.
 _MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"0" * 11 + b"\0"
 _LINK_TO_DEVICE = bytes(100) + b"ustar\x0000" + bytes(80)
@@ -38,7 +38,7 @@ def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
     name = key + suffix
     if len(name) <= NAME_BYTES:
         return _ustar(b"", name, num_bytes, _FILE)
-    slash = name.find(b"/", len(name) - NAME_BYTES - 1)  # the first that leaves no more than fits
+    slash = name.find(b"/", len(name) - NAME_BYTES - 1)  # the first slash after which the rest fits
     if 0 < slash <= _PREFIX_BYTES:
         return _ustar(name[:slash], name[slash + 1 :], num_bytes, _FILE)
     record = _extended_record(name)

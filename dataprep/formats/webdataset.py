@@ -1,6 +1,6 @@
 """WebDataset: a shard is a POSIX tar in which `key.jpg`, `key.cls` and `key.json` follow each other.
 
-The reader renders what the writer would have written and compares, so that both share the same few lines.
+The reader renders what the writer would have written and compares the bytes, so that both share the same few lines.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class WebDatasetFormat(ShardFormat):
             raise source.error("more bytes", "the end of the file", at=source.offset - 1)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """Return no files: what a tar needs is in the tar."""
+        """Return no files: a tar needs no metadata besides its own."""
         return {}
 
 
 class WebDatasetWriter:
-    """Appends samples to a tar. It costs 7 us a sample beside the writing of the bytes."""
+    """Appends samples to a tar. Besides the write, a sample costs 7 us."""
 
     def __init__(self, stream: BinaryIO, *, has_classes: bool) -> None:
         self._stream = stream
@@ -117,7 +117,7 @@ def _json_of(sample: Sample) -> bytes:
 
 
 def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) -> StoredSample:
-    """Read one sample, of which the first header block is read already."""
+    """Read one sample whose first header block has been read."""
     start = source.offset - BLOCK_BYTES
     if block[156:157] == EXTENDED:
         block += source.take(2 * BLOCK_BYTES)

@@ -15,7 +15,7 @@ import google_crc32c
 from dataprep.errors import FormatError
 
 LEN_1, LEN_2, LEN_3 = b"\x0a", b"\x12", b"\x1a"
-"""Tags of the fields 1 to 3 where they have a length."""
+"""Tags of the length-delimited fields 1 to 3."""
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
 FRAME_HEAD_BYTES = LENGTH.size + CRC.size
@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
     @property
     def has_length(self) -> bool:
-        """Whether it is text, bytes, a message, or packed numbers."""
+        """Whether the field is text, bytes, a message, or packed numbers."""
         return self.wire_type == _LEN
 
 
@@ -60,12 +60,12 @@ def varint(value: int) -> bytes:
 
 
 def message(tag: bytes, content: bytes) -> bytes:
-    """Write a field with a length: text, bytes, a message, or packed numbers."""
+    """Write a length-delimited field: text, bytes, a message, or packed numbers."""
     return tag + varint(len(content)) + content
 
 
 def frame_head(message_bytes: int) -> bytes:
-    """Write what stands before a message in a TFRecord file: its length and the length's checksum."""
+    """Write the head of a message in a TFRecord file: its length and the length's checksum."""
     length = LENGTH.pack(message_bytes)
     return length + checksum(length)
 
@@ -87,7 +87,7 @@ def frame_around(start: bytes, value: bytes, end: bytes) -> tuple[bytes, bytes]:
 
 
 def masked(crc: int) -> bytes:
-    """Write a CRC as TFRecord does, rotated and offset: a CRC over data that holds CRCs stays a good one."""
+    """Write a CRC as TFRecord does, rotated and offset, so that a CRC over data that contains CRCs stays useful."""
     return CRC.pack(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
@@ -103,7 +103,7 @@ def fields(read: Read, start: int, stop: int) -> Iterator[Field]:
     """Walk the fields of the message at [start, stop), in order.
 
     Raises:
-        FormatError: There is no message; the text begins with the offset.
+        FormatError: The bytes are not a message; the text begins with the offset.
     """
     position = start
     while position < stop:
@@ -125,7 +125,7 @@ def fields(read: Read, start: int, stop: int) -> Iterator[Field]:
 
 
 def fields_numbered(read: Read, start: int, stop: int, number: int) -> Iterator[Field]:
-    """Walk the fields of one number, each of which must have a length. Raises FormatError."""
+    """Walk the fields of one number, each of which must be length-delimited. Raises FormatError."""
     for field in fields(read, start, stop):
         if field.number == number:
             if not field.has_length:

@@ -1,11 +1,11 @@
-"""Processor time of this process, its children, and the machine, from /proc; zero where there is none (macOS).
+"""Processor time of this process, its children, and the machine, from /proc; zero without /proc (macOS).
 
-A capacity plan needs the CPU seconds that an image costs, including those of other processes that serve this one: the
-machine's busy time, less what was busy before.
+A capacity plan needs the CPU seconds that an image costs, including those of other processes that work for this one:
+the machine's busy time, minus the time that was busy before.
 
-psutil is not used. It does not say which processor a row of /proc/stat belongs to, so that the rows of those which this
-process may use could not be told where one is offline; and it finds descendants by reading every process of the
-machine, 7 ms among 140 processes where /proc/PID/task/*/children takes 0.6 ms.
+psutil is not used, for two reasons. It does not tell which processor a row of /proc/stat belongs to, so with an offline
+processor the rows of those that this process may use are unknown. And it finds descendants by reading every process of
+the machine, which takes 7 ms for 140 processes; /proc/PID/task/*/children takes 0.6 ms.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _IDLE_S = 0.3
-"""Time for which the machine is watched while this process sleeps: 30 of the kernel's ticks."""
+"""Time for which the machine is observed while this process sleeps: 30 of the kernel's ticks."""
 
 
 @dataclass(slots=True)
 class CPUTime:
-    """Processor time that was used during a block; set when the block ends."""
+    """Processor time used during a `with` block; set when the block ends."""
 
     elapsed_s: float = 0.0
     own_s: float = 0.0
@@ -33,10 +33,10 @@ class CPUTime:
     """Time of all processes."""
 
     def cores_used(self, background: float) -> float:
-        """Cores that were busy on behalf of the block, in this process and in others that served it.
+        """Return the number of cores that were busy for the block, in this process and in others that worked for it.
 
         Args:
-            background: Cores that were busy before.
+            background: Number of cores that were busy before.
         """
         if not self.elapsed_s:
             return 0.0
@@ -45,7 +45,7 @@ class CPUTime:
 
 @contextmanager
 def cpu_time() -> Iterator[CPUTime]:
-    """Measure the processor time that is used while the block runs."""
+    """Measure the processor time used while the block runs."""
     used = CPUTime()
     started_s, own_s, machine_s = time.perf_counter(), own_cpu_s(), machine_cpu_s()
     yield used
@@ -61,7 +61,7 @@ def background_cores() -> float:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU time of this process, its living descendants, and the dead ones that were waited for.
+    """Return the CPU time of this process, its living descendants, and ended ones that were waited for.
 
     The kernel counts the time of descendants in ticks of 10 ms.
     """
@@ -71,7 +71,7 @@ def own_cpu_s() -> float:
 
 
 def machine_cpu_s() -> float:
-    """Return the CPU time of all processes since boot, on the cores that this one may use; 0 where it is not known.
+    """Return the CPU time of all processes since boot, on the cores that this one may use; 0 if unknown.
 
     Programs with a nice value above 0 do not count, because they give way to a run.
     """
@@ -113,7 +113,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Return the living children of a process; none when it has ended.
+    """Return the living children of a process; none if it has ended.
 
     Quick, but may miss a child while another one ends.
     """
@@ -126,7 +126,7 @@ def children(pid: int) -> list[int]:
 
 
 def every_child(pid: int) -> set[int]:
-    """Return the living children of a process, and dead ones that were not waited for, from a look at all processes."""
+    """Return the living children of a process, and ended ones that were not waited for, by examining all processes."""
     found = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():

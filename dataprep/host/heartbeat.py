@@ -1,7 +1,7 @@
 """Heartbeats: a count that a process advances with every piece of work, and watchers of that count.
 
-A limit on the time without progress fits a shard of a minute and one of an hour alike. A process beats for every range
-read, image checked, MiB written and chunk sent; the counter may lie in memory that its parent shares.
+A limit on the time without progress works for a shard of a minute and for one of an hour. A process beats for every
+range read, image checked, MiB written and chunk sent; the counter may be in memory shared with its parent.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Protocol
 POLL_S = 1.0
 """Time between two looks at a counter."""
 WARN_AFTER_S = 60.0
-"""Time without progress before the first warning; the next ones come after twice, four times, … as long. A busy network
-file system or bucket answers sooner."""
+"""Time without progress before the first warning; the next ones follow after twice, four times, … this time. Even a
+busy network file system or bucket answers sooner."""
 STALL_S = 20 * 60.0
-"""Default limit on the time without progress. A file server that is restarted is back by then."""
+"""Default limit on the time without progress: enough for the restart of a file server."""
 
 
 class BeatCounter(Protocol):
-    """A number that can be read and set, as those of `multiprocessing.sharedctypes`."""
+    """A number that can be read and set, such as those of `multiprocessing.sharedctypes`."""
 
     value: int
 
 
 class Beats:
-    """A counter of this process alone."""
+    """A counter that only this process sees."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -54,13 +54,13 @@ def beats() -> int:
 
 
 class Standstill:
-    """Measures for how long a number has not changed.
+    """Measures the time since a number last changed.
 
-    Of the time between two looks no more than `2 * POLL_S` counts, so that a process which is suspended together with
-    its watcher (Ctrl-Z, a closed laptop) is not taken for one that hangs.
+    At most `2 * poll_s` of the time between two looks is counted, so that a process which was suspended together with
+    its watcher (Ctrl-Z, a closed laptop) does not seem to hang.
 
     Args:
-        read: Returns the number.
+        read: Function that returns the number.
         limit_s: Time without change after which the limit has passed.
     """
 
@@ -70,14 +70,14 @@ class Standstill:
         self.reset()
 
     def reset(self) -> None:
-        """Start again from the present number and time."""
+        """Start again from the current number and time."""
         self._last = self._read()
         self._looked_s = time.monotonic()
         self._warn_at_s = min(WARN_AFTER_S, self._limit_s / 2)
         self.idle_s = 0.0
 
     def look(self) -> None:
-        """Compare the number with that of the last look, and update `idle_s`."""
+        """Compare the number with that of the previous look, and update `idle_s`."""
         now_s, found = time.monotonic(), self._read()
         if found != self._last:
             self.reset()
@@ -100,12 +100,12 @@ class Standstill:
 
 @contextmanager
 def watched(limit_s: float, warn: Callable[[float], object], give_up: Callable[[float], object]) -> Iterator[None]:
-    """Watch the thread that enters the block, which is alive as long as beats are recorded or it uses the processor.
+    """Watch the thread that enters the block; it counts as alive while beats are recorded or it uses the processor.
 
     Args:
         limit_s: Time without a sign of life after which `give_up` is called, once.
         warn: Called at growing intervals, with the seconds since the last sign of life.
-        give_up: Called with the same seconds in the watching thread; the thread that hangs cannot be ended from here.
+        give_up: Called with the same seconds in the watching thread, which cannot end the hanging thread itself.
     """
     used_s = _processor_clock()
     still = Standstill(lambda: beats() + used_s(), limit_s)
@@ -130,7 +130,8 @@ def watched(limit_s: float, warn: Callable[[float], object], give_up: Callable[[
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return a clock of the calling thread's processor time for other threads; of the process where there is none."""
+    """Return a function with which other threads read the calling thread's processor time, or else that of the
+    process."""
     try:
         clock = time.pthread_getcpuclockid(threading.get_ident())
     except AttributeError:  # not on macOS

@@ -1,10 +1,10 @@
 """Measures a command with all its child processes: wall time, CPU time, peak memory. Linux only.
 
 Wall time is from exec to exit of the command. CPU time is that of all its processes: os.wait4 counts every descendant
-that was waited for, and those that were not become this process's children and are waited for here. Peak memory is
-VmHWM, the kernel's own high-water mark of each process, read from /proc five times a second: it never goes down, so
-only what a process grows in its last fifth of a second can be missed. ru_maxrss would miss nothing, but starts at the
-size of whoever forked the process.
+that was waited for, and all others become children of this process, which waits for them. Peak memory is VmHWM, the
+kernel's own high-water mark of each process, read from /proc five times a second: it never decreases, so only growth in
+the last fifth of a second of a process can be missed. ru_maxrss would miss nothing, but starts at the size of the
+process that forked it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class CommandError(DataprepError):
 
 
 def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin: str = "") -> Measurement:
-    """Run a command to its end, and measure it. However this call ends, no process of the command is left.
+    """Run a command to its end, and measure it. No process of the command survives this call, even if it fails.
 
     Raises:
         CommandError: The command failed; the error ends with its stderr.
         UsageError: This machine does not run Linux.
     """
     if sys.platform != "linux":
-        raise UsageError(f"{sys.platform}: processes are measured by /proc and prctl; run it on Linux")
+        raise UsageError(f"{sys.platform}: measuring processes needs /proc and prctl; run it on Linux")
     words = [str(word) for word in command]
     with (
         tempfile.TemporaryFile("w+") as given,
@@ -70,7 +70,7 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin
         given.write(stdin)
         given.seek(0)
         started_s = time.monotonic()
-        # A session of its own: Ctrl-C reaches this process alone, which then ends the others.
+        # In a session of its own, so that Ctrl-C reaches only this process, which then ends the others.
         process = subprocess.Popen(
             words, env=environment, stdin=given, stdout=stdout, stderr=stderr, start_new_session=True
         )
@@ -93,7 +93,7 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin
 
 @contextmanager
 def _adopted_orphans() -> Iterator[_Orphans]:
-    """Make descendants that lose their parent children of this process, and leave none of them behind."""
+    """Adopt descendants that lose their parent as children of this process, and kill them at the end."""
     prctl = ctypes.CDLL(None).prctl
     before = ctypes.c_int()
     prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
@@ -107,7 +107,7 @@ def _adopted_orphans() -> Iterator[_Orphans]:
 
 
 class _Orphans:
-    """Children that this process gets from now on."""
+    """The children that this process gets from now on."""
 
     def __init__(self) -> None:
         self._others = every_child(os.getpid())
@@ -121,7 +121,7 @@ class _Orphans:
         return total_s
 
     def kill(self) -> None:
-        """Kill these processes, and those that they leave behind in turn."""
+        """Kill these processes, and those that they leave behind."""
         while pids := self._pids():
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -158,7 +158,7 @@ class _Watch:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return VmHWM of a process, its largest resident memory so far; 0 when it has ended."""
+    """Return VmHWM of a process, its peak resident memory so far; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Worker processes: their environment, and how they end with the process that started them."""
+"""Worker processes: their environment, and their end together with the process that started them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 
-# glibc gives every image's buffer back to the kernel and asks for it again: a third of the CPU time of image work.
-# OpenBLAS starts a thread a core when NumPy is imported, for algebra that neither a build nor a loader has.
+# By default glibc returns every image's buffer to the kernel and allocates it again, a third of the CPU time of image
+# work. OpenBLAS starts a thread for each core when NumPy is imported, for algebra that neither builds nor loaders use.
 WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": "268435456",
     "MALLOC_TRIM_THRESHOLD_": "268435456",
     "OPENBLAS_NUM_THREADS": "1",
 }
 KILL_S = 10.0
-"""Longest wait for the end of a killed process: one that waits inside the kernel for a disk does not end."""
+"""Deadline for the end of a killed process: a process that waits for a disk inside the kernel does not end."""
 
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for processes started inside the block; what the user set already stays."""
+    """Set environment variables for processes started inside the block, except those that the user has set."""
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -40,7 +40,7 @@ def end_or_leave(process: BaseProcess) -> bool:
     """Wait for the end of a killed process, and leave it behind if it does not end; return whether it ended."""
     process.join(KILL_S)
     if process.is_alive():
-        # Otherwise the interpreter would wait for it at its own end, for ever.
+        # Otherwise the interpreter would wait for it at exit, for ever.
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
         return False
     process.close()
@@ -60,11 +60,12 @@ def on_parents_death(act: Callable[[], object]) -> None:
 
 
 def end_with(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent's thread ends, also while no thread of it can run Python.
+    """Make the kernel kill this process when its parent's thread ends, even if no thread of this process can run Python
+    then.
 
     Args:
-        parent_pid: Process that started this one, as that one knew itself. If it has ended already, this process is
-            killed at once; asking for the parent here would name whichever process adopts orphans.
+        parent_pid: Process that started this one, as given by that process. If it has ended already, this process is
+            killed at once; `os.getppid` would then return the process that adopts orphans.
     """
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent_pid:

@@ -1,7 +1,7 @@
-"""Threads that run submitted tasks, and that do not keep the process alive when they hang.
+"""Threads that run submitted tasks, and do not keep the process alive if they hang.
 
-The interpreter waits for an executor's threads at its end, for ever if one of them waits for a disk that does not
-answer. These threads are daemons; those that are still busy at the end of the process get AT_EXIT_S to finish.
+At exit the interpreter waits for an executor's threads, for ever if one of them waits for a disk that does not answer.
+These threads are daemons; those that are still busy at exit get AT_EXIT_S to finish.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 AT_EXIT_S = 5.0
-"""Longest wait for all threads together at the end of the process."""
+"""Deadline for all threads together at the end of the process."""
 
 
 class Threads:
@@ -28,7 +28,7 @@ class Threads:
 
     Args:
         count: Number of threads.
-        name: Name of the threads, before a number.
+        name: Name of the threads, to which a number is appended.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -42,7 +42,7 @@ class Threads:
         _open.add(self)
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
-        """Queue a task; the future has its result, or what it raised."""
+        """Queue a task; the future has its result or exception."""
         future: Future[T] = Future()
         self._tasks.put((future, task))
         return future
@@ -71,7 +71,7 @@ def _work(tasks: SimpleQueue[_Task | None]) -> None:
         if future.set_running_or_notify_cancel():
             try:
                 future.set_result(task())
-            except BaseException as error:  # noqa: BLE001  raised where the result is waited for
+            except BaseException as error:  # noqa: BLE001  raised by the future's result
                 future.set_exception(error)
         del found, future, task  # otherwise an idle thread would keep its last result in memory
 

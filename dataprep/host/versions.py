@@ -10,11 +10,11 @@ from dataprep import __version__
 from dataprep.host.cpu import available_cores
 
 CODECS = ("pillow", "pyarrow", "simplejpeg")
-"""Libraries whose output or verdict enters the bytes of a dataset."""
+"""Libraries whose output or verdict influences the bytes of a dataset."""
 
 
 def codec_versions(*more: str) -> dict[str, str]:
-    """Return the installed versions of CODECS and of `more` packages, `unknown` where there is no metadata."""
+    """Return the installed versions of CODECS and of `more` packages, `unknown` without metadata."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
@@ -27,10 +27,10 @@ def codec_versions(*more: str) -> dict[str, str]:
 
 
 def machine_document(busy_cores: float) -> dict[str, Any]:
-    """Return what a report says about the machine and the software that it was measured on.
+    """Return the part of a report about the machine and the software of the measurement.
 
     Args:
-        busy_cores: Cores that other programs kept busy before the measurement.
+        busy_cores: Number of cores that other programs kept busy before the measurement.
     """
     return {
         "cores": available_cores(),

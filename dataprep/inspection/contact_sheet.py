@@ -24,7 +24,7 @@ from dataprep.storage import Storage
 
 SHEET_IMAGES = 48
 THUMBNAIL_PIXELS = 224
-"""Longer side: sharp in a tile of 112 CSS pixels on displays with two device pixels for each."""
+"""Longer side of a thumbnail: sharp in a tile of 112 CSS pixels on displays with two device pixels for each of them."""
 THUMBNAIL_QUALITY = 75
 _READS_IN_FLIGHT = 16
 _COLUMNS = ("key", "image_offset", "image_bytes", "label")
@@ -37,11 +37,11 @@ class Picture:
 
     key: str
     class_name: str
-    """Name of its class; empty where the dataset has no classes."""
+    """Name of the image's class; empty if the dataset has no classes."""
     jpeg: bytes
-    """JPEG of at most THUMBNAIL_PIXELS width and height; empty where the image cannot be shown."""
+    """JPEG of at most THUMBNAIL_PIXELS width and height; empty if the image cannot be shown."""
     problem: str
-    """Reason why the image cannot be shown; empty where it can."""
+    """Reason why the image cannot be shown; empty if it can."""
 
 
 class _Place(NamedTuple):
@@ -51,11 +51,11 @@ class _Place(NamedTuple):
     offset: int
     num_bytes: int
     file: str
-    """File of an image in an adopted image folder; empty where the format and the dataset say where it is."""
+    """File of an image in an adopted image folder; empty if the file follows from format and key."""
 
 
 def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> list[Picture]:
-    """Make at most SHEET_IMAGES pictures, always the same ones of a dataset; one that cannot be shown says why.
+    """Make at most SHEET_IMAGES pictures, always of the same images; for one that cannot be shown, give the reason.
 
     Raises:
         FormatError: The index cannot be read.
@@ -88,7 +88,7 @@ def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Itera
 
 
 def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> bytes | str:
-    """Read an image's bytes; return a text that says why where they cannot be read."""
+    """Read an image's bytes; if they cannot be read, return the reason as a text."""
     try:
         if not 0 < place.num_bytes <= MAX_IMAGE_BYTES:
             return f"the index says {place.num_bytes:,} bytes"
@@ -111,7 +111,7 @@ def _picture(place: _Place, data: bytes | str) -> Picture:
     problem = data if isinstance(data, str) else ""
     jpeg = b""
     if isinstance(data, bytes):
-        checked = check_image(place.key, data, _CHECK)  # bounds what a hostile image can ask for
+        checked = check_image(place.key, data, _CHECK)  # limits the memory and time that a hostile image can take
         if isinstance(checked, Event):
             problem = f"{checked.reason}: {checked.detail}"
         else:

@@ -1,4 +1,4 @@
-"""Counts what a finished dataset holds, from its manifest and, column by column, its index. No shard is read."""
+"""Counts the content of a finished dataset, from its manifest and, column by column, its index. No shard is read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dataprep.inspection.histograms import (
 from dataprep.storage import Storage, open_storage
 
 _EXAMPLES = 3
-"""Number of events that are kept for each reason."""
+"""Number of events that are shown for each reason."""
 _EXTREMES = 3
-"""Number of classes that are named as the smallest, and as the largest."""
+"""Number of classes that are shown as the smallest, and as the largest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,17 +37,17 @@ class ClassSpread:
 
     classes: int
     samples: Spread
-    """Samples of a class."""
+    """Number of samples of a class."""
     fewest: tuple[tuple[str, int], ...]
     """Names and counts of the smallest classes."""
     most: tuple[tuple[str, int], ...]
     counts: tuple[int, ...]
-    """Samples of every class, the largest class first."""
+    """Number of samples of every class, the largest class first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """Repairs or rejections for one reason, and the first images."""
+    """Repairs or rejections for one reason, and their first images."""
 
     kind: str
     """`repaired` or `rejected`."""
@@ -66,14 +66,14 @@ class SplitInspection:
     num_bytes: int
     """Size of the shards."""
     image_bytes: int
-    """Size of the images in them."""
+    """Size of the images in the shards."""
     image_bytes_extremes: tuple[int, int]
     """Sizes of the smallest and of the largest image."""
     repeats: Repeats
     classes: ClassSpread | None
     width: Spread | None
     height: Spread | None
-    """Sides in pixels; None where no image was looked at."""
+    """Sides in pixels; None if no image was checked."""
     unknown_sides: int
     """Number of images whose height and width are not recorded."""
     widths: Histogram
@@ -83,9 +83,9 @@ class SplitInspection:
     """Histogram of the bytes of an image."""
     troubles: tuple[Trouble, ...]
     statuses: dict[str, int]
-    """Rows of a table of URLs by status; empty for other datasets."""
+    """Number of rows of a table of URLs by status; empty for other datasets."""
     reasons: dict[str, int]
-    """Rows of a table of URLs by reason, the most frequent first."""
+    """Number of rows of a table of URLs by reason, the most frequent first."""
 
     @property
     def bytes_per_image(self) -> float:
@@ -136,7 +136,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
 
 
 def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:
-    """Return all splits, or the one that is asked for; raise UsageError where there is none of that name."""
+    """Return all splits, or only `split`. Raises UsageError if there is no such split."""
     chosen = [found for found in manifest.splits if split in (None, found.name)]
     if not chosen:
         names = ", ".join(found.name for found in manifest.splits)
@@ -191,7 +191,7 @@ def _index(storage: Storage, split: SplitManifest) -> ParquetTable:
 def _class_spread(names: tuple[str, ...], counts: tuple[int, ...]) -> ClassSpread | None:
     if not names or len(names) != len(counts):
         return None
-    ranked = sorted(zip(names, counts, strict=True), key=lambda pair: pair[1])  # stable: ties in the order of names
+    ranked = sorted(zip(names, counts, strict=True), key=lambda pair: pair[1])  # stable: ties keep the order of names
     return ClassSpread(
         classes=len(names),
         samples=Spread(ranked[0][1], median_low(counts), ranked[-1][1]),

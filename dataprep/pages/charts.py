@@ -1,6 +1,6 @@
-"""Numbers as charts: how long a bar is, how high a layer, where a tick is. Pure.
+"""Computes the geometry of charts: lengths of bars, heights of layers, positions of ticks. Pure.
 
-Lengths and places are shares of the chart, 0..1 from the left or from the bottom. The macros of
+Lengths and positions are shares of the chart, 0..1 from the left or from the bottom. The macros of
 `dataprep/data/charts.html.j2` draw them as HTML, and areas as SVG paths.
 """
 
@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import Literal
 
 Tone = Literal["accent", "warn", "rest"]
-"""The page's colours for a bar."""
+"""Colour of a bar, by its name in the page's style."""
 SVG_UNITS = 1000
-"""Width and height of the coordinates in which an area's paths are written; the page stretches them to any size."""
+"""Width and height of the coordinate system of an area's paths; the page scales it to any size."""
 MOST_TICKS = 6
 _LEAST_SPAN = 1e-9
-"""Smallest range that gets ticks: below it, their steps would be lost in rounding."""
+"""Smallest range with ticks: for smaller ones, the steps would be lost in rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +31,9 @@ class Bar:
     largest: float
     tone: Tone
     text: str
-    """The value as it is written beside the bar."""
+    """The value as text, shown beside the bar."""
     detail: str = ""
-    """More about the name, in small letters."""
+    """Additional text for the name, in small letters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,9 +43,9 @@ class DrawnBar:
     bar: Bar
     length: float
     start: float
-    """Where the measured range begins."""
+    """Start of the measured range."""
     end: float
-    """Where it ends; equal to `start` where every measurement was the same."""
+    """End of the measured range; equal to `start` if all measurements were the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class BarChart:
     title: str
     bars: tuple[DrawnBar, ...]
     target: float | None
-    """Place of a dashed line; None: there is none."""
+    """Position of a dashed line; None for no line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,13 +64,13 @@ class Bin:
 
     label: str
     text: str
-    """Count and share of the bin, such as `1,200 · 12 %`; empty where nothing was counted."""
+    """Count and share of the bin, such as `1,200 · 12 %`; empty if the count is 0."""
     length: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A value on an axis, and its place."""
+    """A value on an axis, and its position."""
 
     place: float
     value: float
@@ -78,24 +78,24 @@ class Tick:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AreaChart:
-    """Layers upon each other as SVG paths, in coordinates of SVG_UNITS with the origin at the top left."""
+    """Stacked layers as SVG paths, in coordinates of SVG_UNITS with the origin at the top left."""
 
     title: str
     paths: tuple[str, ...]
-    """From the lowest layer up."""
+    """Paths of the layers, the lowest first."""
     grid: str
-    """A line at the height of each tick."""
+    """Path with a line at the height of each tick."""
     across: tuple[Tick, ...]
     upward: tuple[Tick, ...]
 
 
 def bar_chart(title: str, bars: Sequence[Bar], target: float | None = None) -> BarChart:
-    """Lay out bars against the longest one, or against a target: bars of more than twice the target are cut there.
+    """Lay out bars relative to the longest one, or to a target: bars of more than twice the target are cut off there.
 
     Args:
-        title: What the chart shows, for those who hear the page.
-        bars: From top to bottom.
-        target: Value that is marked by a dashed line.
+        title: Description of the chart, for screen readers.
+        bars: Bars from top to bottom.
+        target: Value to mark by a dashed line.
     """
     most = max((bar.largest for bar in bars), default=0.0) or 1.0
     if target is not None:
@@ -124,14 +124,14 @@ def histogram_bins(labels: Sequence[str], counts: Sequence[int]) -> tuple[Bin, .
 def area_chart(
     title: str, edges: Sequence[float], layers: Sequence[Sequence[float]], highest: float, *, whole: bool = False
 ) -> AreaChart:
-    """Lay out layers upon each other, each with a value for every span between two edges; what is higher is cut.
+    """Lay out stacked layers, each with a value for every span between two edges; values above `highest` are cut off.
 
     Args:
-        title: What the chart shows, for those who hear the page.
-        edges: Ascending; one more than there are spans.
-        layers: From the bottom up.
+        title: Description of the chart, for screen readers.
+        edges: Edges of the spans, ascending; one more than spans.
+        layers: Values of each layer, the lowest layer first.
         highest: Value at the upper end of the chart.
-        whole: Ticks are whole numbers, because the values are counts.
+        whole: Whether ticks are whole numbers, because the values are counts.
     """
     across, upward = round_ticks(edges[0], edges[-1], whole=whole), round_ticks(0, highest, whole=whole)
     span = edges[-1] - edges[0]
@@ -146,7 +146,7 @@ def area_chart(
 
 
 def round_ticks(low: float, high: float, *, whole: bool = False) -> tuple[Tick, ...]:
-    """Up to MOST_TICKS round values, whose distance is 1, 2 or 5 times a power of ten, and their places."""
+    """Return up to MOST_TICKS round values, at intervals of 1, 2 or 5 times a power of ten, and their positions."""
     span = high - low
     if span < _LEAST_SPAN:
         return ()
@@ -163,14 +163,16 @@ def _count_text(count: int, percent: float) -> str:
 
 
 def _step_path(x: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
-    """Outline of the area between two stairs: along the upper one to the right, and back along the lower one."""
+    """Return the outline of the area between two step functions: along the upper one to the right, and back along the
+    lower one."""
     forth = "".join(f"V{_y(height)}H{_x(right)}" for _, right, height in _stairs(x, upper))
     back = "".join(f"V{_y(height)}H{_x(left)}" for left, _, height in reversed(_stairs(x, lower)))
     return f"M0 {_y(lower[0])}{forth}{back}Z"
 
 
 def _stairs(x: Sequence[float], heights: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Steps as left end, right end and height; neighbours of one height are one step, as thousands of classes have."""
+    """Return steps as left end, right end and height. Neighbours of equal height become one step, which saves thousands
+    for class counts."""
     steps: list[tuple[float, float, float]] = []
     for (left, right), height in zip(pairwise(x), heights, strict=True):
         if steps and steps[-1][2] == height:

@@ -1,4 +1,4 @@
-"""Renders one self-contained HTML file from a template: no script, nothing fetched, every text escaped."""
+"""Renders a self-contained HTML file from a template: no scripts, no external resources, every text escaped."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _PACKAGE = "jinja2"
 
 
 def has_report_packages() -> bool:
-    """Whether what renders a page is installed."""
+    """Return whether the package that renders pages is installed."""
     return find_spec(_PACKAGE) is not None
 
 
 def require_report_packages() -> None:
-    """Raise UsageError unless what renders a page is installed."""
+    """Raise UsageError unless the package that renders pages is installed."""
     if not has_report_packages():
         raise UsageError(f"--html needs {_PACKAGE}, which is not installed: {install_hint('report')}")
 
 
 def render_page(template: str, package: str = "dataprep", **values: Any) -> str:
-    """Render a page, and escape every value on the way.
+    """Render a page, escaping every value.
 
     Args:
         template: Name of a file in the package's `data` folder.
-        package: The package that the template belongs to; those of `dataprep` can be extended and imported, too.
-        values: What the template shows, by the names that it uses.
+        package: Package of the template, which can also extend and import templates of `dataprep`.
+        values: Values for the template, by the names that it uses.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 

@@ -1,4 +1,4 @@
-"""Original files to references: one class for each dataset that can be built.
+"""Lists the images in original files as references: one class for each dataset that can be built.
 
 Nothing is unpacked: a tar in a tar, and a stored member of a zip, are byte ranges of the archive. A reference names the
 archive, offset and size of one image, its key and its label.
@@ -34,9 +34,9 @@ DATASETS: dict[str, Dataset] = {
     "imagenet": IMAGENET,
     "imagenet-fake": IMAGENET_FAKE,
 }
-"""Datasets whose originals are images, by name."""
+"""Datasets whose original files hold images, by name."""
 BUILT: dict[str, Dataset] = DATASETS | {LAION.name: LAION}
-"""All datasets that a manifest may name, laion included, whose originals are tables of URLs."""
+"""All datasets that a manifest may name: DATASETS, and laion, whose original files are tables of URLs."""
 
 
 def dataset_named(name: str) -> Dataset:

@@ -1,7 +1,7 @@
-"""Reading an archive's own bytes where it lies, on disk or in a bucket, at growing offsets and in bounded memory.
+"""Reads an archive's bytes on disk or in a bucket, at growing offsets and in bounded memory.
 
-On disk a header costs one small read. Over a network a request a member would cost its latency each time, so the
-archive is streamed once, in large blocks of which several are in flight ahead of the position.
+On disk a header costs one small read. Over a network one request for each member would cost the latency each time, so
+the archive is streamed once, in large blocks, several of which are in flight ahead of the position.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.range_file import RangeWindow
 
 BLOCK_BYTES = 4 * 2**20
-"""Size of one request over a network: below this, round trips weigh as much as bytes."""
+"""Size of one request over a network; smaller requests spend as much time on round trips as on bytes."""
 BLOCKS_IN_FLIGHT = 12
-"""Number of requests ahead of the position: it hides 50 ms a request at 1 GB/s, in 48 to 96 MiB of memory."""
+"""Number of requests in flight ahead of the position: hides a latency of 50 ms at 1 GB/s, with 48 to 96 MiB of
+memory."""
 DISK_WINDOW_BYTES = 4096
 """Size of one read from disk: a page, which holds a header with its extensions."""
 NETWORK_WINDOW_BYTES = 65536
 GZIP_CHUNK_BYTES = 2**20
 MAX_GZIP_BYTES = 64 * 2**20
-"""Size of a compressed label archive, at most; the published ones have 2.6 MB."""
+"""Maximum size of a compressed label archive; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
-"""Size of a label archive's content, at most; it is streamed, and the published ones stay under 100 MB."""
+"""Maximum size of a label archive's content, which is streamed; that of the published ones is under 100 MB."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes done and the bytes in all."""
+"""Called with a file's name, the bytes done and the total bytes."""
 
 
 class ArchiveReader:
@@ -50,9 +51,9 @@ class ArchiveReader:
         Args:
             storage: The source root.
             name: The archive, relative to the source root.
-            stream: Over a network, read all of it in large blocks. False where little of it is needed.
-            progress: Told of the position as it grows.
-            info: What `stat` said of the archive, where the caller has asked for it already.
+            stream: Over a network, read the whole archive in large blocks; False if only little of it is needed.
+            progress: Called as the position grows.
+            info: Result of `stat` for the archive, if the caller has it already.
 
         Raises:
             SourceError: There is no such file.
@@ -69,7 +70,7 @@ class ArchiveReader:
         self._next_report = 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """The bytes at an offset; fewer than asked for only where the archive ends."""
+        """Return the bytes at an offset; fewer than requested only at the end of the archive."""
         stop = min(offset + num_bytes, self.num_bytes)
         if offset >= stop:
             return b""
@@ -102,7 +103,7 @@ def open_archive(
     progress: Progress | None = None,
     info: ObjectInfo | None = None,
 ) -> Iterator[ArchiveReader]:
-    """Open an ArchiveReader, and close it at the end, whatever happens."""
+    """Open an ArchiveReader for a with block, and close it at the block's end."""
     reader = ArchiveReader(storage, name, stream=stream, progress=progress, info=info)
     try:
         yield reader
@@ -111,13 +112,13 @@ def open_archive(
 
 
 class _BlocksAhead:
-    """The blocks of an object from the position on, BLOCKS_IN_FLIGHT of them held or in flight."""
+    """Blocks of an object from the current position on; BLOCKS_IN_FLIGHT of them are in memory or in flight."""
 
     def __init__(self, storage: Storage, name: str, num_bytes: int) -> None:
         self._storage, self._name, self._num_bytes = storage, name, num_bytes
         self._held: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._pool = ThreadPoolExecutor(BLOCKS_IN_FLIGHT, thread_name_prefix="archive")
-        self._hold(0)  # a zip's directory is read first, and these come in meanwhile
+        self._hold(0)  # a zip's directory is read first; these blocks arrive meanwhile
 
     def read(self, offset: int, stop: int) -> bytes:
         pieces = []
@@ -151,12 +152,12 @@ class _BlocksAhead:
 
 
 class GzipReader:
-    """The content of a small gzip file, read forward only, never held whole and never past MAX_UNPACKED_BYTES."""
+    """The content of a small gzip file, read forward only, in bounded memory and up to MAX_UNPACKED_BYTES."""
 
     num_bytes = MAX_UNPACKED_BYTES
 
     def __init__(self, storage: Storage, name: str) -> None:
-        """Open a file. Raises SourceError when it is not there or too large to be a label archive."""
+        """Open a file. Raises SourceError if it does not exist or is too large for a label archive."""
         self.archive = storage.url_of(name)
         info = storage.stat(name)
         if info is None:
@@ -171,7 +172,7 @@ class GzipReader:
         self._buffer, self._buffer_at = b"", 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Read content at an offset that is not before the last one; fewer bytes than asked for only at the end."""
+        """Read content at an offset that is not before the last one; fewer bytes than requested only at the end."""
         while offset + num_bytes > self._buffer_at + len(self._buffer):
             chunk = self._next_chunk()
             if not chunk:
@@ -196,7 +197,7 @@ class GzipReader:
                 raise SourceError(f"{self.archive}: no valid gzip file: {error}; fetch it again") from error
             if not chunk and not held and not self._inflate.eof:
                 raise SourceError(
-                    f"{self.archive}: cut after {self._taken:,} bytes, inside its content; fetch it again"
+                    f"{self.archive}: truncated after {self._taken:,} bytes, inside its content; fetch it again"
                 )
         if self._buffer_at + len(self._buffer) + len(chunk) > MAX_UNPACKED_BYTES:
             raise SourceError(f"{self.archive}: unpacks to over {MAX_UNPACKED_BYTES:,} bytes; expected a label archive")

@@ -1,4 +1,4 @@
-"""What a dataset is: its published facts, and how its original files become references."""
+"""Definition of a dataset: its published facts, and how its original files become references."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dataprep.sources.keys import is_image, key_of, name_parts, refuse_duplicate
 from dataprep.storage.base import Storage
 
 MAX_IMAGE_BYTES = 128 * 2**20
-"""Size of an original image, at most: a build holds it in memory. ImageNet's largest has 16 MB."""
+"""Maximum size of an original image, which a build holds in memory. ImageNet's largest has 16 MB."""
 MAX_SAMPLES = 2_000_000
-"""Samples of a split, at most: bounds the memory that an archive of millions of empty members can ask for."""
+"""Maximum number of samples of a split: bounds the memory that an archive of millions of empty members can take."""
 HASH_CHUNK_BYTES = 2**22
 
 
@@ -30,7 +30,7 @@ class ArchiveFacts:
     name: str
     md5: str
     num_bytes: int | None = None
-    """None where no exact size was published."""
+    """Exact size; None if it was not published."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class SplitFacts:
     """What was published about a split."""
 
     samples: int | None
-    """None where the dataset has no size of its own."""
+    """Number of samples; None if the dataset has no fixed size."""
     class_samples: tuple[int, int] | None = None
     """Fewest and most images of one class."""
     archives: tuple[ArchiveFacts, ...] = ()
@@ -53,7 +53,7 @@ class SourceCheck:
     file: str
     expected_md5: str
     found_md5: str | None
-    """None where the size differed already and the file was not read."""
+    """None if the file was not read, because its size differs."""
     expected_bytes: int | None
     found_bytes: int
 
@@ -64,7 +64,7 @@ class SourceCheck:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
-    """A dataset that can be built: facts, and the way from its original files to references."""
+    """A dataset that can be built: its facts, and the listing of its original files as references."""
 
     name: str
     """The name that users write."""
@@ -78,9 +78,9 @@ class Dataset(ABC):
     default_splits: tuple[str, ...]
     default_max_reject_ratio: float = 0.0
     recipe: ClassVar[str] = "archives"
-    """How it is built: a name in `dataprep.build.recipe.RECIPES`."""
+    """How the dataset is built: a name in `dataprep.build.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
-    """True where the original files are made here and their number is the user's to choose."""
+    """True if this project generates the original files and the user chooses the number of images."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ class Dataset(ABC):
         return self.facts[split]
 
     def repeats(self, split: str) -> int:
-        """Passes over the stored images that make one epoch."""
+        """Return the number of passes over the stored images that make one epoch."""
         return self.split_facts(split).repeats
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Dataset(ABC):
 
         Args:
             root: Where the original files are.
-            allow_partial: Return the classes found there; otherwise the published ones, and nothing is read.
+            allow_partial: Return the classes found in `root`; otherwise the published ones, without reading anything.
         """
 
     def enumerate(
@@ -119,9 +119,9 @@ class Dataset(ABC):
         Args:
             root: Where the original files are.
             split: One of `splits`.
-            allow_partial: Take what is there, whatever the published counts and classes say.
-            classes: The class list, where another split's enumeration has it already.
-            progress: Told of archives' names, bytes walked and bytes in all.
+            allow_partial: Accept the existing files, even if counts and classes differ from the published ones.
+            classes: The class list, if another split's enumeration has it already.
+            progress: Called with an archive's name, the bytes read and the total bytes.
 
         Raises:
             SourceError: Files are absent, damaged, hostile, or not of the published counts and classes.
@@ -166,14 +166,14 @@ class Dataset(ABC):
         if problems:
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "fetch the originals again, or build what is there with --allow-partial"
+                "fetch the originals again, or build what exists with --allow-partial"
             )
 
     def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
         """Compare the sizes and md5s of a split's archives with the published ones, reading each once.
 
         Raises:
-            SourceError: None of the archives is there.
+            SourceError: None of the archives exists.
         """
         facts = self.split_facts(split)
         checks = []
@@ -200,7 +200,7 @@ class Dataset(ABC):
 
 @dataclass(slots=True)
 class RefCollector:
-    """Gathers the references of one split; every bound on a single image is held here."""
+    """Collects the references of one split, and enforces the limits on single images."""
 
     root: Storage
     split: str
@@ -208,7 +208,7 @@ class RefCollector:
     sources: list[SourceFile] = field(default_factory=list)
 
     def image_parts(self, reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...] | None:
-        """Return the path components of a member that is an image; None for a member to pass over.
+        """Return the path components of a member that is an image; None for a member to skip.
 
         Raises:
             SourceError: The name is hostile or unknown, or the image cannot be read in place.
@@ -224,7 +224,7 @@ class RefCollector:
         return parts
 
     def add(self, key_parts: tuple[str, ...], source: str, member: Member, label: int = NO_LABEL) -> None:
-        """Take one image. `source` is the file that holds it, relative to the root."""
+        """Add one image. `source` is the file that holds it, relative to the root."""
         if member.num_bytes > MAX_IMAGE_BYTES:
             where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
             raise SourceError(

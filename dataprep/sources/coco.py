@@ -1,7 +1,7 @@
 """coco-dup5: the labelled and the unlabelled images of COCO 2017, five passes of which make an epoch.
 
 Original files: `train2017.zip` and `unlabeled2017.zip` (split train), `val2017.zip` (split val), or the unpacked
-folders `train2017/`, `unlabeled2017/` and `val2017/`, also mixed. Where both are there the zip is taken.
+folders `train2017/`, `unlabeled2017/` and `val2017/`, also mixed. If both exist, the zip is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataprep.sources.zips import zip_members
 from dataprep.storage.base import ObjectInfo, Storage
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}
-"""Images of each original archive, by split."""
+"""Number of images of each original archive, by split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Coco(Dataset):
     """A dataset of COCO's image archives, without labels."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Empty: the images are taken without annotations."""
+        """Return no classes: the images are used without annotations."""
         return ()
 
     def _find(
@@ -47,11 +47,11 @@ class Coco(Dataset):
             where = _find_part(root, part, found, progress)
             count = len(found.refs) - before
             if not where:
-                problems.append(f"neither {part}.zip nor {part}/ is there")
+                problems.append(f"neither {part}.zip nor {part}/ exists")
             elif count != expected:
                 problems.append(f"{count:,} images in {where}, expected {expected:,}")
         if problems and not (allow_partial and found.refs):
-            hint = ", or build what is there with --allow-partial" if found.refs else ""
+            hint = ", or build what exists with --allow-partial" if found.refs else ""
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check --source, fetch what is missing{hint}"
             )
@@ -59,7 +59,7 @@ class Coco(Dataset):
 
 
 def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress | None) -> str:
-    """Collect one archive or folder; return its name, or nothing where neither is there."""
+    """Collect the images of one archive or folder; return its name, or an empty text if neither exists."""
     archive = f"{part}.zip"
     info = root.stat(archive)
     if info is not None:

@@ -1,6 +1,6 @@
-"""imagenet-fake: 1,000 classes and as many images as are asked for, to size and time a pipeline without ImageNet.
+"""imagenet-fake: 1,000 classes and any number of images, to size and time a pipeline without ImageNet.
 
-One generated image a class lies in `imagenet-fake.tar`, 4 MB; the images of a class are all references to it. So a
+`imagenet-fake.tar`, 4 MB, holds one generated image for each class; all images of a class are references to it. So a
 dataset of 1,281,167 images needs no originals of that size, and a model can still tell the classes apart.
 """
 
@@ -34,7 +34,8 @@ class FakeImageNet(Dataset):
     generated: ClassVar[bool] = True
 
     def with_images(self, images: int) -> FakeImageNet:
-        """Return the dataset with this many train images, and one val image, at least, to 26 of them as in ImageNet."""
+        """Return the dataset with this many train images, and with 1/26 as many val images as in ImageNet, at least
+        one."""
         if not 1 <= images <= MAX_SAMPLES:
             raise UsageError(f"--images must be 1 to {MAX_SAMPLES:,}, got {images:,}")
         return replace(self, facts=_facts(images))
@@ -66,17 +67,17 @@ class FakeImageNet(Dataset):
         classes: tuple[str, ...] | None,
         progress: Progress | None,
     ) -> Enumeration:
-        # A dry run writes nothing: where the archive is not there yet, it is read from memory.
-        there = root.stat(FAKE_TAR) is not None
+        # A dry run writes nothing: if the archive does not exist yet, it is read from memory.
+        exists = root.stat(FAKE_TAR) is not None
         archive: AbstractContextManager[ByteReader] = (
-            open_archive(root, FAKE_TAR, progress=progress) if there else nullcontext(_Generated(root))
+            open_archive(root, FAKE_TAR, progress=progress) if exists else nullcontext(_Generated(root))
         )
         with archive as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]
             num_bytes = reader.num_bytes
         classes = published_classes()
         if [member.name for member in members] != [f"{wnid}.jpg" for wnid in classes]:
-            raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file: remove it, and it is written again")
+            raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file; remove it, and it is written again")
         found = RefCollector(root, split)
         for label, path in _images(split, self.split_facts(split).samples or 0):
             found.add(path, FAKE_TAR, members[label], label)
@@ -85,7 +86,7 @@ class FakeImageNet(Dataset):
 
 
 class _Generated:
-    """The archive in memory."""
+    """The generated archive, held in memory."""
 
     def __init__(self, root: Storage) -> None:
         stream = io.BytesIO()
@@ -118,7 +119,7 @@ def _images(split: str, samples: int) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _fake_jpeg(label: int) -> bytes:
-    """Draw a smooth pattern that tells the label, 160 to 288 pixels wide."""
+    """Draw a smooth pattern that depends on the label, 160 to 288 pixels wide."""
     import numpy as np
     from PIL import Image
 

@@ -1,8 +1,8 @@
 """The files of an unpacked folder, on disk or in a bucket.
 
-On disk the folder itself may be a link to a directory: users put originals on another volume that way. What lies
-below may have come out of someone else's archive: links there may lead to files of the same folder, never outside and
-never to directories.
+On disk the folder itself may be a link to a directory: users put originals on another volume that way. Its content may
+come from a stranger's archive: links in it may lead to files of the same folder, never outside and never to
+directories.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class FolderFile(NamedTuple):
 
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
-    """List all files of a folder, sorted by the bytes of their paths; empty where there is no such folder.
+    """List all files of a folder, sorted by the bytes of their paths; empty if the folder does not exist.
 
     Args:
         root: The source root.
         folder: Name below the root.
-        depth: Directory levels that are read, 1 being the folder alone.
+        depth: Number of directory levels to read; 1 is the folder alone.
 
     Raises:
         SourceError: A name is hostile or no UTF-8, something lies deeper than `depth`, or is no plain file.
-        UsageError: The folder is a link that the storage does not read through.
+        UsageError: The folder is a link that the storage does not follow.
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
     files = sorted(found, key=lambda file: "/".join(file.parts).encode())
     if files:
-        root.stat("/".join((folder, *files[0].parts)))  # now, not when the first shard is built
+        root.stat("/".join((folder, *files[0].parts)))  # refuses such a link now, and not when the first shard is built
     return files
 
 

@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; where both are there the tar is taken.
+"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; if both exist, the tar is used.
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from the devkit
@@ -72,7 +72,7 @@ class _Finder:
     """Collects one split.
 
     Args:
-        classes: The classes that images may have; any other is refused at once. None takes those that are found.
+        classes: The classes that images may have; any other is refused at once. None accepts all that are found.
     """
 
     split = ""
@@ -88,16 +88,16 @@ class _Finder:
         """Return the label of a class."""
         label = self._labels.get(wnid)
         if label is None and self.classes is None and WNID.fullmatch(wnid):
-            label = self._labels[wnid] = len(self._labels)  # until all are known
+            label = self._labels[wnid] = len(self._labels)  # replaced when all classes are known
         if label is None:
             raise SourceError(
                 f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected (n and eight digits); "
-                "remove it, or build the classes that are there with --allow-partial"
+                "remove it, or build the existing classes with --allow-partial"
             )
         return label
 
     def enumeration_found(self) -> Enumeration:
-        """Return what was collected, with labels of the sorted class list."""
+        """Return the collected references, with labels that are positions in the sorted class list."""
         met = tuple(self._labels)
         classes = tuple(sorted(met))
         if classes != met:
@@ -116,7 +116,7 @@ class _Finder:
                 raise SourceError(f"{where}: {error}; move it elsewhere") from error
 
     def add_file(self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int) -> None:
-        """Take one file of an unpacked folder."""
+        """Add one file of an unpacked folder."""
         source = "/".join((folder, *file.parts))
         self.found.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label)
 
@@ -242,7 +242,7 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
             continue
         wnid = parts[-1].removesuffix(".tar")
         if not (parts[-1].endswith(".tar") and WNID.fullmatch(wnid)) or wnid in seen:
-            what = "there twice" if wnid in seen else "no class tar; expected <wnid>.tar: remove it"
+            what = "it occurs twice" if wnid in seen else "no class tar; expected <wnid>.tar: remove it"
             raise damaged(reader, member.offset, what, member=member.name)
         seen.add(wnid)
         yield wnid, member

@@ -1,6 +1,6 @@
 """Labels of ImageNet's validation images, which its tar does not hold.
 
-From `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth) or, where that is not there, from
+They come from `ILSVRC2012_devkit_t12.tar.gz` (meta.mat and the ground truth) or, if it does not exist, from
 `ILSVRC2012_bbox_val_v3.tgz` (one XML file an image). Both are read in a stream; nothing is unpacked to disk.
 """
 
@@ -25,7 +25,7 @@ GROUND_TRUTH = ("data", "ILSVRC2012_validation_ground_truth.txt")
 WNID = re.compile(r"n[0-9]{8}")
 MAX_META_BYTES = 16 * 2**20
 MAX_GROUND_TRUTH_BYTES = 2**19
-"""Size of the ground truth, at most; its 50,000 lines have 200 kB."""
+"""Maximum size of the ground truth; its 50,000 lines have 200 kB."""
 MAX_XML_BYTES = 2**18
 MAX_LABELS = 200_000
 
@@ -43,7 +43,7 @@ class ValLabels:
 
 
 def read_val_labels(root: Storage) -> ValLabels | None:
-    """Read the labels from the devkit or the bounding boxes; None where neither is there.
+    """Read the labels from the devkit or the bounding boxes; None if neither file exists.
 
     Raises:
         SourceError: The file is damaged or hostile, or its labels make no sense.
@@ -64,7 +64,7 @@ def _from_devkit(root: Storage) -> ValLabels:
         if part not in limits or member.is_directory:
             continue
         if part in contents:
-            raise damaged(reader, member.offset, "it is there twice; fetch it again", member=member.name)
+            raise damaged(reader, member.offset, "it occurs twice; fetch it again", member=member.name)
         contents[part] = _content(reader, member, limits[part])
     for part in limits:
         if part not in contents:
@@ -91,7 +91,7 @@ def val_name(number: int) -> str:
 
 
 def _leaves(meta: bytes) -> dict[int, str]:
-    """Map ILSVRC2012_ID to WNID for the classes that have images: those without children."""
+    """Map ILSVRC2012_ID to WNID for the classes that have images: those without subclasses."""
     wnids: dict[int, str] = {}
     seen: set[str] = set()
     for synset in read_structs(meta, "synsets", ("ILSVRC2012_ID", "WNID", "num_children")):
@@ -101,7 +101,7 @@ def _leaves(meta: bytes) -> dict[int, str]:
         if children:
             continue
         if not 0 < number <= MAX_LABELS or number != int(number) or int(number) in wnids or wnid in seen:
-            raise SourceError(f"ID {number!r} of {wnid} is out of range or there twice")
+            raise SourceError(f"ID {number!r} of {wnid} is out of range or occurs twice")
         wnids[int(number)] = wnid
         seen.add(wnid)
     return wnids
@@ -116,7 +116,7 @@ def _from_boxes(root: Storage) -> ValLabels:
             continue
         name = parts[-1].removesuffix(".xml")
         if name in wnids or len(wnids) >= MAX_LABELS:
-            raise damaged(reader, member.offset, "it is there twice; fetch it again", member=member.name)
+            raise damaged(reader, member.offset, "it occurs twice; fetch it again", member=member.name)
         try:
             wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
         except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
@@ -130,7 +130,7 @@ def _from_boxes(root: Storage) -> ValLabels:
 
 
 class _AnnotationError(Exception):
-    """An annotation without a class; caught in this module."""
+    """An annotation from which no class can be read; caught in this module."""
 
 
 @dataclass(slots=True)
@@ -181,5 +181,5 @@ def _content(reader: GzipReader, member: Member, limit: int) -> bytes:
         )
     data = reader.read(member.offset, member.num_bytes)
     if len(data) < member.num_bytes:
-        raise damaged(reader, member.offset, "it is cut; fetch it again", member=member.name)
+        raise damaged(reader, member.offset, "it is truncated; fetch it again", member=member.name)
     return data

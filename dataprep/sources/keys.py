@@ -1,13 +1,13 @@
-"""Turns the name of a file or archive member into a sample's key, and judges what a name may be.
+"""Turns the name of a file or archive member into a sample's key, and decides which names are images.
 
 Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
-refused whatever it stands for. Of the rest, a name is an image's by its suffix, or one of the few that are passed over:
+refused in any case. Every other name must have an image's suffix, or be one of the few that are skipped:
 
 - below `__MACOSX`, or with a component that begins with a dot (`._x.jpg`, `.DS_Store`);
 - `Thumbs.db`, `desktop.ini`;
 - README, LICENSE or COPYING, bare or with `.txt` or `.md`.
 
-Anything else is refused too: a sample must not vanish because its name is unusual.
+Anything else is refused as well: a sample must not vanish because its name is unusual.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from dataprep.dataset.records import SampleRef
+from dataprep.dataset.records import MAX_KEY_BYTES, SampleRef
 from dataprep.errors import SourceError
 from dataprep.messages import shown
+from dataprep.storage.names import FORBIDDEN
 
-MAX_KEY_BYTES = 200
 MAX_NAME_BYTES = 4096
-"""Length of an original name, at most: no file system stores a longer path."""
+"""Maximum length of an original name: no file system stores a longer path."""
 IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "tif", "tiff"})
-"""Suffixes that make a name that of an image; what the file really holds, its content decides."""
-
-FORBIDDEN = "\\\0\r\n"
-"""Characters that no name may hold: a separator on other systems, and what disks or Cloud Storage refuse."""
+"""Suffixes by which a name is an image's; the real format is decided by the file's content."""
 
 _HASH_DIGITS = 32
 _CLOSE = "=00"
-"""Joins a cut key and its hash: names hold no NUL, so no other key contains it."""
+"""Separator of a shortened key and its hash: names hold no NUL, so no other key contains it."""
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
@@ -49,8 +46,8 @@ def name_parts(name: str) -> tuple[str, ...]:
         name: With `/` between components; bytes that are no UTF-8 as surrogate escapes.
 
     Raises:
-        SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a
-            line end or what is no text. The message is a clause: the caller puts the archive in front.
+        SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
+            end or bytes that are no text. The message is a clause: the caller puts the archive in front.
     """
     if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
         return tuple(name.split("/"))
@@ -68,7 +65,7 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 def is_image(parts: tuple[str, ...]) -> bool:
-    """Tell whether a name is that of an image; False for a name to pass over.
+    """Tell whether a name is that of an image; False for a name to skip.
 
     Raises:
         SourceError: The name is neither; the message is a clause.
@@ -83,11 +80,11 @@ def is_image(parts: tuple[str, ...]) -> bool:
         return False
     if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in _PAPERS:
         return False
-    raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and nothing known to be safely passed over")
+    raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and no file that is known to be safe to skip")
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Tell whether a path is one of those that macOS and shells leave behind."""
+    """Tell whether a path is hidden, as the files are that macOS and shells leave behind."""
     return _HIDDEN.search("/".join(parts)) is not None
 
 
@@ -95,8 +92,8 @@ def key_of(parts: Sequence[str]) -> str:
     """Return the key of a path: without its extension, in `[A-Za-z0-9_/-]`, any other byte as `=XX`.
 
     The first of two underscores that begin a component becomes `=5F`: readers of shards take `__` for metadata.
-    Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is cut and closed
-    with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
+    Two paths that differ in more than the extension have different keys. A key of more than 200 bytes is shortened, and
+    ends with `=00` and 32 hexadecimal digits of the whole key's SHA-256.
     """
     folder, last = parts[:-1], parts[-1]
     stem, dot, _ = last.rpartition(".")
@@ -123,10 +120,11 @@ def name_bytes(name: str) -> bytes:
 
 
 def refuse_duplicates(where: str, refs: Sequence[SampleRef]) -> None:
-    """Raise SourceError, naming both, when two samples have the same key ignoring case; `where` begins its text."""
+    """Raise SourceError if two samples have the same key, ignoring case. Its text begins with `where` and names
+    both."""
     import numpy as np
 
-    # Hashes, 8 bytes each: a set of the keys would take 170 MB for ImageNet.
+    # Hashes take 8 bytes each; a set of the keys would take 170 MB for ImageNet.
     hashes = np.fromiter((hash(ref.key.lower()) for ref in refs), dtype=np.int64, count=len(refs))
     order = np.argsort(hashes, kind="stable")
     same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])

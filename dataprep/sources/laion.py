@@ -1,9 +1,9 @@
-"""LAION's tables of URLs: which column is what, and which rows make which shard.
+"""LAION's tables of URLs: the meaning of their columns, and which rows make which shard.
 
 LAION-400M has URL, TEXT, HEIGHT, WIDTH, SAMPLE_ID, LICENSE, NSFW and similarity; Re-LAION url, caption, key, hash,
-punsafe, pwatermark and the original sizes. A shard is so many rows of one file, in the table's order, as img2dataset
-cuts them: the last shard of each file is shorter, and shard numbers go on from file to file in the order of the files'
-names.
+punsafe, pwatermark and the original sizes. A shard is a fixed number of rows of one file, in the table's order, as in
+img2dataset: the last shard of each file is shorter, and shard numbers continue from file to file in the order of the
+files' names.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any, ClassVar, NamedTuple
 from dataprep.dataset.documents import convert
 from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
+from dataprep.sources.archives import Progress
 from dataprep.sources.base import Dataset, SplitFacts
-from dataprep.sources.tables import Column, Kind, Progress, TableFile, is_table, measure_table, read_part
+from dataprep.sources.tables import Column, Kind, TableFile, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
 DEFAULT_ROWS_PER_SHARD = 10_000
 SHARD_DIGITS = 5
-"""Digits of a shard's number in names and keys, at least."""
+"""Minimum number of digits of a shard's number in names and keys."""
 DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
@@ -32,10 +33,10 @@ SPLIT = "train"
 
 
 class Role(NamedTuple):
-    """What a column is for."""
+    """Meaning of a column, e.g. `url`: the names and the type that it may have."""
 
     aliases: tuple[str, ...]
-    """Names that a column of this role may have, ignoring case; the first that is there is taken."""
+    """Names that a column of this role may have, ignoring case; the first that exists is used."""
     kind: Kind
 
 
@@ -52,20 +53,21 @@ ROLES: Mapping[str, Role] = {
     "md5": Role(("md5",), "string"),
     "sha256": Role(("sha256",), "string"),
 }
-"""Roles of columns. LAION's `hash` is none of them: it hashes URL and caption and cannot verify an image, so it is
-carried like any other column."""
+"""Roles of columns. LAION's column `hash` has no role: it is a hash of URL and caption and cannot verify an image, so
+it is copied like any other column."""
 RENAMED = frozenset({"url", "caption"})
-"""Roles whose column is written under the role's own name."""
+"""Roles whose column is written under the role's name instead of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaionDataset(Dataset):
-    """What a manifest and its readers need to know of LAION; its original is a table, which has no references."""
+    """The facts about LAION that a manifest and its readers need; its originals are tables, which have no
+    references."""
 
     recipe: ClassVar[str] = "web"
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """None."""
+        """Return no classes."""
         return ()
 
     def _find(self, root: Storage, split: str, **_: Any) -> Enumeration:
@@ -95,7 +97,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaionTables:
-    """The measured tables of a build: all that a plan holds of them, however many rows they have."""
+    """The measured tables of a build, as its plan stores them: a description without rows."""
 
     files: tuple[TableFile, ...]
     columns: dict[str, str]
@@ -112,7 +114,7 @@ class LaionTables:
 
     @property
     def shard_digits(self) -> int:
-        """Digits of a shard's number in keys and file names, as TFDS counts them; img2dataset's `oom_shard_count`."""
+        """Number of digits of a shard's number in keys and file names, as in TFDS; img2dataset's `oom_shard_count`."""
         return max(SHARD_DIGITS, len(str(self.num_shards)))
 
     @property
@@ -122,7 +124,7 @@ class LaionTables:
 
     @property
     def carried(self) -> tuple[Column, ...]:
-        """Columns that are written as they are, next to url and caption."""
+        """Columns that are copied unchanged, next to url and caption."""
         renamed = {self.columns[role] for role in RENAMED if role in self.columns}
         kinds = {name: ROLES[role].kind for role, name in self.columns.items()}
         return tuple(
@@ -146,7 +148,8 @@ class LaionTables:
 
 
 def tables_from_document(document: Any) -> LaionTables:
-    """Read back what `LaionTables.document` gave, also after JSON. Raises FormatError for anything else."""
+    """Read what `LaionTables.document` returned, also after a round trip through JSON. Raises FormatError for anything
+    else."""
     return convert(document, LaionTables, where="plan", at="$.laion.tables", advice="build it again")
 
 
@@ -168,10 +171,10 @@ def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
 
 
 def find_tables(storage: Storage) -> list[str]:
-    """List the tables in a folder or below a prefix by name. Raises SourceError where there is none."""
+    """List the tables in a folder or below a prefix, sorted by name. Raises SourceError if there is none."""
     names = sorted(info.name for info in storage.list() if is_table(info.name) and not _hidden(info.name))
     if not names:
-        raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) is there; check --source")
+        raise SourceError(f"{storage.url}: no table (.parquet, .csv, .tsv, .jsonl) found; check --source")
     return names
 
 
@@ -183,18 +186,18 @@ def measure_tables(
     overrides: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LaionTables:
-    """Measure tables for a plan: parquet by its footer, text by one pass over it.
+    """Measure tables for a plan: parquet by the footer, text files by one pass over them.
 
     Args:
         storage: Where the tables are.
-        names: Names of the files, in the order in which their rows are taken.
-        rows_per_shard: Rows of each shard but the last of a file, which has fewer.
-        overrides: Column name by role, where it is none of the role's aliases (`--column url=LINK`).
-        progress: Told of the bytes of text files.
+        names: Names of the files, in the order of their rows in the dataset.
+        rows_per_shard: Rows of each shard; the last shard of a file may have fewer.
+        overrides: Column name by role, for columns that have none of the role's aliases (`--column url=LINK`).
+        progress: Called with the bytes read of text files.
 
     Raises:
         SourceError: A file is damaged, or its columns are not those of the first one.
-        UsageError: A column is missing or can not be told, or an override names none.
+        UsageError: A column is missing or ambiguous, or an override names an unknown role or column.
     """
     if rows_per_shard < 1:
         raise UsageError(f"--rows-per-shard must be 1 or more, got {rows_per_shard}")
@@ -215,10 +218,10 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
 
     Args:
         names: Names of the table's columns.
-        overrides: Column name by role, where it is none of the role's aliases.
+        overrides: Column name by role, for columns that have none of the role's aliases.
 
     Raises:
-        UsageError: There is no column of URLs, two are alike but for their case, or an override names none.
+        UsageError: There is no column of URLs, two differ only in case, or an override names an unknown role or column.
     """
     for role, name in overrides.items():
         if role not in ROLES:
@@ -260,9 +263,8 @@ def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[R
 
 
 def key_of(shard: int, row: int, tables: LaionTables) -> str:
-    """Return img2dataset's key: the shard's number, then the row's, in as many digits as the largest row number needs.
-
-    E.g. `000120007` is row 7 of shard 12, where shards have 10,000 rows.
+    """Return img2dataset's key: the shard's number, then the row's, with as many digits as the largest row number
+    needs. E.g. `000120007` is row 7 of shard 12, if shards have 10,000 rows.
     """
     digits = math.ceil(math.log10(tables.rows_per_shard))
     return f"{shard:0{tables.shard_digits}d}" + (f"{row:0{digits}d}" if digits else "")
@@ -286,12 +288,12 @@ def _other_columns(storage: Storage, first: TableFile, other: TableFile) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """Tell whether a name is one that Spark, pandas or file systems leave behind."""
+    """Tell whether a name begins with `.` or `_`, like the files that Spark, pandas and file systems leave behind."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 def _number(text: Any, cast: type[int] | type[float]) -> int | float | None:
-    """Read a number from text or another type; None for what is no finite number."""
+    """Read a number from text or another type; None if it is no finite number."""
     if text is None or isinstance(text, cast):
         return text
     try:

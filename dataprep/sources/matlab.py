@@ -1,7 +1,7 @@
 """Reads struct arrays from a MATLAB 5 file, as far as ImageNet's meta.mat needs them.
 
-Written out here because the file comes from a stranger's archive: `scipy.io.loadmat` allocates what a header claims,
-and unpacks compressed elements without a limit. Format: "MAT-File Format", MathWorks, Level 5.
+Not read by `scipy.io.loadmat`, which allocates what a header claims and unpacks compressed elements without a limit:
+the file comes from a stranger's archive. Format: "MAT-File Format", MathWorks, Level 5.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from dataprep.errors import SourceError
 
 MAX_UNPACKED_BYTES = 16 * 2**20
-"""Size of an unpacked element, at most; that of meta.mat has some 2 MB."""
+"""Maximum size of an unpacked element; that of meta.mat has about 2 MB."""
 MAX_FIELDS = 64
 
 _HEADER_BYTES = 128
@@ -30,7 +30,7 @@ class _Element(NamedTuple):
 
 
 def read_structs(data: bytes, name: str, fields: Collection[str]) -> list[dict[str, str | float]]:
-    """Read the elements of a struct array, in its order, with the fields asked for.
+    """Read the elements of a struct array, in its order, with the requested fields.
 
     Args:
         data: The whole file.
@@ -60,7 +60,7 @@ def _elements(data: memoryview, order: str) -> Iterator[_Element]:
     at = 0
     while at < len(data):
         if at + 8 > len(data):
-            raise SourceError("it is cut inside an element")
+            raise SourceError("it is truncated inside an element")
         kind, num_bytes = struct.unpack_from(order + "II", data, at)
         start = at + 8
         if kind >> 16:  # a small element: size and type share four bytes, the data are the other four
@@ -69,7 +69,7 @@ def _elements(data: memoryview, order: str) -> Iterator[_Element]:
         else:
             padded = num_bytes if kind == _COMPRESSED else -(-num_bytes // 8) * 8
         if num_bytes > padded or start + num_bytes > len(data):
-            raise SourceError(f"an element of {num_bytes:,} bytes passes its end")
+            raise SourceError(f"an element of {num_bytes:,} bytes reaches beyond its end")
         yield _Element(kind, data[start : start + num_bytes])
         at = start + padded
 
@@ -81,7 +81,7 @@ def _inflate(data: memoryview) -> memoryview:
     except zlib.error as error:
         raise SourceError(f"a compressed element cannot be read: {error}") from error
     if not inflate.eof:
-        raise SourceError(f"a compressed element is cut or unpacks to over {MAX_UNPACKED_BYTES:,} bytes")
+        raise SourceError(f"a compressed element is truncated or unpacks to over {MAX_UNPACKED_BYTES:,} bytes")
     return memoryview(unpacked)
 
 

@@ -1,8 +1,8 @@
 """Tables of any length in parquet, CSV, TSV or JSON lines: how many rows a file has, and the rows of one part of it.
 
-A file is cut into parts of as many rows each, the last one shorter. Parquet says in its footer how many rows it has,
-and a part is read from the row groups that hold it. Text is streamed through once, to count the rows and to note at
-which byte each part begins. Nothing here holds more than one part.
+A file is divided into parts of equally many rows, the last one shorter. The footer of a parquet file has the number of
+its rows, and a part is read from the row groups that hold it. A text file is streamed once, to count the rows and to
+note at which byte each part begins. At most one part is in memory.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import one_line
+from dataprep.sources.archives import Progress
 from dataprep.storage.base import Storage
 from dataprep.storage.parquet import open_parquet
 
@@ -30,15 +31,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Kind = Literal["int", "float", "string"]
-Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes done and the bytes in all."""
 
 MAX_PART_BYTES = 2**30
-"""Size of one part of a text file, at most: it is held in memory. 10,000 rows of LAION have 3 MB."""
+"""Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20
 FOOTER_TAIL_BYTES = 8
 """Size of the end of a parquet file: the footer's length and the magic bytes."""
-# The places of all line ends and quotes of a chunk are held as 8 bytes each.
+# Bytes of a chunk; the positions of its line ends and quotes take 8 bytes each.
 _SCAN_BYTES = 2**20
 # One request reads this much of a parquet column in a bucket.
 TABLE_WINDOW_BYTES = 2**22
@@ -55,7 +54,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableFile:
-    """A table's file, as it was measured for a plan."""
+    """One file of a table, as measured for a plan."""
 
     name: str
     """Relative to the source root."""
@@ -94,11 +93,11 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
         storage: Where the file is.
         name: The file; it ends with one of the suffixes of TABLES.
         part_rows: Rows of each part but the last.
-        progress: Told of the bytes of a text file that were read.
+        progress: Called with the bytes read of a text file.
 
     Raises:
-        SourceError: The file is absent, damaged or empty of columns.
-        UsageError: The file is no table by its suffix.
+        SourceError: The file is absent or damaged, or has no columns or the same one twice.
+        UsageError: The file's suffix is not that of a table.
     """
     if not is_table(name):
         raise UsageError(
@@ -115,7 +114,7 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
 
 
 def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
-    """Read the rows of one part in order: a value for each column, which is str, int, float, or None where absent.
+    """Read the rows of one part in order: for each column a value, which is str, int, float, or None if absent.
 
     Raises:
         SourceError: The file is not the one that was measured, or a row cannot be read.
@@ -132,7 +131,7 @@ def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
     if len(rows) != expected:
         raise SourceError(
             f"{storage.url_of(table.name)}: part {part} has {len(rows):,} rows, expected {expected:,}; its quotes do "
-            "not pair as RFC 4180 has them, or it has changed: convert it to parquet"
+            "not pair as in RFC 4180, or it has changed: convert it to parquet"
         )
     return rows
 
@@ -147,7 +146,7 @@ def _suffix(name: str) -> str:
 def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Progress | None) -> TableFile:
     info = storage.stat(name)
     if info is None:
-        raise SourceError(f"{storage.url_of(name)} is not there; check --source")
+        raise SourceError(f"{storage.url_of(name)} does not exist; check --source")
     with _parquet(storage, name) as file:
         columns = tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow)
         rows = file.metadata.num_rows
@@ -164,7 +163,7 @@ def _measure_parquet(storage: Storage, name: str, part_rows: int, progress: Prog
 
 
 def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
-    """Read a part from the row groups that hold it; their rows before the part are decoded in batches and dropped."""
+    """Read a part from the row groups that hold it; rows of these groups before the part are decoded and dropped."""
     skip, wanted = part * table.part_rows, table.rows_of(part)
     rows: list[tuple[Any, ...]] = []
     with _parquet(storage, table.name) as file:
@@ -196,7 +195,7 @@ def _parquet(storage: Storage, name: str) -> Iterator[pq.ParquetFile]:
         with open_parquet(storage, name, window_bytes=FOOTER_TAIL_BYTES * 2**13, buffer_bytes=buffer_bytes) as file:
             yield file
     except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error
+        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
     # Damaged thrift, pages and dictionaries raise any of these.
     except (pa.ArrowException, ValueError, OSError, IndexError, MemoryError, OverflowError) as error:
         raise SourceError(
@@ -208,7 +207,7 @@ def _kind_of(arrow: pa.DataType) -> Kind:
     import pyarrow as pa
 
     if pa.types.is_boolean(arrow) or (pa.types.is_integer(arrow) and not pa.types.is_uint64(arrow)):
-        return "int"  # within 64 bits and a sign, which records hold
+        return "int"  # fits in a signed integer of 64 bits, as records need
     return "float" if pa.types.is_floating(arrow) else "string"
 
 
@@ -265,7 +264,7 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
                 if progress is not None:
                     progress(name, scan.num_bytes, scan.num_bytes)
     except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} is not there; check --source") from error
+        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
     scan.close()
     if scan.in_quotes:
         raise SourceError(f"{storage.url_of(name)} ends inside a quoted field; fetch it again or convert it to parquet")
@@ -283,9 +282,8 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
 
 
 class _LineScan:
-    """Finds rows in a stream of bytes: lines that are not blank; a line end inside quotes ends no row.
-
-    A quote inside a quoted field is doubled, so a line end ends a row where the number of quotes before it is even.
+    """Finds rows in a stream of bytes: lines that are not blank. A line end inside quotes does not end a row. A quote
+    inside a quoted field is doubled, so a line end ends a row if the number of quotes before it is even.
     """
 
     def __init__(self, part_rows: int, *, header_rows: int, quoted: bool) -> None:
@@ -312,7 +310,7 @@ class _LineScan:
         self.num_bytes += len(chunk)
 
     def close(self) -> None:
-        """End the last row, which may have no line end."""
+        """Count the last row, which may have no line end."""
         import numpy as np
 
         if self.num_bytes > self._line_start:
@@ -346,7 +344,7 @@ def _csv_columns(head: bytes, name: str) -> tuple[Column, ...]:
 
 
 def _jsonl_columns(head: bytes) -> tuple[Column, ...]:
-    """Take the names of the first row; other rows may lack some of them, and have no others."""
+    """Return the first row's names as columns; other rows may lack some of them, but may have no others."""
     first = next((line for line in head.decode("utf-8-sig", "replace").split("\n") if line.strip("\r")), "{}")
     return tuple(Column(str(name), "string") for name in _object(first, 0))
 
@@ -408,4 +406,4 @@ TABLES: dict[str, _TableFormat] = {
     ".tsv": _TableFormat(_measure_csv, _read_csv),
     ".jsonl": _TableFormat(_measure_jsonl, _read_jsonl),
 }
-"""How each kind of table is measured and read, by suffix."""
+"""Functions that measure and read each kind of table, by suffix."""

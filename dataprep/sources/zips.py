@@ -1,7 +1,7 @@
-"""Finds the members of a zip file as byte ranges, which only stored members have: nothing is unpacked.
+"""Finds the stored (uncompressed) members of a zip file as byte ranges; nothing is unpacked.
 
-Names and sizes come from the central directory at the end. Where a member's data begin, only its local header tells,
-because its extra field has another length than the directory's. Format: PKWARE's APPNOTE 6.3.10.
+Names and sizes come from the central directory at the end. The start of a member's data comes from its local header,
+whose extra field can have another length than the directory's. Format: PKWARE's APPNOTE 6.3.10.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataprep.formats.tars import Member, damaged
 from dataprep.sources.archives import ArchiveReader
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
-"""Size of the central directory, at most; that of unlabeled2017.zip has 14 MB."""
+"""Maximum size of the central directory; that of unlabeled2017.zip has 14 MB."""
 MAX_MEMBERS = 500_000
-"""Members of an archive, at most: bounds a listing to 150 MB of memory. COCO's largest archive has 123,404."""
+"""Maximum number of members of an archive: bounds a listing to 150 MB of memory. COCO's largest archive has 123,404."""
 
 _END = Struct("<4s4H2LH")  # end of central directory
 _END64 = Struct("<4sQ2H2L4Q")
@@ -56,8 +56,8 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
     """List the files and directories of a zip, in the order of its central directory.
 
     Raises:
-        SourceError: The zip is damaged or cut; a member is a link or a device; members overlap or lie outside the
-            archive. Names are not judged here. Compressed members are only marked, because a member that is passed over
+        SourceError: The zip is damaged or truncated; a member is a link or a device; members overlap or lie outside the
+            archive. Names are not checked here. Compressed members are only marked, because members that are skipped
             may be compressed.
     """
     directory = _find_directory(reader)
@@ -80,7 +80,7 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
             break
         at = tail.rfind(b"PK\5\6", 0, at)
     if at < 0:
-        raise damaged(reader, reader.num_bytes, "no end of a zip archive here: it is cut or no zip: fetch it again")
+        raise damaged(reader, reader.num_bytes, "no end of a zip archive here: truncated, or no zip; fetch it again")
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
     locator_at = end_at - _LOCATOR64.size
@@ -93,8 +93,8 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
         raise damaged(
             reader,
             end_at,
-            f"its directory of {num_bytes:,} bytes at {offset:,} does not end here: it was cut or data were put in "
-            "front: fetch it again",
+            f"its directory of {num_bytes:,} bytes at {offset:,} does not end here: it was truncated, or data were put "
+            "in front: fetch it again",
         )
     if num_bytes > MAX_DIRECTORY_BYTES or entries > MAX_MEMBERS:
         raise damaged(
@@ -109,7 +109,7 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
 def _find_end64(reader: ArchiveReader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
     """Return position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
     record_at = int(_LOCATOR64.unpack(locator)[2])
-    # Only records without extensible data are taken: no tool writes others, and a gap could hide members.
+    # Only records without extensible data are accepted: no tool writes others, and a gap could hide members.
     if record_at + _END64.size != locator_at:
         raise damaged(reader, locator_at, f"the zip64 end record is said to be at {record_at:,}; {_AGAIN}")
     record = _END64.unpack(reader.read_apart(record_at, _END64.size))
@@ -175,7 +175,7 @@ def _refuse_special(reader: ArchiveReader, position: int, name: bytes, mode: int
 
 
 def _locate(reader: ArchiveReader, entry: _Entry, limit: int) -> Member:
-    """Find the member's data through its local header; all of it must end before `limit`."""
+    """Find a member's data through its local header; they must end before `limit`."""
     position, name = entry.header_offset, entry.raw_name
     header = reader.read(position, _LOCAL.size)
     if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
@@ -188,13 +188,13 @@ def _locate(reader: ArchiveReader, entry: _Entry, limit: int) -> Member:
             reader,
             position,
             name,
-            f"{entry.num_bytes:,} bytes from {offset:,} run into what begins at {limit:,}: overlapping or cut",
+            f"{entry.num_bytes:,} bytes from {offset:,} run into what begins at {limit:,}: overlapping or truncated",
         )
     if reader.read(position + _LOCAL.size, name_bytes) != name:
         raise _refuse(reader, position, name, f"its local header has another name; {_AGAIN}")
     if method != entry.method:
         raise _refuse(reader, position, name, f"method {method} in its local header, {entry.method} before; {_AGAIN}")
-    streamed = flags & _DATA_DESCRIPTOR  # then sizes follow the data, and the directory has them too
+    streamed = flags & _DATA_DESCRIPTOR  # then the sizes follow the data; the directory has them as well
     if packed_bytes not in (entry.num_bytes, 0xFFFFFFFF) and not streamed:
         raise _refuse(reader, position, name, f"{packed_bytes:,} bytes in its local header, {entry.num_bytes:,} in all")
     text = name.decode("utf-8", "surrogateescape")

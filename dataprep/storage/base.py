@@ -102,7 +102,7 @@ class Storage(Protocol):
     def replace_file(self, spool: Path, name: str, crc32c: str, expected: ObjectInfo) -> bool:
         """Replace exactly the expected object by a spool file, atomically and durably, and remove the spool file.
 
-        True if the file is in place, by this call or an earlier one; False if another object is there, which is kept.
+        True if the file is in place, by this call or an earlier one; False if another object exists, which is kept.
         """
 
     def remove_stale_spools(self) -> int:
@@ -124,7 +124,7 @@ class Storage(Protocol):
         """
 
     def alone(self) -> AbstractContextManager[None]:
-        """Exclude all other callers of this at the same place on a disk, for short work.
+        """Exclude other callers of `alone` at the same place on a disk, for a short time.
 
         Buckets have no such lock: there generations are compared instead. Raises StorageError if another caller does
         not finish.

@@ -15,7 +15,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def crc32c_of(data: bytes, value: int = 0) -> int:
-    """Return the CRC32C of bytes, or of what `value` stands for followed by them."""
+    """Return the CRC32C of bytes; `value` is the CRC32C of the bytes that precede them."""
     import google_crc32c
 
     return int(google_crc32c.extend(value, data))

@@ -54,7 +54,7 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
     found = (theirs.num_bytes, stored_crc32c(target, theirs) if theirs.num_bytes == info.num_bytes else theirs.crc32c)
     if found != ours:
         raise ConflictError(
-            f"{target.url_of(info.name)}: another object stands there, {found[0]:,} bytes with CRC32C "
+            f"{target.url_of(info.name)}: another object exists there, {found[0]:,} bytes with CRC32C "
             f"{found[1] or 'unread'}, where {ours[0]:,} bytes with CRC32C {ours[1]} belong; it is left as it is: "
             "choose another place, or remove it"
         )
@@ -65,7 +65,7 @@ def _rewrite(source: GCSStorage, target: GCSStorage, info: ObjectInfo, copied: C
     if made is None:
         theirs = target.stat(info.name)
         if theirs is None:
-            raise StorageError(f"{target.url_of(info.name)}: it comes and goes; {GO_ON}")
+            raise StorageError(f"{target.url_of(info.name)}: the object appears and disappears; {GO_ON}")
         check_same(target, info, theirs)
         return
     if (made.num_bytes, made.crc32c) != (info.num_bytes, info.crc32c):

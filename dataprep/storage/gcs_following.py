@@ -1,8 +1,8 @@
 """Sending a spool file to a bucket while it is still being written.
 
 The upload is a resumable one of unknown length, whose chunks are read from the file as it grows: when the last image is
-in the shard, all but the last chunk is in the bucket. The object is created by the last request only, so a build that
-ends before leaves nothing. No failure here is an error, because `publish` then sends the file in the ordinary way.
+in the shard, all but the last chunk is in the bucket. Only the last request creates the object, so a build that ends
+earlier leaves nothing. No failure here is an error, because `publish` then sends the file in the ordinary way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BeatingStream(io.RawIOBase):
-    """Stream that is sent chunk by chunk; each chunk that is read counts as progress, as the last one has arrived."""
+    """Stream that is sent chunk by chunk; each read counts as progress, because the previous chunk has arrived."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -35,16 +35,16 @@ class BeatingStream(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Call the method of this name of the stream."""
+        """Read from the wrapped stream."""
         beat()
         return self._stream.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Call the method of this name of the stream."""
+        """Seek in the wrapped stream."""
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
-        """Call the method of this name of the stream."""
+        """Return the position in the wrapped stream."""
         return self._stream.tell()
 
 
@@ -101,11 +101,11 @@ class GrowingFile(io.RawIOBase):
         return self._file.read(size)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Do what a file does."""
+        """Seek in the file."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Do what a file does."""
+        """Return the position in the file."""
         return self._file.tell()
 
     def close(self) -> None:
@@ -140,6 +140,6 @@ class Following:
             with self.stream:
                 if self.stream.wait_for(self._min_bytes):
                     sent = self._send(self.stream)
-        except Exception:  # noqa: BLE001  what is the matter is found, and said, when the file is published
+        except Exception:  # noqa: BLE001  publishing the file meets the fault again, and reports it
             sent = None
         self._sent.set_result(sent)

@@ -52,11 +52,11 @@ class LocalStorage:
 
     Args:
         root: The folder.
-        links_in_root: Whether what is read may lie behind links directly in it that lead anywhere. Users put originals
-            on other volumes that way; in a dataset, which may be a stranger's, a link must stay inside. Nothing is
-            ever written or removed through a link.
-        build: The folder of a build below the root, which must stand: without it nothing can be written any more.
-            Spool files lie in it; in `_build`, which is made, where there is none.
+        links_in_root: Whether links directly in the root may lead anywhere when files are read. Users keep originals on
+            other volumes that way; in a dataset, which may be a stranger's, a link must stay inside. Nothing is ever
+            written or removed through a link.
+        build: Folder of a build below the root, which must exist: without it nothing can be written any more. It holds
+            the spool files. Without a build they are in `_build`, which is created.
 
     Raises:
         UsageError: The folder's path is a loop of links.
@@ -165,12 +165,12 @@ class LocalStorage:
             removed = self._spools.remove_stale()
         aside = self._spools.folder
         for folder in (aside, aside.parent):
-            with contextlib.suppress(OSError), self._folders.around(folder) as outer:  # in use, or not there
+            with contextlib.suppress(OSError), self._folders.around(folder) as outer:  # in use, or absent
                 os.rmdir(folder.name, dir_fd=outer)
         return removed
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> LocalStorage:
-        """Return a storage that links files from `root/tmp/`; after that was renamed, there is nothing to link."""
+        """Return a storage that links files from `root/tmp/`; once that folder is renamed, nothing can be linked."""
         other = self.in_build(root)
         other._still_ours = still_ours
         return other
@@ -183,8 +183,8 @@ class LocalStorage:
             while not _locked_now(descriptor):
                 if time.monotonic() > until_s:
                     raise StorageError(
-                        f"{self.url}: another process is removing or beginning a dataset there and has not come to its "
-                        "end; wait for it, or end it if it is suspended, then run the same command again"
+                        f"{self.url}: another process is removing or beginning a dataset there and has not finished; "
+                        "wait for it, or end it if it is suspended, then run the same command again"
                     )
                 time.sleep(ALONE_POLL_S)
             yield
@@ -322,9 +322,9 @@ class LocalStorage:
 
     def delete_exactly(self, info: ObjectInfo) -> bool:
         """Remove the file by its name: a disk keeps no generations, and callers use `alone`."""
-        stands = self.stat(info.name) is not None
+        existed = self.stat(info.name) is not None
         self.delete(info.name)
-        return stands
+        return existed
 
     def take_away(self, prefix: str) -> None:
         """Rename the folder within the folder above it, then remove it."""

@@ -22,7 +22,7 @@ def bad_range(url: str, offset: int, num_bytes: int) -> str:
 def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
     """Return the text for an object that ends, at `size` bytes, before the end of the range."""
     return (
-        f"{url}: bytes {offset:,} to {offset + num_bytes:,} were asked for, it ends at {size:,}; "
+        f"{url}: bytes {offset:,} to {offset + num_bytes:,} were requested, but it ends at {size:,}; "
         "it is truncated, or not the file that was indexed: compare its size with the original's"
     )
 
@@ -30,7 +30,7 @@ def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
 def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
     """Make the error for an existing object with other bytes; each side is its size in bytes and its CRC32C."""
     return (
-        f"{url}: another object stands there, {theirs[0]:,} bytes with CRC32C {theirs[1]}, where {ours[0]:,} bytes "
+        f"{url}: another object exists there, {theirs[0]:,} bytes with CRC32C {theirs[1]}, where {ours[0]:,} bytes "
         f"with CRC32C {ours[1]} belong; move it away and run the same command again, or choose another output"
     )
 
@@ -47,4 +47,4 @@ def build_gone(url: str) -> str:
 
 def unsettled(url: str) -> str:
     """Return the text for a name that is taken, then free, again and again."""
-    return f"{url}: it comes and goes, another build is clearing up there; {GO_ON}"
+    return f"{url}: the object appears and disappears, because another build is clearing up; {GO_ON}"

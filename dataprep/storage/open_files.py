@@ -26,7 +26,7 @@ class _OpenFile:
 
 
 class OpenFiles:
-    """Open descriptors by path. The one longest unused is closed first; one in use is closed by its last reader."""
+    """Open descriptors by path. The least recently used is closed first; one in use is closed by its last reader."""
 
     def __init__(self) -> None:
         self._files: dict[str, _OpenFile] = {}

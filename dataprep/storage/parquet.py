@@ -1,4 +1,4 @@
-"""Parquet files wherever they lie, on disk or in a bucket, of which only what is asked for is read."""
+"""Parquet files on disk or in a bucket, of which only the requested parts are read."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> pq.ParquetFile:
-    """Open a parquet file; its footer is read, and the rest as it is asked for.
+    """Open a parquet file: the footer is read now, everything else when it is requested.
 
-    From a bucket, one request brings the columns of a row group.
+    In a bucket, one request reads the columns of a row group.
 
     Args:
         storage: Where the file lies.
         name: The file.
-        window_bytes: Least number of bytes that a request brings from a bucket, for many small row groups in a row.
-        buffer_bytes: Read the pages of each column as they are needed, this many bytes at a time, where the columns of
-            a row group are too large for memory.
+        window_bytes: Minimum number of bytes of a request to a bucket; for reading many small row groups in order.
+        buffer_bytes: Read the pages of each column when they are needed, this many bytes at a time; for row groups
+            whose columns are too large for memory.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -8,14 +8,14 @@ from dataprep.storage.base import Storage
 
 
 class RangeWindow:
-    """Reads parts of an object; what the last request brought is kept, so that reads within it cost no request.
+    """Reads parts of an object; the bytes of the last request are kept, so that reads within them cost no request.
 
     Args:
         storage: Where the object is.
         name: The object.
         num_bytes: The object's size.
-        window_bytes: Least number of bytes that a request brings; near the object's end, all that is left before it.
-            With 0 each request brings what is asked for.
+        window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to have as
+            many. With 0 each request reads exactly the wanted bytes.
     """
 
     def __init__(self, storage: Storage, name: str, num_bytes: int, window_bytes: int) -> None:

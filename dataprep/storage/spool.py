@@ -25,7 +25,7 @@ NAME_CHARACTERS = 48
 SPOOL_NAME = re.compile(rf".{{1,{NAME_CHARACTERS}}}-[0-9a-f]{{32}}", re.DOTALL)
 TEMPORARY_PREFIX = "dataprep-spool-"
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_making = threading.Lock()  # of the process's folder: a second object would release its locks when it is dropped
+_making = threading.Lock()  # only one object for the process's folder: a second one, when dropped, would release locks
 
 
 class SpoolFolder:
@@ -34,14 +34,14 @@ class SpoolFolder:
     Args:
         folders: Root of the folder.
         name: Name of the folder, relative to that root; the folder is created if it is missing.
-        required: A folder above it that is not created: without it nothing can be spooled any more.
+        required: A folder above it that must exist and is not created: without it nothing can be spooled any more.
     """
 
     def __init__(self, folders: Folders, name: str, required: str = "") -> None:
         self._folders, self._name, self._required = folders, name, required
         self.folder = folders.root / name
         self._locks: dict[Path, int] = {}
-        self._guard = threading.Lock()  # of self._locks: a descriptor closed by one thread may be another's next file
+        self._guard = threading.Lock()  # for self._locks: a descriptor closed by one thread may be another's next file
         weakref.finalize(self, _close_all, self._locks)
 
     def create(self, name: str) -> Path:
@@ -76,9 +76,9 @@ class SpoolFolder:
     def sync(self, path: Path) -> int | None:
         """Make a spool file durable and return its size in bytes; None for a file that is not one of this object's.
 
-        The descriptor is older than the file's first byte, so the system reports to it every error of writing the file,
-        whichever descriptor wrote and whichever was told before. A new descriptor would not be told of an error that
-        another one was told of.
+        The descriptor is older than the file's first byte, so the system reports every error of writing the file to it,
+        whichever descriptor wrote, and even if another one got the report before. A new descriptor would not get a
+        report that another one got.
 
         Raises:
             FileNotFoundError: The file was removed as stale.

@@ -25,7 +25,7 @@ class RangeStream(io.RawIOBase):
         self._block = memoryview(b"")
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:

@@ -1,7 +1,7 @@
 """Checks a fetched shard: the samples against the parquet file of all rows, record by record.
 
-The samples' file is written anew, record after record, from the rows of the parquet file and the images that lie where
-the index says; so every byte of it is accounted for, whatever columns the table has.
+Each record is rendered again from its row in the parquet file and from the image at the index's offset, and compared.
+So every byte of the samples file is checked, whatever columns the table has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
@@ -26,13 +26,13 @@ from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
 from dataprep.storage.parquet import table_in
 from dataprep.verify.findings import Findings
-from dataprep.verify.shard import CheckedShard, Row, ShardResult, check_digests, check_pixels
+from dataprep.verify.shard import CheckedShard, DigestingReader, Row, ShardResult, check_digests, check_pixels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_SIDECAR_BYTES = 2 << 30
-"""Bytes of a parquet file that is read, at most: 10,000 rows have 3 MB."""
+"""Maximum size of a parquet file that is read: 10,000 rows have 3 MB."""
 MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
 _END = bytes(2 * BLOCK_BYTES)
 _CHUNK = 1 << 20
@@ -55,7 +55,7 @@ def check_fetched_shard(shard: CheckedShard, result: ShardResult) -> None:
     digest = HashingWriter(None)
     with storage.open(entry["file"]) as stream:
         if table is not None and shard.rows is not None:
-            _check_records(_Digesting(stream, digest), shard, shard.rows, table, schema, result)
+            _check_records(DigestingReader(stream, digest), shard, shard.rows, table, schema, result)
         while chunk := stream.read(_CHUNK):
             digest.write(chunk)
     result.num_bytes = digest.num_bytes
@@ -63,12 +63,12 @@ def check_fetched_shard(shard: CheckedShard, result: ShardResult) -> None:
 
 
 def _entry(manifest: Manifest, name: str) -> Mapping[str, Any]:
-    """Return the entry of a file that is listed; the files are sorted by name."""
+    """Return the manifest's entry of a file; the entries are sorted by name."""
     return manifest.files[bisect_left(manifest.files, name, key=itemgetter("file"))]
 
 
 def _read(storage: Storage, entry: Mapping[str, Any], findings: Findings) -> bytes | None:
-    """Return the content of a sidecar, if it is the very file that is listed."""
+    """Return the content of a sidecar; None if it differs from its entry in the manifest."""
     from dataprep.verify.files import check_file
 
     if entry["bytes"] > MAX_SIDECAR_BYTES:
@@ -94,8 +94,8 @@ def _table(data: bytes, schema: ShardSchema, name: str, findings: Findings) -> p
 
 
 def _check_stats(table: pa.Table, stats: bytes | None, name: str, result: ShardResult) -> None:
-    """Compare the counts of the stats with the rows of the parquet file, and note what they add to the counts of all
-    shards."""
+    """Compare the counts of the stats with the rows of the parquet file, and store the shard's part of the split's
+    counts."""
     statuses, messages = (table.column(column).to_pylist() for column in ("status", "error_message"))
     by_status = Counter(statuses)
     by_reason = Counter(message or status for message, status in zip(messages, statuses, strict=True))
@@ -111,23 +111,11 @@ def _check_stats(table: pa.Table, stats: bytes | None, name: str, result: ShardR
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         expected, balanced = b"", False
     if stats != expected or not balanced:
-        result.findings.add("count", name, "other counts than the rows beside it have")
-
-
-class _Digesting:
-    """Reads from a stream, and digests what it reads."""
-
-    def __init__(self, stream: BinaryIO, digest: HashingWriter) -> None:
-        self._stream, self._digest = stream, digest
-
-    def read(self, num_bytes: int) -> bytes:
-        data = self._stream.read(num_bytes)
-        self._digest.write(data)
-        return data
+        result.findings.add("count", name, "its counts differ from the rows in the parquet file")
 
 
 def _check_records(
-    stream: _Digesting,
+    stream: DigestingReader,
     shard: CheckedShard,
     rows: list[Row],
     table: pa.Table,
@@ -153,37 +141,36 @@ def _check_records(
                 _check_image(place, record, row, schema, result.findings)
         end = _END if shard.manifest.format == "webdataset" else b""
         if stream.read(len(end) + 1) != end:
-            raise FormatError(f"after {len(keys):,} records other bytes than the end of a shard")
+            raise FormatError(f"after {len(keys):,} records there are other bytes than the end of a shard")
     except FormatError as error:
         result.findings.add("format", where, str(error))
     result.count(keys, [], 0)
 
 
 def _paired(rows: list[Row], table: pa.Table, schema: ShardSchema) -> Iterator[tuple[Row, Sequence[Any]]]:
-    """Yield the rows of the index, each with its row of the parquet file; FormatError where not as many succeeded."""
+    """Yield the rows of the index, each with its row of the parquet file. Raises FormatError if their numbers
+    differ."""
     columns = [table.column(column.name).to_pylist() for column in schema.columns]
     status = [column.name for column in schema.columns].index("status")
     successes = [values for values in zip(*columns, strict=True) if values[status] == SUCCESS]
     if len(successes) != len(rows):
-        raise FormatError(
-            f"{len(rows):,} rows of the index, {len(successes):,} successes in the parquet file beside it"
-        )
+        raise FormatError(f"{len(rows):,} rows of the index, {len(successes):,} successes in the parquet file")
     yield from zip(rows, successes, strict=True)
 
 
 def _record_fault(record: bytes, row: Row, values: Sequence[Any], schema: ShardSchema, render: Renderer) -> str:
-    """Return what is wrong with a record beside its rows of index and parquet file; empty where nothing is."""
+    """Return how a record differs from its rows in index and parquet file; an empty text if it does not."""
     fields = dict(zip((column.name for column in schema.columns), values, strict=True))
     start = row.image_offset - row.record_offset
     image = record[start : start + row.image_bytes] if start >= 0 else b""
     try:
         expected = render(values, image, schema)
     except (FormatError, ValueError, TypeError, OverflowError, AttributeError) as error:
-        return f"its row in the parquet file gives no record ({error})"
+        return f"no record can be made of its row in the parquet file ({error})"
     due = (fields["key"], fields["height"], fields["width"], NO_LABEL, len(expected.head), crc32c_of(image))
     if (row.key, row.height, row.width, row.label, start, row.image_crc32c) != due:
-        return "index and parquet file do not say the same of it"
-    return "" if b"".join(expected) == record else "other bytes than its row in the parquet file gives"
+        return "index and parquet file contradict each other about it"
+    return "" if b"".join(expected) == record else "its bytes are not those that its row in the parquet file gives"
 
 
 def _check_image(where: str, record: bytes, row: Row, schema: ShardSchema, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Checks the files besides the shards: their digests, and what index, events and metadata say."""
+"""Checks the files besides the shards: their digests, and the content of index, events and metadata."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dataprep.storage.checksums import digests_of
 from dataprep.verify.findings import Findings
 
 _UNCOMPARED = ("citation", "description")
-"""Fields of dataset_info.json that describe the dataset in prose, which a later version may put in other words."""
+"""Fields of dataset_info.json with prose, whose wording may differ between versions of dataprep."""
 MAX_PROSE_BYTES = 1 << 20
 
 
 def check_file(storage: Storage, entry: Mapping[str, Any], findings: Findings) -> bool:
-    """Compare a file with its entry `{file, bytes, sha256}`; return True where it is the very file."""
+    """Compare a file with its entry `{file, bytes, sha256}`; return whether it is the listed file."""
     name = entry["file"]
     info = storage.stat(name)
     if info is None:
@@ -46,7 +46,7 @@ def check_file(storage: Storage, entry: Mapping[str, Any], findings: Findings) -
 
 
 def check_index(storage: Storage, split: SplitManifest, findings: Findings) -> bool:
-    """Compare the index file with the manifest; return True where its rows can be compared with the shards."""
+    """Compare the index file with the manifest; return whether its rows can be compared with the shards."""
     name = split.index["file"]
     if not check_file(storage, split.index, findings):
         return False
@@ -80,8 +80,8 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
             for key, kind, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 counts.setdefault(kind, Counter())[reason] += 1
                 if keys is not None and (kind == "repaired") != (position_of(keys, key.lower()) is not None):
-                    there = "is not in the split" if kind == "repaired" else "is in the split"
-                    findings.add("index", name, f"{key[:200]!r} was {kind} and {there}")
+                    problem = "is not in the split" if kind == "repaired" else "is in the split"
+                    findings.add("index", name, f"{key[:200]!r} was {kind} and {problem}")
     except FormatError as error:
         findings.add("format", name, str(error))
         return
@@ -95,7 +95,7 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
 
 
 def check_metadata(storage: Storage, manifest: Manifest, findings: Findings) -> None:
-    """Compare the format's own metadata files with their digests and with what the manifest says."""
+    """Compare the format's own metadata files with their digests and with the manifest."""
     recipe = recipe_of(manifest.name)
     try:
         expected = recipe.metadata_files(manifest)
@@ -118,11 +118,11 @@ def check_metadata(storage: Storage, manifest: Manifest, findings: Findings) -> 
         elif check_file(storage, entry, findings):
             difference = _difference(name, storage.read(name), expected[name])
             if difference:
-                findings.add("metadata", name, f"{difference}: other than the manifest and the format say")
+                findings.add("metadata", name, f"{difference}: not what the manifest and the format require")
 
 
 def _difference(name: str, found: bytes, expected: bytes) -> str:
-    """Return which fields of a metadata file differ; empty where none that matters does."""
+    """Return which fields of a metadata file differ; an empty text if none of importance does."""
     if found == expected:
         return ""
     if not name.endswith(".json"):

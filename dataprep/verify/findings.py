@@ -1,21 +1,21 @@
 """Findings of a verification: each has a place, and a kind from a small vocabulary.
 
 manifest    dataset.json cannot be read, contradicts itself, or names what no build would
-missing     a file that the manifest or the index names is not there
-extra       a file is there that nothing names, where a reader would take it for a part of the dataset
+missing     a file that the manifest or the index names does not exist
+extra       a file that nothing names exists where a reader would take it for a part of the dataset
 size        a file has another number of bytes
 digest      a file has the right size and another SHA-256 or CRC32C
 format      a shard, index or events file cannot be read as what it is
 record      one sample differs from its row in the index
-index       the index differs from the manifest or from the layout that an index has
-duplicate   a key is there twice in a split, ignoring case
-count       samples, classes or events are not as many as the manifest says
+index       the index differs from the manifest or from the layout of an index
+duplicate   a key occurs twice in a split, ignoring case
+count       the number of samples, classes or events differs from the manifest
 published   counts or classes are not those that the dataset's authors published
-metadata    dataset_info.json, features.json or label.labels.txt say other things than the manifest
+metadata    dataset_info.json, features.json or label.labels.txt contradicts the manifest
 link        a link of a physically repeated image folder is missing or leads elsewhere
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
-unread      the disk or bucket did not let us look: neither right nor wrong is proved
-leftover    files of the build still lie there: a warning, the dataset is whole
+unread      the disk or bucket could not be read: neither right nor wrong is proved
+leftover    files of a build or retry still exist: a warning, the dataset is whole
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ WARNINGS = frozenset({"leftover"})
 UNPROVED = frozenset({"unread"})
 
 MAX_LISTED = 1_000
-"""Findings that are listed in all; the rest is counted."""
+"""Maximum number of listed findings; the rest is only counted."""
 MAX_LISTED_PER_PART = 50
-"""Findings of one shard that are listed, at most: a shard of noise must not hide what is wrong with the others."""
+"""Maximum number of listed findings of one shard: a shard of noise must not hide the faults of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One fault of a dataset."""
 
     kind: str
     """Kind: one of KINDS."""
     where: str
-    """Name of a file relative to the dataset's root, with the record in it where there is one."""
+    """Name of a file relative to the dataset's root, and the record in it, if any."""
     detail: str
     """What was found and what was expected, on one line."""
 
 
 class Findings:
-    """Collects findings in bounded memory: lists the first by position, counts all."""
+    """Collects findings in bounded memory: lists the first ones by position, and counts all."""
 
     def __init__(self, max_listed: int = MAX_LISTED_PER_PART) -> None:
         self._max_listed = max_listed
@@ -57,20 +57,20 @@ class Findings:
         self.counts: Counter[str] = Counter()
 
     def add(self, kind: str, where: str, detail: str, *, position: int = 0) -> None:
-        """Take one finding; `position` is that of its part among all parts."""
+        """Add one finding; `position` is that of its part of the dataset among all parts."""
         self._entries.append((position, Finding(kind, where, detail)))
         self.counts[kind] += 1
         self._bound()
 
     def extend(self, other: Findings, position: int) -> None:
-        """Take over what was found in one part."""
+        """Add the findings of one part."""
         self._entries += ((position, finding) for finding in other.listed)
         self.counts += other.counts
         self._bound()
 
     @property
     def listed(self) -> list[Finding]:
-        """Findings in the order of their parts, whatever the order in which those came."""
+        """Findings in the order of their parts, independent of the order in which they were added."""
         self._cut()
         return [finding for _, finding in self._entries]
 

@@ -26,7 +26,7 @@ from dataprep.verify.shard import (
     recorded_sides,
 )
 
-# Requests at once: in a bucket every image is one, of some 50 ms.
+# Number of concurrent requests: in a bucket every image is one request of about 50 ms.
 READS_IN_FLIGHT = 64
 READ_AHEAD_BYTES = 64 << 20
 
@@ -37,7 +37,8 @@ class _Fault(NamedTuple):
 
 
 def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
-    """Read every file of a shard, and compare it with its row of the index; without rows nothing can be compared."""
+    """Read every file of a shard, and compare it with its row of the index; without rows there is nothing to
+    compare."""
     if shard.rows is None:
         return
     storage, manifest, entry, rows = shard.storage, shard.manifest, shard.entry, shard.rows
@@ -53,11 +54,11 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
             result.findings.add("digest", name, got)
             continue
         sides = recorded_sides(manifest, row.height, row.width)
-        if shard.deep or sides is not None:  # no record repeats the sides here: only the header can tell
+        if shard.deep or sides is not None:  # no record holds the sides here: only the image's header does
             check_pixels(name, row.key, data, sides, result.findings, decode=shard.deep)
     result.num_bytes = digest.num_bytes
     if sum(row.image_bytes for row in rows) != entry["bytes"]:
-        result.findings.add("index", entry["file"], f"images of other sizes than the {entry['bytes']:,} bytes in all")
+        result.findings.add("index", entry["file"], f"its images do not have {entry['bytes']:,} bytes in all")
     elif digest.num_bytes == entry["bytes"]:
         check_digests(digest, entry, result.findings)
     result.count([row.key for row in rows], [row.label for row in rows], len(manifest.classes))
@@ -67,7 +68,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
 
 
 def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterator[tuple[Row, str]]:
-    """Yield the rows that can be right, each with its file's name."""
+    """Yield the valid rows, each with its file's name."""
     manifest, where = shard.manifest, shard.entry["file"]
     root, suffix = image_root(manifest, shard.split), IMAGE_SUFFIXES[manifest.name]
     for position, row in enumerate(rows):

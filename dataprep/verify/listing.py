@@ -1,5 +1,5 @@
-"""Compares the files and links that are there with those that should be: no shard too many, no stranger's file, every
-repeat in its place."""
+"""Compares the existing files and links with those that should exist: no additional shard, no foreign file, every link
+of a repeat."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dataprep.dataset.hashes import position_of
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, repeat_links
@@ -25,9 +26,8 @@ from dataprep.storage import Storage
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.verify.findings import Findings
 
-_REPLICAS = "replicas.json"
 _READ_IN_ROOT = ("*.tfrecord*", "*.tar", "dataset_info.json", "features.json", "*.labels.txt")
-"""Names that readers take for a part of the dataset where they lie in the root; a README does no harm there."""
+"""Names in the root that readers take for a part of the dataset; other files there, such as a README, do no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,17 @@ class FolderFiles:
     sizes: NDArray[np.int64]
     """Sizes in bytes, in the same order."""
     folders: frozenset[str]
-    """First component of their names below the split."""
+    """First components of the names below the split."""
 
 
 def check_listing(
     storage: Storage, manifest: Manifest, dataset: Dataset, files: Mapping[str, FolderFiles], findings: Findings
 ) -> None:
-    """Compare what is there with what the manifest, or an image folder's index, names.
+    """Compare the existing files with those that the manifest, or an image folder's index, names.
 
     Args:
-        files: Files of an image folder, by split; a split whose index was not read whole is left out, and not compared.
+        files: Files of an image folder, by split; a split whose index was not read completely is absent, and not
+            compared.
     """
     expected = _expected_names(manifest)
     folders = {*dataset.splits, "index", REPEATED}
@@ -79,7 +80,7 @@ def check_listing(
 
 
 def _expected_names(manifest: Manifest) -> set[str]:
-    names = {MANIFEST, _REPLICAS, *(entry["file"] for entry in manifest.files)}
+    names = {MANIFEST, REPLICAS, *(entry["file"] for entry in manifest.files)}
     for split in manifest.splits:
         names |= {split.index["file"], split.events["file"]}
         for shard in split.shards:
@@ -100,7 +101,7 @@ def _check_image_file(name: str, num_bytes: int, files: FolderFiles | None, find
 def _check_folders(
     root: Path, manifest: Manifest, split: SplitManifest, files: FolderFiles, findings: Findings
 ) -> None:
-    """Find folders that hold no image, which torchvision's ImageFolder takes for classes, and compare the links of a
+    """Find folders without images, which torchvision's ImageFolder takes for classes, and compare the links of a
     repeated split."""
     name = image_root(manifest, split)
     for folder in sorted(_entries(root / name) - files.folders):
@@ -119,7 +120,7 @@ def _check_folders(
             findings.add("link", link, f"leads to {found[:200]!r}, expected {target}")
     for entry in sorted(_entries(root / split.name)):
         if f"{split.name}/{entry}" not in links:
-            findings.add("extra", f"{split.name}/{entry}", "expected the links of the repeats alone; remove it")
+            findings.add("extra", f"{split.name}/{entry}", "expected only the links of the repeats; remove it")
 
 
 def _entries(folder: Path) -> set[str]:

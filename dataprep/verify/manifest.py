@@ -1,6 +1,6 @@
-"""Whether `dataset.json` is one that a build would write: sums, options, and the published facts.
+"""Checks whether `dataset.json` is one that a build would write: sums, options, and the published facts.
 
-Pure functions of a manifest of which dataprep/build/finished.py has found types and names to be right.
+All functions are pure functions of a manifest whose types and names dataprep/build/finished.py has checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def dataset_of(manifest: Manifest) -> Dataset:
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield where a manifest contradicts itself or what builds write. Expects no shape and no layout faults."""
+    """Yield contradictions inside a manifest, and to what builds write. Expects no shape faults and no layout
+    faults."""
     names = [split.name for split in manifest.splits]
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
@@ -34,7 +35,7 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
     if manifest.revision < 1 or manifest.shuffled != shuffled:
         yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
     if len(set(manifest.classes)) != len(manifest.classes) or list(manifest.classes) != sorted(manifest.classes):
-        yield "classes are not sorted, or one is there twice"
+        yield "classes are not sorted, or one occurs twice"
     sources = sorted({source["split"] for source in manifest.sources})
     if sources != sorted(set(names)):
         yield f"sources are those of {', '.join(sources) or 'nothing'}, the splits {', '.join(names)}"
@@ -81,10 +82,10 @@ def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
 
 
 def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield what differs from the published facts, each with its split or `classes`; a partial dataset may differ.
+    """Yield differences from the published facts, each with its split or `classes`; a partial dataset may differ.
 
     Args:
-        classes: The published ones.
+        classes: The published classes.
     """
     if manifest.partial:
         return

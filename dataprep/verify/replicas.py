@@ -1,5 +1,5 @@
-"""Compares the copies of a dataset with it: size and CRC32C of every object, from listings. No byte of a copy is
-read."""
+"""Compares the copies of a dataset with it: size and CRC32C of every object, from listings, without reading the
+objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dataprep.verify.findings import Findings
 
 
 def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:
-    """Compare every other place on the list with this one, whose own bytes are compared elsewhere; return how many."""
+    """Compare every other copy on the list with this dataset, whose bytes are verified elsewhere; return their
+    number."""
     try:
         copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
         wanted = [info for phase in dataset_phases(storage, shape_faults) for info in phase] if copies else []
@@ -33,9 +34,9 @@ def check_replicas(storage: Storage, step: Callable[[str], None], findings: Find
 
 
 def _check_copy(storage: Storage, wanted: list[ObjectInfo], copy: Storage, findings: Findings) -> None:
-    there = {info.name: info for info in copy.list()}
+    existing = {info.name: info for info in copy.list()}
     for info in wanted:
-        found, where = there.get(info.name), copy.url_of(info.name)
+        found, where = existing.get(info.name), copy.url_of(info.name)
         if found is None:
             findings.add("missing", where, f"no such object, expected one of {info.num_bytes:,} bytes")
         elif found.num_bytes != info.num_bytes:

@@ -4,10 +4,10 @@
     index, events, metadata -> digests, layout, agreement
     every shard, in parallel -> size, digests, and record by record its row of the index (shard.py, folder.py)
     all shards together -> keys, classes, events
-    a listing -> nothing is there that does not belong
+    a listing -> no file exists that does not belong to the dataset
 
-Shards are streamed; what grows with the dataset are 8 bytes a sample (16 more of an image folder). The kinds of
-findings are listed in findings.py. A damaged or hostile dataset gives findings and never an error.
+Shards are streamed; the memory grows by 8 bytes a sample (24 for an image folder). The kinds of findings are listed in
+findings.py. A damaged or hostile dataset gives findings and never an error.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from dataprep.verify.task import ShardJob, check_shard
 
 _WORKER_MODULES = ("dataprep.cli", "dataprep.verify.task", "pyarrow.parquet", "simplejpeg")
 _BEFORE_SHARDS, _AFTER_SHARDS = -1, 1 << 62
-"""Positions of findings about the whole dataset."""
+"""Positions of findings about the whole dataset: before and after those of the shards."""
 
 
 class Progress(Protocol):
-    """What a verification tells whoever watches, and how long a worker may make no progress."""
+    """Receiver of progress reports, and the time that a worker may go without progress."""
 
     stall_s: float
 
     def step(self, what: str) -> None:
-        """Something short is under way."""
+        """A short step begins."""
 
     def started(self, samples: int) -> None:
-        """Shards of so many samples will be read."""
+        """Shards with this number of samples will be read."""
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
         """One shard was read."""
 
     def warn(self, line: str) -> None:
-        """Something is wrong."""
+        """Show a warning."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a verification found."""
+    """Result of a verification."""
 
     url: str
     deep: bool
@@ -77,17 +77,17 @@ class Report:
     findings: tuple[Finding, ...]
     """Findings in the order of the dataset's files, at most MAX_LISTED of them."""
     counts: dict[str, int]
-    """Number of all findings by kind, also of those that are not listed."""
+    """Number of findings by kind, including those that are not listed."""
     shards: int
     samples: int
-    """Samples that were read and compared."""
+    """Number of samples that were read and compared."""
     num_bytes: int
-    """Bytes of shards that were read."""
+    """Number of bytes of shards that were read."""
     elapsed_s: float
 
     @property
     def verdict(self) -> str:
-        """Verdict: `whole`, `differs`, or `undecided` where something could not be read and all else is right."""
+        """Verdict: `whole`, `differs`, or `undecided` if something could not be read and everything else is right."""
         faults = set(self.counts) - WARNINGS
         if faults - UNPROVED:
             return "differs"
@@ -99,14 +99,14 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
 
     Args:
         url: Root of the dataset, on disk or in a bucket.
-        deep: Decode every image completely, too.
-        workers: Processes; 0 reads the shards in this one.
-        progress: Told what is under way.
-        replicas: Compare every copy in `replicas.json` with it, too, by size and CRC32C of all objects.
+        deep: Also decode every image completely.
+        workers: Number of worker processes; with 0 this process reads the shards.
+        progress: Receives progress reports.
+        replicas: Also compare every copy in `replicas.json` with the dataset, by size and CRC32C of all objects.
 
     Raises:
         UsageError: There is no dataset.
-        AccessError: Its place is not there, or may not be read.
+        AccessError: The bucket does not exist, or the dataset may not be read.
         UndecidedError: The manifest cannot be read.
     """
     started_s, copies = time.monotonic(), 0
@@ -118,7 +118,7 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
     except AccessError:
         raise
     except StorageError as error:
-        raise UndecidedError(f"{error}; so nothing is known of {storage.url}") from error
+        raise UndecidedError(f"{error}; so nothing is known about {storage.url}") from error
     sums = {} if manifest is None else _verify(storage, manifest, deep, workers, progress, findings)
     if replicas and manifest is not None:
         different = Findings(MAX_LISTED)
@@ -139,7 +139,7 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
 
 @dataclass(slots=True)
 class _SplitSum:
-    """What the shards of a split turned out to hold, all together."""
+    """Sum of what was found in the shards of a split."""
 
     shards: int = 0
     samples: int = 0
@@ -150,14 +150,14 @@ class _SplitSum:
     parts: list[ShardResult] = field(default_factory=list)
 
     def add(self, result: ShardResult) -> None:
-        """Take one shard."""
+        """Add the result of one shard."""
         self.shards += 1
         self.samples += result.samples
         self.num_bytes += result.num_bytes
         if len(result.labels):
             self.labels = result.labels if self.labels is None else self.labels + result.labels
         for counts, more in ((self.statuses, result.statuses), (self.reasons, result.reasons)):
-            counts.update(more)  # which may take away what rows had before they were tried again
+            counts.update(more)  # `update` also subtracts: the earlier statuses of rows that were tried again
         self.parts.append(replace(result, findings=Findings(), labels=NO_COUNTS, statuses=Counter(), reasons=Counter()))
 
     def keys(self) -> NDArray[np.uint64]:
@@ -174,7 +174,7 @@ class _SplitSum:
 
 
 def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
-    """Return the manifest, or None, and a finding, where it is not one to go on with."""
+    """Return the manifest; or add findings and return None, if the verification cannot continue with it."""
     try:
         manifest = read_manifest(storage)
     except FormatError as error:
@@ -226,7 +226,7 @@ def _verify(
 
 def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
     if manifest.schema_version == SCHEMA_VERSION and storage.read(MANIFEST) != manifest_bytes(manifest):
-        findings.add("manifest", MANIFEST, "other bytes than a build writes for what it says; was it edited?")
+        findings.add("manifest", MANIFEST, "other bytes than a build writes for this content; was it edited?")
     for fault in consistency_faults(manifest):
         findings.add("manifest", MANIFEST, fault)
     for what, fault in published_faults(manifest, dataset, dataset.classes(storage, allow_partial=False)):
@@ -247,7 +247,7 @@ def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Fin
             sums[split].add(result)
             unseen.discard(result.index)
             progress.shard_done(shard["samples"], result.num_bytes)
-    except BuildError as error:  # a shard whose check kills its process again and again
+    except BuildError as error:  # the check of a shard killed its process again and again
         for index in sorted(unseen):
             findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
     return sums
@@ -269,7 +269,7 @@ def _results(
 
 
 def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, indexed: bool, findings: Findings) -> None:
-    """Compare what only all shards of a split together tell."""
+    """Compare what only all shards of a split together show: keys, class counts, statuses and events."""
     keys = found.keys()
     complete = len(keys) == split.samples
     with _reading(split.index["file"], findings):
@@ -286,7 +286,7 @@ def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, index
         ):
             odd = sorted(key for key in counts.keys() | due.keys() if counts[key] != due.get(key, 0))
             for key in odd:
-                got = f"{counts[key]:,} rows beside the shards, the manifest has {due.get(key, 0):,}"
+                got = f"{counts[key]:,} rows in the parquet files, the manifest has {due.get(key, 0):,}"
                 findings.add("count", split.name, f"{name}: {key[:80]!r}: {got}")
     with _reading(split.events["file"], findings):
         check_events(storage, split, keys if complete else None, findings)
@@ -295,7 +295,7 @@ def _check_split(storage: Storage, split: SplitManifest, found: _SplitSum, index
 def _check_duplicates(
     storage: Storage, split: SplitManifest, hashes: NDArray[np.uint64], indexed: bool, findings: Findings
 ) -> None:
-    """Name the keys of these hashes, from the index where that can be read."""
+    """Add a finding for each repeated key, with its name if the index can be read."""
     unnamed = {int(value) for value in hashes}
     if unnamed and indexed:
         for batch in open_index(storage, split.name).batches(["key"]):
@@ -304,7 +304,7 @@ def _check_duplicates(
                     unnamed.discard(value)
                     findings.add("duplicate", split.name, f"{key!r}: more than one sample has this key, ignoring case")
     for _ in unnamed:
-        findings.add("duplicate", split.name, "a key that the index does not have is there twice")
+        findings.add("duplicate", split.name, "a key that the index does not have occurs twice")
 
 
 def _check_listing(
@@ -321,7 +321,8 @@ def _check_listing(
 
 @contextmanager
 def _reading(where: str, findings: Findings) -> Iterator[None]:
-    """Turn an error of reading into a finding of its own kind, which proves neither right nor wrong."""
+    """Turn an error of reading into a finding: `unread`, which proves neither right nor wrong, `format` or
+    `missing`."""
     try:
         yield
     except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset

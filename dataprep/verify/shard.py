@@ -1,5 +1,5 @@
-"""Checks a shard against the manifest, its rows of the index and, with deep checks, its images; it is read once, as a
-stream."""
+"""Checks a shard against the manifest and its rows of the index and, with --deep, decodes its images; a shard is
+streamed once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DECODE, _HEADER = (ImagePolicy(check=check, on_bad="reject") for check in ("dec
 
 @dataclass(slots=True)
 class ShardResult:
-    """What one shard turned out to hold."""
+    """What was found in one shard."""
 
     index: int
     """Position among all shards of all splits."""
@@ -48,14 +48,14 @@ class ShardResult:
     sizes: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
     """Size in bytes of each of `files`, as the index has it."""
     folders: frozenset[str] = frozenset()
-    """First component of the names of `files` below the split."""
+    """First components of the names of `files` below the split."""
     statuses: Counter[str] = field(default_factory=Counter)
-    """Number of fetched rows by status, less the statuses that rows had before they were tried again."""
+    """Number of fetched rows by status, minus the earlier statuses of rows that were tried again."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Number of fetched rows by reason, less the reasons that rows had before they were tried again."""
+    """Number of fetched rows by reason, minus the earlier reasons of rows that were tried again."""
 
     def count(self, keys: list[str], labels: list[int], num_classes: int) -> None:
-        """Note the samples that were found."""
+        """Store the number, keys and labels of the samples that were found."""
         self.samples = len(keys)
         self.keys = name_hashes(key.lower() for key in keys)
         known = np.asarray([label for label in labels if 0 <= label < num_classes], np.int64)
@@ -79,12 +79,12 @@ class Row(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _open_index(url: str, split: str, sha256: str) -> ParquetTable:
-    """Open an index, once a process; the digest tells a dataset from the next one at the same URL."""
+    """Open an index once in each process; its digest distinguishes datasets that follow each other at one URL."""
     return open_index(open_storage(url), split)
 
 
 def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Findings) -> list[Row] | None:
-    """Return the rows of a shard in an index of the right digest and counts, or None where they prove nothing."""
+    """Return a shard's rows in an index whose digest and counts are right; None if the rows themselves are faulty."""
     where = f"{split.index['file']} row group {number}"
     try:
         table = _open_index(storage.url, split.name, split.index["sha256"]).read_group(number)
@@ -104,18 +104,18 @@ def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Fin
 
 @dataclass(frozen=True, slots=True)
 class CheckedShard:
-    """A shard of a finished dataset, as a check is given it."""
+    """A shard of a finished dataset: the argument of a check."""
 
     storage: Storage
     manifest: Manifest
-    """Manifest, in which nothing was found."""
+    """The manifest, which has no faults."""
     split: SplitManifest
     number: int
     """Position in the split."""
     rows: list[Row] | None
-    """Rows of the shard in the index; None where they prove nothing."""
+    """Rows of the shard in the index; None if the index or these rows are faulty."""
     deep: bool
-    """Whether every image is to be decoded."""
+    """Whether to decode every image."""
 
     @property
     def entry(self) -> ShardEntry:
@@ -124,7 +124,7 @@ class CheckedShard:
 
 
 def check_archive_shard(shard: CheckedShard, result: ShardResult) -> None:
-    """Check a shard of a dataset that was built of archives or folders, in whatever format."""
+    """Check a shard, of any format, of a dataset that was built from archives or folders."""
     from dataprep.verify.folder import check_folder_shard
 
     check = check_folder_shard if FORMATS[shard.manifest.format].one_file_per_image else check_shard_file
@@ -132,7 +132,7 @@ def check_archive_shard(shard: CheckedShard, result: ShardResult) -> None:
 
 
 def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
-    """Check a shard that is one file: size, digests, and record by record what the index says of it."""
+    """Check a shard that is one file: its size and digests, and each record against its row of the index."""
     entry, storage = shard.entry, shard.storage
     where = entry["file"]
     info = storage.stat(where)
@@ -145,16 +145,17 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
     digest = HashingWriter(None)
     with storage.open(where) as stream:
         read = FORMATS[shard.manifest.format].read_shard
-        _check_records(read(cast(BinaryIO, _Tee(stream, digest)), classes=shard.manifest.classes), shard, result)
-        while same_size and (chunk := stream.read(_CHUNK)):  # what follows a record that could not be read
+        reader = cast(BinaryIO, DigestingReader(stream, digest))
+        _check_records(read(reader, classes=shard.manifest.classes), shard, result)
+        while same_size and (chunk := stream.read(_CHUNK)):  # the bytes after a record that could not be read
             digest.write(chunk)
     result.num_bytes = digest.num_bytes
     if same_size:
         check_digests(digest, entry, result.findings)
 
 
-class _Tee:
-    """Passes on what is read, and digests it."""
+class DigestingReader:
+    """Reads from a stream, and digests the bytes that were read."""
 
     def __init__(self, stream: BinaryIO, digest: HashingWriter) -> None:
         self._stream, self._digest = stream, digest
@@ -166,7 +167,7 @@ class _Tee:
 
 
 def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) -> None:
-    """Compare the digests of what was read with those of the manifest."""
+    """Compare the digests of the bytes that were read with those of the manifest."""
     for name in ("sha256", "crc32c"):
         found, expected = getattr(digest, name), shard[name]
         if found != expected:
@@ -201,7 +202,7 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
 
 
 def _difference(row: Row, stored: StoredSample) -> str:
-    """Return where a record differs from its row of the index; empty where it does not."""
+    """Return how a record differs from its row of the index; an empty text if it does not."""
     sample, place = stored.sample, stored.placement
     found = (
         sample.key,
@@ -224,7 +225,7 @@ def _difference(row: Row, stored: StoredSample) -> str:
 
 
 def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
-    """Return height and width as they are recorded, in pixels; None where the build did not look at the image."""
+    """Return the recorded height and width, in pixels; None if the build did not check the image."""
     unknown = manifest.checked == "none" and not (height or width)
     return None if unknown else (height or 0, width or 0)
 
@@ -232,7 +233,7 @@ def recorded_sides(manifest: Manifest, height: int | None, width: int | None) ->
 def check_pixels(
     where: str, key: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool
 ) -> None:
-    """Decode one image completely, or read its header alone, and compare its sides with the recorded ones."""
+    """Decode one image completely, or read only its header, and compare its sides with the recorded ones."""
     checked = check_image(key, image, _DECODE if decode else _HEADER)
     if isinstance(checked, Event):
         got = f"{key}: {checked.reason}: {checked.detail}"

@@ -1,4 +1,5 @@
-"""The check of one shard as a task for a pool: idempotent, picklable, and without errors of its own."""
+"""The check of one shard as a task for a pool: idempotent, picklable, and reporting faults as findings, not as
+errors."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from dataprep.storage import open_storage
 from dataprep.verify.shard import CheckedShard, ShardResult, read_rows
 
 ShardCheck = Callable[[CheckedShard, ShardResult], None]
-"""Compares a shard with its manifest, its index and with itself; a recipe names its own in `shard_check`."""
+"""Function that compares a shard with its manifest and its index; each recipe names one in `shard_check`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """All that a worker needs besides a shard's position among all shards of all splits."""
+    """Everything that a worker needs besides a shard's position among all shards of all splits."""
 
     url: str
     manifest: Manifest
     indexed: frozenset[str]
-    """Splits whose index is the very file that the manifest names, with a row group for each shard."""
+    """Splits whose index is the file that the manifest lists, with a row group for each shard."""
     deep: bool
 
     def locate(self, index: int) -> tuple[SplitManifest, int]:
@@ -36,7 +37,7 @@ class ShardJob:
 
 
 def check_shard(job: ShardJob, index: int) -> ShardResult:
-    """Check one shard; whatever its bytes are, what is wrong with it is in the result."""
+    """Check one shard; its faults are in the result, whatever its bytes are."""
     split, number = job.locate(index)
     result = ShardResult(index)
     where = split.shards[number]["file"]

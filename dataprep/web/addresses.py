@@ -1,4 +1,4 @@
-"""Decides which URLs may be fetched and which addresses may be connected to: public ones only. Pure.
+"""Decides which URLs may be fetched and which addresses may be connected to: public ones only. All functions are pure.
 
 Address blocks are those of the IANA special-purpose registries (RFC 6890 and its updates) and the published metadata
 services of cloud providers. `ipaddress.is_global` alone is not enough: it calls multicast global, and changes between
@@ -27,8 +27,8 @@ MAX_URL_CHARACTERS = 8_192
 """Longest URL, in characters. Servers refuse longer ones: a request's first line may have 8 KiB, as a rule."""
 MAX_HOST_CHARACTERS = 253
 
-# Bad ports of the Fetch standard above 1,023: mail, chat, telephony and file servers, which would take the request for
-# their own protocol. Below 1,024 only 80 and 443 belong to the web.
+# Bad ports of the Fetch standard above 1,023: mail, chat, telephony and file servers, which would read the request as
+# one of their own protocol. Below 1,024 only 80 and 443 belong to the web.
 _BAD_PORTS = frozenset(
     [1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, *range(6665, 6670), 6679, 6697, 10080]
 )
@@ -103,11 +103,11 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     return tuple(networks)
 
 
-@lru_cache(maxsize=4096)  # 25 us, and asked for at the look-up and again for each connection
+@lru_cache(maxsize=4096)  # 25 us, called at the look-up and again for each connection
 def refusal(address: str, allow_networks: tuple[Network, ...] = ()) -> str | None:
-    """Say why an address may not be connected to; None where it is public, or in one of `allow_networks`.
+    """Return why an address may not be connected to; None if it is public, or in one of `allow_networks`.
 
-    Where an IPv6 address holds an IPv4 one (mapped, NAT64), that one is judged; 6to4 and Teredo are refused.
+    If an IPv6 address contains an IPv4 address (mapped, NAT64), the latter decides; 6to4 and Teredo are refused.
     """
     try:
         parsed = _unwrapped(ipaddress.ip_address(address))
@@ -127,10 +127,10 @@ def refusal(address: str, allow_networks: tuple[Network, ...] = ()) -> str | Non
 
 
 def checked_url(text: str, allow_networks: tuple[Network, ...] = ()) -> URL:
-    """Return a URL as it is sent, without its fragment; path and query keep their escapes.
+    """Return a URL in the form in which it is sent, without its fragment; path and query keep their escapes.
 
     Raises:
-        Failed: BAD_URL, or REFUSED_ADDRESS where the host is an address that may not be connected to.
+        Failed: BAD_URL, or REFUSED_ADDRESS if the host is an address that may not be connected to.
     """
     parts = _split(text.strip())
     host, port = _host_and_port(parts.netloc)
@@ -174,7 +174,7 @@ def _split(text: str) -> SplitResult:
     return parts
 
 
-@lru_cache(maxsize=1024)  # a host's rows often come together
+@lru_cache(maxsize=1024)  # rows of one host often follow each other
 def _host_and_port(netloc: str) -> tuple[str, int | None]:
     parts = SplitResult("", netloc, "", "", "")
     return _host(parts), _port(parts)
@@ -190,7 +190,7 @@ def _host(parts: SplitResult) -> str:
             host = idna.encode(host, uts46=True).decode()
         except (idna.IDNAError, UnicodeError):
             raise Failed(Status.BAD_URL, f"host {host[:64]!r} is no domain name") from None
-    # Resolvers read 2130706433, 0x7f.1 and 0177.0.0.1 as addresses: only the dotted quad is one here.
+    # Resolvers read 2130706433, 0x7f.1 and 0177.0.0.1 as addresses; here only the dotted quad is one.
     if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
         return _address(host, bracketed=False)
     if len(host) > MAX_HOST_CHARACTERS or not _HOST.fullmatch(host):

@@ -1,4 +1,5 @@
-"""Collects a body as it arrives: bounded, decompressed, whole or refused, and an image by its first bytes. Pure."""
+"""Collects a body as it arrives, within a size limit, decompresses it, and checks that it is whole and an image.
+Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 
 from dataprep.web.outcomes import Failed, Status
 
-# First bytes of JPEG, PNG, GIF, WebP, BMP, TIFF, JPEG 2000, JPEG XL, AVIF and HEIF; a decoder may take fewer of them.
+# First bytes of JPEG, PNG, GIF, WebP, BMP, TIFF, JPEG 2000, JPEG XL, AVIF and HEIF; a decoder may accept fewer formats.
 _IMAGE = re.compile(
     rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8[79]a|RIFF....WEBP|BM|II\*\0|MM\0\*|\0\0\0\x0cjP  |\xff\x4f\xff\x51"
     rb"|\xff\x0a|\0\0\0\x0cJXL |....ftyp(?:avi[fs]|mif1|msf1|hei[cxms]|hev[cmsx])",
@@ -16,7 +17,7 @@ _IMAGE = re.compile(
 )
 _MAGIC_BYTES = 12
 _PART_BYTES = 64 * 1024
-"""Number of compressed bytes that are inflated at a time, because a kilobyte of them may hold a megabyte."""
+"""Maximum number of bytes that are inflated at a time, because a kilobyte may inflate to a megabyte."""
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 
 
@@ -33,7 +34,7 @@ class Body:
         self._limit_bytes, self._unrecognised = limit_bytes, image
         self.image = image
         self._wire_bytes = 0
-        self._data = bytearray()  # a list of pieces takes 50 bytes a piece, and a hostile piece is one byte
+        self._data = bytearray()  # not a list, which takes 50 bytes for each piece: a hostile piece has one byte
 
     @property
     def room_bytes(self) -> int:
@@ -50,7 +51,7 @@ class Body:
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
         elif encoding not in ("", "identity"):
-            raise Failed(Status.ENCODING, f"Content-Encoding {encoding[:64]!r}, which was not asked for")
+            raise Failed(Status.ENCODING, f"Content-Encoding {encoding[:64]!r}, which was not requested")
 
     def parts(self, piece: bytes) -> Iterator[bytes]:
         """Decompress the next bytes from the wire, in parts for `feed`.
@@ -65,7 +66,7 @@ class Body:
         if self._wire_bytes > self._limit_bytes:
             raise self._too_large()
         part = bytes(_PART_BYTES)
-        while piece or len(part) == _PART_BYTES:  # a full part may leave more behind than input
+        while piece or len(part) == _PART_BYTES:  # after a full part more output may wait, even without input
             try:
                 part = self._inflate.decompress(piece, _PART_BYTES)
             except zlib.error as error:

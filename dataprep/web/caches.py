@@ -1,4 +1,4 @@
-"""Keeps what a process has learnt of hosts, so that the next shards do not ask for it again."""
+"""Caches what a process has learnt about hosts, so that the next shards need not fetch it again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 FAILURE_KEPT_S = 60.0
-"""Time for which a failure is remembered: a shard's rows of a dead host share it, and later shards try again."""
+"""Time for which a failure is cached: long enough for a shard's rows of one dead host, while later shards try again."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,8 @@ class _Entry(Generic[V]):
 
 
 class Cache(Generic[V]):
-    """Values or failures by key, bounded in weight and time; each is made once, even for many callers at the same time.
+    """A cache of values or failures by key, bounded in weight and time; each value is made once, even for concurrent
+    callers.
 
     One event loop may use it at a time, one after the other.
     """
@@ -41,7 +42,7 @@ class Cache(Generic[V]):
         self._making: dict[str, asyncio.Task[V | Failed]] = {}
 
     async def get(self, key: str, make: Callable[[], Awaitable[V]]) -> V:
-        """Return the value of `key`, made by `make` where it is absent or too old.
+        """Return the value of `key`; if it is absent or too old, make it with `make`.
 
         Raises:
             Failed: `make` raised it, now or within the last FAILURE_KEPT_S.
@@ -103,14 +104,14 @@ def _name_cache() -> Cache[list[ResolveResult]]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Addresses of names, and rules of hosts.
+    """Cached addresses of host names, and rules of their robots.txt.
 
-    Share one among all calls of `fetch_many` in a process; these run one after the other, under the same limits.
+    Calls of `fetch_many` in a process share one; they must run one after the other, with the same limits.
     """
 
     names: Cache[list[ResolveResult]] = field(default_factory=_name_cache)
     robots: Cache[Rules] = field(default_factory=_robots_cache)
 
     async def stop(self) -> None:
-        """Cancel look-ups in flight; what is known stays."""
+        """Cancel look-ups in flight; cached values stay."""
         await asyncio.gather(self.names.stop(), self.robots.stop())

@@ -1,4 +1,4 @@
-"""Fetches thousands of URLs at the same time on one thread: addresses checked, hosts asked politely, bodies bounded.
+"""Fetches thousands of URLs at the same time on one thread: checks addresses, is polite to hosts, limits bodies.
 
 outcomes = fetch_many((Request(row, url) for row, url in rows), Limits(contact="https://example.org/our-crawler"))
 async with contextlib.aclosing(outcomes):
@@ -37,28 +37,28 @@ from dataprep.web.robots import MAX_ROBOTS_BYTES, Rules, opt_out, rules_of
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 BUSY = frozenset({429, 503})
 KEPT_ALIVE_S = 5.0
-"""Time for which an idle connection is kept: enough between a robots.txt and its image. Longer, the idle sockets of ten
-thousand hosts would pile up."""
+"""Time for which an idle connection is kept: enough between robots.txt and an image of the same host. With a longer
+time, the idle sockets of ten thousand hosts would pile up."""
 MAX_HEADER_BYTES = 32 * 1024
 PARSED_HERE_BYTES = 8 * 1024
-"""Size up to which a robots.txt is parsed on the event loop: that takes a few ms at worst, and mostly less than handing
-it to a thread."""
-# The last three are bugs of a library that parses hostile bytes; one row must not cost a shard.
+"""Size up to which a robots.txt is parsed on the event loop: this takes a few ms at worst, and usually less than
+passing it to a thread."""
+# The last three come from bugs in a library that parses hostile bytes; one row must not fail a shard.
 _ERRORS = (aiohttp.ClientError, OSError, ValueError, AssertionError, LookupError, RuntimeError)
 
 
 async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
-    """Fetch all requests, in no order, with exactly one outcome each; see `Fetcher.fetch_many`.
+    """Fetch all requests, in any order, with exactly one outcome each; see `Fetcher.fetch_many`.
 
     Args:
-        known: What earlier calls in this process learnt of hosts.
+        known: What earlier calls in this process learnt about hosts.
     """
     async with Fetcher(limits, known) as fetcher:
         outcomes = cast("AsyncGenerator[Outcome]", fetcher.fetch_many(requests))
         async with aclosing(outcomes):
             async for outcome in outcomes:
                 yield outcome
-                del outcome  # the body is the caller's now
+                del outcome  # now only the caller holds the body
 
 
 def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
@@ -67,7 +67,7 @@ def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
         use_dns_cache=False,
         socket_factory=partial(checked_socket, allow_networks=limits.allow_networks),
         ssl=limits.verify_tls,
-        limit=0,  # `in_flight` and each host's gate are the limits
+        limit=0,  # `in_flight` and the gate of each host limit the connections
         keepalive_timeout=KEPT_ALIVE_S,
     )
     return aiohttp.ClientSession(
@@ -83,7 +83,7 @@ def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
 
 
 def _allow_sockets(in_flight: int) -> None:
-    """Raise this process's limit of open files to what the sockets need, as far as the system allows."""
+    """Raise this process's limit of open files to the number that the sockets need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * in_flight + 256  # idle connections among them
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -93,11 +93,11 @@ def _allow_sockets(in_flight: int) -> None:
 
 
 class Fetcher:
-    """The session, the gates of hosts and the memory of one event loop; an asynchronous context manager.
+    """Asynchronous context manager of all fetches on one event loop: HTTP session, gates of hosts, memory for bodies.
 
     Args:
-        limits: Bounds of everything that is fetched at the same time.
-        known: What was learnt of hosts before. One fetcher may use it at a time.
+        limits: Limits for everything that is fetched at the same time.
+        known: What was learnt about hosts before. One fetcher at a time may use it.
     """
 
     def __init__(self, limits: Limits, known: Known | None = None) -> None:
@@ -106,7 +106,7 @@ class Fetcher:
         one_bytes = max(limits.body_bytes, MAX_ROBOTS_BYTES)
         self._memory = Memory(max(limits.memory_bytes, one_bytes), one_bytes)
         self._slots = asyncio.Semaphore(limits.in_flight)
-        # One thread, so that the event loop runs half of the time even if many hosts send a robots.txt of 500 KiB.
+        # One thread, so that the event loop gets half of the time even if many hosts send a robots.txt of 500 KiB.
         self._parser = ThreadPoolExecutor(1, "dataprep-robots")
 
     async def __aenter__(self) -> Fetcher:
@@ -120,11 +120,11 @@ class Fetcher:
         await self._session.close()
 
     async def fetch_many(self, requests: Iterable[Request]) -> AsyncIterator[Outcome]:
-        """Fetch all requests, in no order, with exactly one outcome each.
+        """Fetch all requests, in any order, with exactly one outcome each.
 
-        A request is drawn when it is begun, at most `limits.in_flight` ahead of the outcomes that the caller has taken;
-        while the caller takes none, none is begun. The caller must do nothing slow on this thread, because deadlines
-        run on. Closing the generator early (`contextlib.aclosing`) cancels the requests in flight.
+        A request is taken from the iterable when it begins, at most `limits.in_flight` ahead of the outcomes that the
+        caller has taken; while the caller takes none, none begins. The caller must not block this thread, because
+        deadlines keep running. Closing the generator early (`contextlib.aclosing`) cancels the requests in flight.
         """
         ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[Outcome | None]] = set()
@@ -150,7 +150,7 @@ class Fetcher:
                     try:
                         yield outcome
                     finally:
-                        del outcome, task  # the body is the caller's now
+                        del outcome, task  # now only the caller holds the body
                         self._give_back(num_bytes)
         finally:
             for task in tasks:
@@ -161,12 +161,12 @@ class Fetcher:
                 self._give_back(len(taken.body or b"") if taken else 0)
 
     def _give_back(self, num_bytes: int) -> None:
-        """Free the memory and the slot of a row whose outcome was taken, or never will be."""
+        """Release the memory and the slot of a row whose outcome was taken, or will never be taken."""
         self._memory.give(num_bytes)
         self._slots.release()
 
     async def _fetch(self, request: Request) -> Outcome:
-        """Fetch one row; the memory of its body stays taken."""
+        """Fetch one row; the memory of its body stays reserved."""
         try:
             body, url = await self._follow(request.url, image=True)
         except Failed as failure:
@@ -174,7 +174,8 @@ class Fetcher:
         return Outcome(request.key, Status.SUCCESS, body=body, final_url=str(url), http_code=200)
 
     async def _follow(self, text: str, *, image: bool) -> tuple[bytes, URL]:
-        """Return the body at the end of the redirects: an image, or a robots.txt, which needs no permission itself."""
+        """Follow redirects, and return the final body: an image, or a robots.txt, for which robots.txt is not
+        consulted."""
         until_s = asyncio.get_running_loop().time() + self._limits.row_s
         seen = set()
         for _ in range(self._limits.redirects + 1):
@@ -194,11 +195,11 @@ class Fetcher:
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
     async def _rules(self, url: URL) -> Rules:
-        """Return the rules in the host's robots.txt, which is fetched once."""
+        """Return the rules of the host's robots.txt, which is fetched once."""
         return await self._known.robots.get(f"{url.scheme}://{url.raw_authority}", partial(self._ask_rules, url))
 
     async def _ask_rules(self, url: URL) -> Rules:
-        """Fetch the rules, and apply RFC 9309, 2.3.1, to hosts that do not answer with any."""
+        """Fetch a robots.txt; for a host that does not send one, RFC 9309, 2.3.1, decides."""
         agent = self._limits.agent
         try:
             body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
@@ -213,7 +214,7 @@ class Fetcher:
         return await asyncio.get_running_loop().run_in_executor(self._parser, rules_of, agent, 200, body)
 
     async def _ask(self, url: URL, gate: Gate, until_s: float, *, image: bool) -> bytes | str:
-        """Return the body, or the Location of a redirect; a busy host is asked again."""
+        """Return the body, or the Location of a redirect; a request to a busy host is repeated."""
         for attempt in range(self._limits.retries + 1):
             await gate.enter(until_s)
             try:
@@ -255,10 +256,11 @@ class Fetcher:
             raise _failure(error, code) from None
 
     async def _body(self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, *, image: bool) -> bytes:
-        """Return the body, or what is read of a robots.txt; the memory of an image stays taken."""
+        """Return the body, of a robots.txt at most its first MAX_ROBOTS_BYTES; the memory of an image stays
+        reserved."""
         headers, agent = response.headers, self._limits.agent
         if image and (said := opt_out(headers.getall("X-Robots-Tag", ()), headers.get("TDM-Reservation"), agent)):
-            raise Failed(Status.OPT_OUT, f"the answer's head says {said}", response.status)
+            raise Failed(Status.OPT_OUT, f"the answer's headers say {said}", response.status)
         limit_bytes = self._limits.body_bytes if image else MAX_ROBOTS_BYTES
         length = response.content_length
         if image and length is not None and length > limit_bytes:
@@ -285,7 +287,7 @@ async def _read(response: aiohttp.ClientResponse, body: Body, arriving: Arriving
 
 
 async def _take(arriving: Arriving, num_bytes: int, deadline: asyncio.Timeout) -> None:
-    """Take memory. The deadline is suspended meanwhile, because the wait is for the caller and not for the host."""
+    """Reserve memory. The deadline is suspended meanwhile, because the caller causes the wait and not the host."""
     if arriving.take_now(num_bytes):
         return
     loop = asyncio.get_running_loop()
@@ -310,7 +312,7 @@ def _joined(url: URL, location: str) -> str:
 
 
 def _failure(error: Exception, code: int | None) -> Failed:
-    """Translate an exception of the client library, from before an answer's head or, with its code, from after it."""
+    """Translate an exception of the client library; `code` is the status if the answer's headers had arrived."""
     text = one_line(error)
     match error:
         case TimeoutError():

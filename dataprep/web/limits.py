@@ -1,4 +1,4 @@
-"""Bounds of fetching in one value: time, bytes, connections, and how gently a host is asked."""
+"""Limits of fetching in one value: time, bytes, connections, and the rate of requests to a host."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ _CONTACT = re.compile(r"(https?://|mailto:)[!-'*-~]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Bounds of one call of `fetch_many`.
+    """Limits of one call of `fetch_many`.
 
-    A row ends at most `row_s + answer_s` seconds after it was begun, whatever its host does.
+    A row ends at most `row_s + answer_s` seconds after it began, whatever its host does.
 
     Raises:
         UsageError: A limit is not positive, or the contact is neither a page nor an address.
     """
 
     contact: str
-    """Page (http or https) or mailto: address where a site's owner learns who asks and why; part of the User-Agent."""
+    """Page (http or https) or mailto: address where a site's owner learns who fetches and why; part of the
+    User-Agent."""
     agent: str = "dataprep"
-    """Name in the User-Agent, to which robots.txt and X-Robots-Tag may refer; of letters, - and _."""
+    """Name in the User-Agent, to which robots.txt and X-Robots-Tag may refer; made of letters, - and _."""
     allow_networks: tuple[Network, ...] = ()
-    """Networks that may be asked although they are not public; link-local and metadata addresses stay refused."""
+    """Networks that may be fetched from although they are not public; link-local and metadata addresses stay
+    refused."""
     nameservers: tuple[str, ...] = ()
-    """Addresses of name servers, with a port if need be; empty: those of the machine."""
+    """Addresses of name servers, with a port if needed; empty for those of the machine."""
     verify_tls: bool = True
-    """Whether certificates are checked. Without that more rows succeed, and only the table's digests vouch for them."""
+    """Whether certificates are checked. Without the check more rows succeed, but only the table's hashes can verify
+    them."""
 
     in_flight: int = 1_024
-    """Rows in flight, including those that wait for their host's turn or for the caller."""
+    """Maximum number of rows in flight, including those that wait for a turn at their host or for the caller."""
     memory_bytes: int = 1 << 30
-    """Memory for bodies, including those that arrive."""
+    """Memory for all bodies, including those that are still arriving."""
     body_bytes: int = 20 << 20
     """Largest size of one body, before and after decompression."""
     redirects: int = 5
@@ -50,23 +53,24 @@ class Limits:
     answer_s: float = 30.0
     """Longest time from a request to the last byte of its answer."""
     row_s: float = 120.0
-    """Time after which no further request of a row is begun: no redirect, no retry, and none that waited."""
+    """Time after which no further request of a row begins, be it a redirect, a retry or one that waited for its
+    turn."""
 
     host_connections: int = 8
-    """Requests to one host name at the same time."""
+    """Maximum number of concurrent requests to one host name."""
     host_per_s: float = 16.0
-    """Requests to one host name that are begun in a second; fewer where its robots.txt has a Crawl-delay."""
+    """Maximum rate of requests to one host name; lower if its robots.txt has a Crawl-delay."""
     retries: int = 2
-    """Further requests after 429, or 503 with a Retry-After."""
+    """Number of retries after 429, or 503 with a Retry-After."""
     retry_after_s: float = 10.0
-    """Longest Retry-After that a row waits for; in any case its host is not asked meanwhile."""
+    """Longest Retry-After for which a row waits; for longer ones the row fails. The host gets no request meanwhile."""
     host_failures: int = 16
-    """Number of consecutive requests without an answer after which the host's remaining rows are not tried."""
+    """Number of consecutive requests without an answer after which the host's remaining rows are skipped."""
 
     def __post_init__(self) -> None:
         if not _CONTACT.fullmatch(self.contact):
             raise UsageError(
-                f"contact {self.contact!r} is no address; sites must be able to reach whoever fetches: "
+                f"contact {self.contact!r} is no address; sites must be able to reach the person who fetches: "
                 "give an https:// page or mailto:name@example.org"
             )
         if not _TOKEN.fullmatch(self.agent):
@@ -89,9 +93,10 @@ class Limits:
         return f"{self.agent}/{__version__} (+{self.contact})"
 
     def divided(self, workers: int) -> Limits:
-        """Return the limits of one worker, so that `workers` of them together keep to a host's limits and the memory.
+        """Return the limits of one of `workers` workers, so that all together keep within a host's limits and the
+        memory.
 
-        A host gets up to `workers` connections, even where that is more than `host_connections`.
+        A host gets up to `workers` connections, even if that is more than `host_connections`.
         """
         return dataclasses.replace(
             self,

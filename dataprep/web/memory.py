@@ -1,4 +1,4 @@
-"""Budget of bytes that arriving bodies share; a body takes its part as its bytes arrive."""
+"""Memory budget shared by arriving bodies; a body reserves memory as its bytes arrive."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import TracebackType
 
 
 class Memory:
-    """Shares a number of bytes among bodies that arrive, so that neither a slow nor a large one stops the others.
+    """Divides a number of bytes among arriving bodies, so that neither a slow nor a large body stops the others.
 
-    A body takes memory for the bytes that have arrived, and not for those that may. So that bodies cannot wait for each
-    other for ever, the younger ones together leave room for all of the oldest one. The oldest therefore waits only for
-    whole bodies, and those wait for the caller to take them. Once it is whole, the next one is the oldest.
+    A body reserves memory for the bytes that have arrived, and not for those that may. To prevent a deadlock, the
+    younger bodies together leave enough room for the whole of the oldest one. The oldest therefore waits only for
+    bodies that are whole, which the caller will take. When it is whole, the next one is the oldest.
 
     Args:
-        num_bytes: Memory for all bodies, arriving and whole ones.
+        num_bytes: Memory for all bodies, both arriving and whole.
         body_bytes: Largest size of one body.
     """
 
@@ -25,14 +25,14 @@ class Memory:
         self._ages = count()
         self._arriving: dict[int, Arriving] = {}  # the oldest is first
         self._arriving_bytes = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: age, bytes, who waits
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: age, bytes, future that is waited for
 
     def arriving(self) -> Arriving:
-        """Return a body of which nothing has arrived yet; at the end of its context it is whole or given up."""
+        """Return a body of which nothing has arrived yet; when its `with` block ends it is whole or abandoned."""
         return Arriving(self, next(self._ages))
 
     def give(self, num_bytes: int) -> None:
-        """Take back the memory of a whole body."""
+        """Release the memory of a whole body."""
         self._free_bytes += num_bytes
         self._serve()
 
@@ -47,7 +47,7 @@ class Memory:
         self._arriving[age].num_bytes += num_bytes
 
     def _serve(self) -> None:
-        """Serve the bodies that wait, older ones first."""
+        """Grant memory to waiting bodies, the oldest first."""
         while self._waiting:
             age, num_bytes, granted = self._waiting[0]
             if not granted.cancelled():
@@ -59,13 +59,13 @@ class Memory:
 
 
 class Arriving:
-    """A body while it arrives."""
+    """Memory of a body while it arrives."""
 
     def __init__(self, memory: Memory, age: int) -> None:
         self._memory, self._age = memory, age
         self._kept_bytes = 0
         self.num_bytes = 0
-        """Number of bytes taken so far."""
+        """Number of bytes reserved so far."""
 
     def __enter__(self) -> Arriving:
         self._memory._arriving[self._age] = self
@@ -78,7 +78,7 @@ class Arriving:
         memory.give(self.num_bytes - self._kept_bytes)
 
     def take_now(self, num_bytes: int) -> bool:
-        """Take more bytes if that needs no waiting; return whether they were taken."""
+        """Reserve more bytes if no wait is needed; return whether they were reserved."""
         memory = self._memory
         if (memory._waiting and memory._waiting[0][0] < self._age) or not memory._has_room(self._age, num_bytes):
             return False
@@ -86,12 +86,12 @@ class Arriving:
         return True
 
     async def take(self, num_bytes: int) -> None:
-        """Wait until more bytes may be taken, and take them."""
+        """Wait until more bytes can be reserved, and reserve them."""
         if not self.take_now(num_bytes):
             granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._memory._waiting, (self._age, num_bytes, granted))
             await granted
 
     def keep(self) -> None:
-        """Let the bytes stay taken after the body's end, until they are given back."""
+        """Keep the memory reserved after the body's end, until `Memory.give` releases it."""
         self._kept_bytes = self.num_bytes

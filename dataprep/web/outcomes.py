@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """End of a request. Values are stored in datasets, so new ones may be added and none renamed."""
+    """Result of a request. Values are stored in datasets, so new ones may be added but none renamed."""
 
     SUCCESS = "success"
     """Status 200, and a whole body that begins as an image does."""
     BAD_URL = "bad_url"
-    """Never asked: scheme, user, host, port, length or characters are not those of a public web address."""
+    """Not requested: scheme, user, host, port, length or characters are not those of a public web address."""
     REFUSED_ADDRESS = "refused_address"
-    """Never asked: the host, or one of its name's addresses, is not public."""
+    """Not requested: the host, or one of its name's addresses, is not public."""
     DNS = "dns"
     """The name has no address, or the name server did not answer in time."""
     CONNECT = "connect"
@@ -24,27 +24,28 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     """Connecting, a pause within the answer, or the whole answer took too long."""
     HOST_BUSY = "host_busy"
-    """The row's turn at this host did not come in time, because of the host's limits or the pause that it asked for."""
+    """The row got no turn at its host in time, because of the limits for the host or a pause that the host demanded."""
     HOST_DOWN = "host_down"
-    """Not asked, because the host's last requests got no answer at all."""
+    """Not requested, because the last requests to the host got no answer at all."""
     HTTP = "http"
-    """Answer other than 200 and a redirect; the code is in `http_code`."""
+    """An answer other than 200 or a redirect; its status is in `http_code`."""
     PROTOCOL = "protocol"
     """The answer is not HTTP."""
     REDIRECT = "redirect"
-    """Redirects in a loop, too many of them, or one that leads nowhere; one to a refused place has that status."""
+    """Redirects in a loop, too many redirects, or one without a target. A redirect to a refused address has
+    REFUSED_ADDRESS."""
     ROBOTS = "robots"
-    """robots.txt forbids the URL, or the server failed when asked for robots.txt."""
+    """robots.txt forbids the URL, or the request for robots.txt failed."""
     OPT_OUT = "opt_out"
-    """The answer's header says noai, noimageai, noindex, noimageindex or none, or reserves text and data mining."""
+    """The answer's headers say noai, noimageai, noindex, noimageindex or none, or reserve text and data mining."""
     TOO_LARGE = "too_large"
     """The body has more bytes than the limit, on the wire or decompressed."""
     INCOMPLETE = "incomplete"
     """The connection ended before the body did."""
     ENCODING = "encoding"
-    """The Content-Encoding was not asked for, or the body does not decompress."""
+    """The Content-Encoding was not requested, or the body does not decompress."""
     NOT_IMAGE = "not_image"
-    """The body is empty, or begins as no image does: HTML behind a name in .jpg."""
+    """The body is empty, or does not begin like an image, e.g. HTML under a name in .jpg."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class Request:
     """A URL to fetch, and the row that it belongs to."""
 
     key: int
-    """Number that the caller knows the row by."""
+    """Number by which the caller identifies the row."""
     url: str
     """URL as the table has it, which is hostile input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a request; each has exactly one."""
+    """Outcome of a request; each request has exactly one."""
 
     key: int
     status: Status
@@ -70,7 +71,7 @@ class Outcome:
     final_url: str | None = None
     """URL at which the image was found after redirects; None unless successful."""
     http_code: int | None = None
-    """Status code of the answer that decided; None where there was no answer."""
+    """Status code of the last answer; None if there was no answer."""
 
 
 class Failed(Exception):

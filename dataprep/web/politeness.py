@@ -1,4 +1,5 @@
-"""Turns at a host: bounded requests in flight and per second, the pauses that it asks for, none once it is down."""
+"""Polite access to hosts: limited requests in flight and per second, pauses on demand, no requests to a host that is
+down."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Failed, Status
 
 DOWN_S = 60.0
-"""Time for which a host without answers is not asked: enough for the rest of its rows in an ordinary shard."""
+"""Time for which a host that does not answer gets no requests: enough for the rest of its rows in an ordinary shard."""
 HOSTS_KEPT = 20_000
-"""Number of hosts that are remembered: more than a shard has, in 15 MB. Beyond it only those with waiting rows stay."""
+"""Number of hosts whose gates are kept: more than a shard has, in 15 MB. Beyond this number only gates with waiting
+rows stay."""
 _LATE = "no turn at its host in time"
 
 
 class Gate:
-    """Gate of one host, through which every request to it passes."""
+    """The gate of one host, through which every request to it passes."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -30,10 +32,10 @@ class Gate:
         self._down_until_s = 0.0
 
     async def enter(self, until_s: float) -> None:
-        """Take one of the host's connections, until `leave`, and wait for the moment when a request may begin.
+        """Take one of the host's connections, until `leave`, and wait until a request may begin.
 
         Args:
-            until_s: Time of the event loop after which it is too late.
+            until_s: Deadline, as a time of the event loop.
 
         Raises:
             Failed: HOST_BUSY or HOST_DOWN.
@@ -53,15 +55,15 @@ class Gate:
             raise
 
     def leave(self) -> None:
-        """Give the connection back."""
+        """Release the connection."""
         self._slots.release()
 
     def pause(self, pause_s: float) -> None:
-        """Let no request begin for some seconds."""
+        """Begin no request for some seconds."""
         self._next_s = max(self._next_s, asyncio.get_running_loop().time() + pause_s)
 
     def slow_down(self, interval_s: float) -> None:
-        """Set the smallest distance between two requests."""
+        """Set the shortest interval between two requests."""
         self._interval_s = max(self._interval_s, interval_s)
 
     def note(self, *, answered: bool) -> None:
@@ -85,7 +87,7 @@ class Gate:
 
 
 class Gates:
-    """Gates of all hosts, by name; the many names of a CDN are many hosts."""
+    """The gates of all hosts, by name; each of the many names of a CDN is a host of its own."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -103,7 +105,7 @@ class Gates:
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Return the seconds that a Retry-After header asks for, by its number or its date; None where it has neither."""
+    """Return the seconds in a Retry-After header, given as a number or as a date; None if it has neither."""
     text = (value or "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

@@ -1,6 +1,6 @@
 """Resolves names to addresses that may be connected to.
 
-The connection goes to the addresses that were checked: nothing looks the name up again.
+A connection goes to exactly the addresses that were checked, because the name is not looked up again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ QUERIES = 2
 
 
 class CheckedResolver(AbstractResolver):
-    """Refuses a name if any of its addresses is refused: a mixed answer is an attack, or a mistake."""
+    """Resolver that refuses a name if any of its addresses is refused: a mixed answer is an attack or a mistake."""
 
     def __init__(
         self, allow_networks: tuple[Network, ...], nameservers: tuple[str, ...], cache: Cache[list[ResolveResult]]
@@ -45,7 +45,7 @@ class CheckedResolver(AbstractResolver):
 
     async def _look_up(self, host: str, family: socket.AddressFamily) -> list[ResolveResult]:
         try:
-            # A dot at its end makes a name complete, so that the machine's search domains are not tried.
+            # A final dot makes a name absolute, so that the machine's search domains are not tried.
             results = await self._resolver.resolve(host.rstrip(".") + ".", 0, family)
         except OSError as error:
             raise Failed(Status.DNS, str(error.strerror or error)) from None
@@ -58,7 +58,7 @@ class CheckedResolver(AbstractResolver):
 def checked_socket(
     address_info: tuple[int, int, int, str, tuple[Any, ...]], allow_networks: tuple[Network, ...]
 ) -> socket.socket:
-    """Create a socket. Every connection passes here, so that none ever leads to a refused address.
+    """Create a socket. Every connection is made by this function, so none can lead to a refused address.
 
     Raises:
         PermissionError: The address may not be connected to.

@@ -1,7 +1,7 @@
-"""Reads what a site says about robots: robots.txt (RFC 9309), and the opt-outs in an answer's header. Pure.
+"""Reads a site's rules for robots: robots.txt (RFC 9309), and the opt-outs in an answer's headers. Pure.
 
-A robots.txt is hostile input. The group for this robot is picked out here, in time and memory that grow with the text
-alone; protego then parses that group, and not the other groups, each of which it would hold once an agent.
+A robots.txt is hostile input. This module extracts the group for this robot, in time and memory proportional to the
+text; protego then parses this group only, because it would keep a copy of each other group for each of its agents.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from yarl import URL
 
 MAX_ROBOTS_BYTES = 500 * 1024
-"""Bytes of a robots.txt that are read: as many as RFC 9309 asks for."""
+"""Maximum number of bytes that are read of a robots.txt: the number that RFC 9309 requires."""
 MAX_RULES = 10_000
-"""Number of rules in the group for this robot, at most. A site with more of them is not fetched from."""
+"""Maximum number of rules in the group for this robot. A site with more rules is not fetched from."""
 MAX_WILDCARDS = 2_000
-"""Number of * and $ in those rules, at most: each is compared with every URL, in 3 us."""
+"""Maximum number of * and $ in those rules: each costs 3 us for every URL."""
 MAX_COMPARED = 1_000_000
-"""Number of wildcards times characters of a URL, at most: about 10 ms. A URL that needs more is not fetched."""
+"""Maximum product of wildcards and characters of a URL: about 10 ms. A URL that exceeds it is not fetched."""
 MAX_CRAWL_DELAY_S = 30.0
 
-# Spellings of directives, as generously as protego reads them.
+# Accepted spellings of directives, the same as in protego.
 _ROBOT, _ALLOW, _DISALLOW, _DELAY, _SITE, _OTHER = "User-agent", "Allow", "Disallow", "Crawl-delay", "site", "other"
 _DIRECTIVES = {
     **dict.fromkeys(("user-agent", "useragent", "user agent"), _ROBOT),
@@ -39,7 +39,7 @@ _DIRECTIVES = {
 }
 
 OPT_OUTS = frozenset({"noai", "noimageai", "noindex", "noimageindex", "none"})
-# The directives of X-Robots-Tag whose own values follow a colon, as a robot's name is followed by its directives.
+# Directives of X-Robots-Tag with a colon and a value; before any other colon is a robot's name.
 _WITH_VALUES = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 _TOO_MANY_REQUESTS = 429
 
@@ -49,17 +49,17 @@ class _Group:
     """Consecutive User-agent lines, and the rules under them."""
 
     robots: dict[str, None] = field(default_factory=dict)
-    """Names that mean this robot, in the file's order."""
+    """Names that match this robot, in the file's order."""
     rules: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Meaning of one site's robots.txt for one robot."""
+    """The rules of one site's robots.txt for one robot."""
 
     agent: str
     parsed: Protego | None
-    """Parsed rules; None where everything is allowed, or nothing, for which `refusal` says why."""
+    """Parsed rules; None if everything is allowed, or if nothing is, for the reason in `refusal`."""
     refusal: str = ""
     wildcards: int = 0
     """Number of * and $ in the rules."""
@@ -68,12 +68,12 @@ class Rules:
 
     @property
     def crawl_delay_s(self) -> float:
-        """Seconds between two requests; 0 where the site asks for no delay."""
+        """Seconds between two requests; 0 if the site demands no delay."""
         delay_s = self.parsed.crawl_delay(self.agent) if self.parsed else None
         return min(max(delay_s or 0.0, 0.0), MAX_CRAWL_DELAY_S)
 
     def check(self, url: URL) -> None:
-        """Raise Failed(ROBOTS) where the URL may not be fetched."""
+        """Raise Failed(ROBOTS) if the URL may not be fetched."""
         if self.refusal:
             raise Failed(Status.ROBOTS, self.refusal)
         if self.wildcards * len(str(url)) > MAX_COMPARED:
@@ -83,10 +83,10 @@ class Rules:
 
 
 def rules_of(agent: str, http_code: int, body: bytes = b"") -> Rules:
-    """Return the rules in the answer to a request for robots.txt.
+    """Return the rules from the answer to a request for robots.txt.
 
-    Without such a file everything is allowed; where the request failed, nothing is. 429 counts as a failure: the site
-    does answer robots, but not now.
+    If there is no such file, everything is allowed; if the request failed, nothing is. 429 counts as a failure, because
+    the site may have rules that it does not send now.
     """
     if http_code == 200:
         return _parsed(agent, body[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace"))
@@ -109,9 +109,9 @@ def _parsed(agent: str, text: str) -> Rules:
 
 
 def _rules_for(agent: str, text: str) -> list[tuple[str, str]]:
-    """Return the rules of all groups whose name means `agent` most closely; none where no group means it.
+    """Return the rules of the groups whose name matches `agent` best; none if no group matches.
 
-    As in protego, the longest name that `agent` begins with decides, else `*`; of equal ones the first.
+    As in protego, the longest name that is a prefix of `agent` wins, else `*`; among equal names the first.
     """
     groups = _groups(agent, text)
     robots = [robot for group in groups for robot in group.robots]
@@ -143,7 +143,8 @@ def _groups(agent: str, text: str) -> list[_Group]:
 
 
 def _directives(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each line's directive and value; an unknown directive is `_OTHER`, and other lines are left out."""
+    """Yield the directive and value of each line; an unknown directive becomes `_OTHER`, and all other lines are
+    skipped."""
     for line in text.splitlines():
         line = line.partition("#")[0].strip()
         name, colon, value = line.partition(":")
@@ -166,11 +167,11 @@ def _directives(text: str) -> Iterator[tuple[str, str]]:
 
 
 def opt_out(robots_tags: Iterable[str], tdm_reservation: str | None, agent: str) -> str | None:
-    """Return the directive by which an answer's header forbids the use of its image, or None.
+    """Return the directive with which an answer's headers forbid the use of its image, or None.
 
     Args:
         robots_tags: Values of X-Robots-Tag, one for each header line. After a robot's name and a colon, the rest of the
-            line is for that robot alone.
+            line is for that robot only.
         tdm_reservation: Value of TDM-Reservation (W3C's TDM Reservation Protocol).
         agent: This robot's name.
     """

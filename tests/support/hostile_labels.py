@@ -46,9 +46,9 @@ def _meta_files() -> dict[str, tuple[bytes, str]]:
         "header-only": (raw_mat.HEADER, "no struct array"),
         "other-variable": (mat(matrix(2, (1, 1), b"other", names())), "no struct array"),
         "number-of-that-name": (mat(matrix(6, (1, 1), b"synsets")), "no struct array"),
-        "cut": (whole[: len(whole) // 2], "passes its end|cut"),
-        "cut-plain": (plain[: len(plain) // 2], "passes its end|cut"),
-        "cut-tag": (plain[: len(plain) - 4] + b"\1", "passes its end|cut"),
+        "cut": (whole[: len(whole) // 2], "reaches beyond its end|truncated"),
+        "cut-plain": (plain[: len(plain) // 2], "reaches beyond its end|truncated"),
+        "cut-tag": (plain[: len(plain) - 4] + b"\1", "reaches beyond its end|truncated"),
         "compressed-noise": (mat(struct.pack("<II", 15, 64) + bytes(range(64))), "compressed element cannot be read"),
         "compressed-cut": (
             mat(struct.pack("<II", 15, 40) + zlib.compress(bytes(9999))[:20].ljust(40, b"\1")),
@@ -59,7 +59,7 @@ def _meta_files() -> dict[str, tuple[bytes, str]]:
         "billions-of-elements": (mat(synsets(_ROWS, huge)), "without its header"),
         "billions-of-dimensions": (mat(synsets(_ROWS, (1,) * 100)), "without its shape"),
         "negative-size": (mat(synsets(_ROWS, (-3, 1))), "negative size"),
-        "element-of-4-gigabytes": (mat(raw_mat.element(14, b"", 2**32 - 1)), "passes its end"),
+        "element-of-4-gigabytes": (mat(raw_mat.element(14, b"", 2**32 - 1)), "reaches beyond its end"),
         "names-of-one-letter": (mat(matrix(2, (1, 1), b"synsets", names(["a"] * 9999, 1))), "without its field names"),
         "names-of-no-length": (
             mat(matrix(2, (1, 1), b"synsets", raw_mat.element(5, struct.pack("<i", 0)), raw_mat.element(1, b"a"))),
@@ -70,8 +70,8 @@ def _meta_files() -> dict[str, tuple[bytes, str]]:
             "without its field names",
         ),
         "field-missing": (mat(matrix(2, (1, 1), b"synsets", names(["WNID"]), raw_mat.text(WNID))), "no field"),
-        "id-twice": (mat(synsets([(1.0, WNID, 0.0), (1.0, OTHER_WNID, 0.0)])), "there twice"),
-        "wnid-twice": (mat(synsets([(1.0, WNID, 0.0), (2.0, WNID, 0.0)])), "there twice"),
+        "id-twice": (mat(synsets([(1.0, WNID, 0.0), (1.0, OTHER_WNID, 0.0)])), "occurs twice"),
+        "wnid-twice": (mat(synsets([(1.0, WNID, 0.0), (2.0, WNID, 0.0)])), "occurs twice"),
         "id-negative": (mat(synsets([(-1.0, WNID, 0.0)])), "out of range"),
         "id-a-fraction": (mat(synsets([(1.5, WNID, 0.0)])), "out of range"),
         "id-not-finite": (mat(synsets([(float("nan"), WNID, 0.0), (float("inf"), OTHER_WNID, 0.0)])), "out of range"),
@@ -86,17 +86,17 @@ def _devkits() -> dict[str, tuple[bytes, str]]:
     truth = member(TRUTH, b"1\n")
     named_long = b"\x1f\x8b\x08\x08" + bytes(5) + b"\xff" + b"n" * 2**20
     return {
-        "empty": (b"", "cut after 0 bytes"),
+        "empty": (b"", "truncated after 0 bytes"),
         "text": (b"404 Not Found\n" * 99, "no valid gzip"),
         "plain-tar": (tar(meta, truth), "no valid gzip"),
         "gzip-of-nothing": (gzip.compress(b"", mtime=0), "end marker"),
         "gzip-of-text": (gzip.compress(b"text" * 500, mtime=0), "no tar header|no number"),
-        "gzip-name-without-end": (named_long, "cut after"),
+        "gzip-name-without-end": (named_long, "truncated after"),
         "bomb": (_bomb(), "only .* follow|unpacks to over"),
         "bit-flip": (good[:-6] + bytes([good[-6] ^ 1]) + good[-5:], "no valid gzip"),
         "no-meta": (gzip.compress(tar(truth), mtime=0), "meta.mat is not in it"),
         "no-truth": (gzip.compress(tar(meta), mtime=0), "ground_truth.txt is not in it"),
-        "meta-twice": (gzip.compress(tar(meta, truth, meta), mtime=0), "there twice"),
+        "meta-twice": (gzip.compress(tar(meta, truth, meta), mtime=0), "occurs twice"),
         "meta-of-17-mebibytes": (gzip.compress(tar(member(META, bytes(17 * 2**20))), 1, mtime=0), "at most 16,777,216"),
         "truth-of-a-mebibyte": (_devkit(truth=b"1\n" * 2**19), "at most 524,288"),
         "truth-empty": (_devkit(truth=b""), "no label"),
@@ -113,7 +113,7 @@ def _devkits() -> dict[str, tuple[bytes, str]]:
             "symbolic link",
         ),
         **{
-            f"cut-at-{at}": (good[:at], "cut after")
+            f"cut-at-{at}": (good[:at], "truncated after")
             for at in (1, 9, 10, 50, len(good) // 2, len(good) - 9, len(good) - 1)
         },
     }
@@ -171,7 +171,7 @@ def _cases() -> Iterator[Case]:
         file = member(b"val/ILSVRC2012_val_00000001.xml", data)
         yield _case(f"boxes-{name}", partial(_write, BBOX, gzip.compress(tar(file), mtime=0)), words)
     file = member(b"val/ILSVRC2012_val_00000001.xml", _annotation())
-    yield _case("boxes-twice", partial(_write, BBOX, gzip.compress(tar(file, file), mtime=0)), "there twice")
+    yield _case("boxes-twice", partial(_write, BBOX, gzip.compress(tar(file, file), mtime=0)), "occurs twice")
     yield _case("boxes-without-xml", partial(_write, BBOX, gzip.compress(tar(), mtime=0)), "no annotation")
     yield _case("boxes-of-one-image", partial(_write, BBOX, gzip.compress(tar(file), mtime=0)), "no label")
     yield _case("devkit-of-a-gigabyte", _write_large, "expected a label archive")

@@ -72,16 +72,16 @@ def _headers(ending: bytes) -> dict[str, tuple[bytes, str]]:
         "size-of-exabytes": (header(name, size_field=b"\x80" + b"\x7f" * 11), "only .* follow"),
         "size-past-the-end": (header(name, 2**32), "only .* follow"),
         "size-of-gigabytes-in-pax": (pax((b"size", b"9" * 15)) + data, "only .* follow"),
-        "size-in-pax-no-number": (pax((b"size", b"-1")) + data, "a size that cannot be"),
-        "size-in-pax-endless": (pax((b"size", b"1" * 5000)) + data, "a size that cannot be"),
+        "size-in-pax-no-number": (pax((b"size", b"-1")) + data, "an impossible size"),
+        "size-in-pax-endless": (pax((b"size", b"1" * 5000)) + data, "an impossible size"),
         "directory-with-content": (member(b"d/", b"x" * 600, b"5"), "directory with 600 bytes"),
         "noise": (bytes(range(256)) * 2, "no tar header|no number"),
         "pax-climbs": (pax((b"path", b"../../evil" + ending)) + data, "climbs out"),
         "pax-absolute": (pax((b"path", b"/etc/evil" + ending)) + data, "absolute"),
         "pax-nul": (pax((b"path", b"a\0b" + ending)) + data, "NUL"),
-        "pax-empty-path": (pax((b"path", b"")) + data, "a path that cannot be"),
-        "pax-path-for-all": (pax((b"path", b"../evil" + ending), kind=b"g") + data, "a path that cannot be"),
-        "pax-size-for-all": (pax((b"size", b"5"), kind=b"g") + data, "a size that cannot be"),
+        "pax-empty-path": (pax((b"path", b"")) + data, "an impossible path"),
+        "pax-path-for-all": (pax((b"path", b"../evil" + ending), kind=b"g") + data, "an impossible path"),
+        "pax-size-for-all": (pax((b"size", b"5"), kind=b"g") + data, "an impossible size"),
         "pax-sparse-0.0": (pax((b"GNU.sparse.size", b"99999999999")) + data, "sparse"),
         "pax-sparse-0.1": (pax((b"GNU.sparse.map", b"0,1" * 9)) + data, "sparse"),
         "pax-sparse-1.0": (pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")) + data, "sparse"),
@@ -187,7 +187,7 @@ def _cases() -> Iterator[Case]:
         for name, (data, words) in _ends(good, ending).items():
             yield _case(where, f"end-{name}", partial(_replace, where, data), words)
         for name, data in _cuts(tar(good), len(good)):
-            yield _case(where, name, partial(_replace, where, data), "cut|end marker|only .* follow")
+            yield _case(where, name, partial(_replace, where, data), "truncated|end marker|only .* follow")
     yield from _special_cases()
 
 
@@ -218,7 +218,7 @@ def _special_cases() -> Iterator[Case]:
     for name, (where, data, words) in duplicates.items():
         yield _case(where, name, partial(_replace, where, data), words)
     again = member(f"{OTHER_WNID}.tar".encode(), inside)
-    yield _case("outer", "class-twice", partial(_put, "outer", again + again), "there twice")
+    yield _case("outer", "class-twice", partial(_put, "outer", again + again), "occurs twice")
     yield _case("outer", "class-of-no-wnid", partial(_put, "outer", member(b"dogs.tar", inside)), "no class tar")
     yield _case("outer", "image-among-classes", partial(_put, "outer", class_image(1)), "no class tar")
     yield _case("inner", "image-of-200-mebibytes", _write_large_image, "at most 134,217,728 for one image")

@@ -74,20 +74,23 @@ def _beside_a_good_one() -> dict[str, tuple[Entry, str]]:
         "encrypted-strongly": (Entry(name=name, data=good, flags=0x41), "encrypted"),
         "directory-encrypted": (Entry(name=name, data=good, flags=0x2000), "encrypted"),
         "sizes-differ": (Entry(name=name, data=good, num_bytes=5), "stored with"),
-        "size-past-the-end": (Entry(name=name, data=good, num_bytes=2**31, packed_bytes=2**31), "overlapping or cut"),
+        "size-past-the-end": (
+            Entry(name=name, data=good, num_bytes=2**31, packed_bytes=2**31),
+            "overlapping or truncated",
+        ),
         "offset-past-the-end": (Entry(name=name, data=good, header_offset=2**31), "no local header"),
         "offset-inside-the-first": (
             Entry(name=name, data=good, header_offset=50),
-            "overlapping or cut|no local header",
+            "overlapping or truncated|no local header",
         ),
-        "offset-of-the-first": (Entry(name=name, data=good, header_offset=0), "overlapping or cut|another name"),
+        "offset-of-the-first": (Entry(name=name, data=good, header_offset=0), "overlapping or truncated|another name"),
         "local-name-differs": (Entry(name=name, data=good, local_name=b"train2017/good.jpg"), "another name"),
         "local-method-differs": (Entry(name=name, data=good, local_method=8), "method 8 in its local header"),
         "local-size-differs": (Entry(name=name, data=good, local_packed_bytes=7), "7 bytes in its local header"),
         "local-signature": (Entry(name=name, data=good, local_signature=b"XX\3\4"), "no local header"),
         "local-extra-too-long": (
             Entry(name=name, local_extra=b"e" * 65_535, num_bytes=2**20, packed_bytes=2**20),
-            "cut",
+            "truncated",
         ),
         "directory-signature": (Entry(name=name, data=good, signature=b"XX\1\2"), "no directory entry"),
         "other-disk": (Entry(name=name, data=good, disk=3), "another part"),
@@ -105,7 +108,7 @@ def _beside_a_good_one() -> dict[str, tuple[Entry, str]]:
                 extra=zip64_extra(2**63, 2**63),
                 local_packed_bytes=0xFFFFFFFF,
             ),
-            "overlapping or cut",
+            "overlapping or truncated",
         ),
         "zip64-offset-of-exabytes": (
             Entry(name=name, data=good, header_offset=0xFFFFFFFF, extra=zip64_extra(2**63)),
@@ -144,7 +147,7 @@ def _whole_files() -> dict[str, tuple[bytes, str]]:
         "two-archives": (whole + whole, "does not end here"),
         "zip64-without-locator": (zip_file(images, End(zip64=True, with_locator=False)), "does not end here"),
         "zip64-record-elsewhere": (zip_file(images, End(zip64=True, locator_offset=2**60)), "said to be at"),
-        "overlapping-bomb": (zip_file(quine), "overlapping or cut|another name"),
+        "overlapping-bomb": (zip_file(quine), "overlapping or truncated|another name"),
     }
 
 

@@ -9,25 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 ROOT = "/computeMetadata/v1/"
-# As the documentation and the libraries that read them show each attribute.
-TPU_ENV = """\
-ACCELERATOR_TYPE: 'v4-16'
-CHIPS_PER_HOST_BOUNDS: '2,2,1'
-HOST_BOUNDS: '1,1,2'
-TOPOLOGY: '2x2x2'
-WORKER_ID: '1'
-NODE_ID: 'my-tpu'
-ZONE: 'us-central2-b'
-ENABLE_ICI_RESILIENCY: 'false'
-"""
+# Each attribute as the documentation shows it.
 TPU = {
     "instance/zone": "projects/123456789012/zones/us-central2-b",
-    "instance/machine-type": "projects/123456789012/machineTypes/ct4p-hightpu-4t",
-    "instance/attributes/accelerator-type": "v4-16",
-    "instance/attributes/agent-worker-number": "1",
     "instance/attributes/worker-network-endpoints": "my-tpu-w-0:4f1:10.128.0.2,my-tpu-w-1:5a2:10.128.0.3",
-    "instance/attributes/instance-id": "my-tpu",
-    "instance/attributes/tpu-env": TPU_ENV,
 }
 
 

@@ -1,4 +1,4 @@
-"""Makes the argument lists of `gcloud` for TPUs: the TPU API, queued resources, and Compute Engine. Pure."""
+"""Builds the argument lists of `gcloud` for TPUs: for the TPU API, queued resources, and Compute Engine. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LABEL = "dataprep-tpu"
 """Label on every machine of Compute Engine, whose value is the name of its TPU."""
 SCOPES = "https://www.googleapis.com/auth/cloud-platform"
 TYPES_WITH_TOPOLOGY = ("v2", "v3", "v4")
-"""Generations that `--type` of `gcloud compute tpus tpu-vm create` takes (SDK 528); later ones have none."""
+"""Generations that `--type` of `gcloud compute tpus tpu-vm create` accepts (SDK 528); later ones are not accepted."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 IMAGE_FAMILIES = {"7x": "ubuntu-accel-2404-amd64-tpu-tpu7x"}
-"""Image families of Compute Engine by generation, where they differ from that for v5p and v6e."""
+"""Image families of Compute Engine by generation, for those that differ from v5p and v6e."""
 _IMAGE_FAMILY = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")
@@ -29,12 +29,12 @@ _QUEUED = ("compute", "tpus", "queued-resources")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Name and place of a TPU."""
+    """Name, zone and project of a TPU."""
 
     name: str
     zone: str
     project: str | None = None
-    """Project of the TPU; None: gcloud's own."""
+    """Project of the TPU; None for gcloud's default."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -47,7 +47,7 @@ class Place:
 
     @property
     def flags(self) -> list[str]:
-        """Flags that tell gcloud where the TPU is."""
+        """Flags of gcloud for the TPU's zone and project."""
         return [f"--zone={self.zone}", *self.project_flags]
 
     @property
@@ -56,21 +56,21 @@ class Place:
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError where Google Cloud could have no TPU of this name."""
+    """Raise UsageError if Google Cloud allows no TPU of this name."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r}: not a name of a TPU; expected a-z, 0-9 and -, 63 characters at most")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A TPU that exists, and its workers."""
+    """An existing TPU, and its workers."""
 
     place: Place
     api: Api
     instances: tuple[str, ...]
     """Names of the workers in Compute Engine, or their numbers in the TPU API."""
     internal_ip: bool = False
-    """Whether workers are reached by their internal addresses."""
+    """Whether to reach workers by their internal addresses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,10 +80,10 @@ class Request:
     place: Place
     accelerator: Accelerator
     api: Api | None = None
-    """Service that creates it; None: the TPU API, if it has this generation."""
+    """Service that creates the TPU; None for the TPU API, if it has this generation, else Compute Engine."""
     queued: bool = False
     valid_until: str | None = None
-    """Longest time that a queued request waits, such as `6h`."""
+    """Maximum time that a queued request waits, such as `6h`."""
     spot: bool = False
     reserved: bool = False
     reservation: str | None = None
@@ -104,18 +104,18 @@ class Request:
         if not getattr(generation, "tpu_api" if self.chosen_api == "tpu" else "compute_engine"):
             other = APIS[1 - APIS.index(self.chosen_api)]
             raise UsageError(
-                f"{self.accelerator.name}: --api {self.chosen_api} does not make it; leave it out, or {other}"
+                f"{self.accelerator.name}: --api {self.chosen_api} does not create it; leave --api out, or give {other}"
             )
         if self.spot and (self.reserved or self.reservation):
-            raise UsageError("--spot and a reservation; give one of them")
+            raise UsageError("--spot and a reservation exclude each other; give one of them")
         if self.chosen_api == "tpu" and (self.reservation or self.image_family):
-            raise UsageError("--reservation and --image-family are of Compute Engine; for the TPU API give --reserved")
+            raise UsageError("--reservation and --image-family are for Compute Engine; for the TPU API give --reserved")
         if self.chosen_api == "compute-engine" and (self.queued or self.reserved or self.runtime_version):
             raise UsageError(
-                "--queued, --reserved and --runtime-version are of the TPU API; Compute Engine takes --reservation NAME"
+                "--queued, --reserved and --runtime-version are for the TPU API; Compute Engine has --reservation NAME"
             )
         if self.valid_until and not self.queued:
-            raise UsageError("--valid-until is of a queued request; add --queued")
+            raise UsageError("--valid-until is for a queued request; add --queued")
 
     @property
     def chosen_api(self) -> Api:
@@ -126,7 +126,7 @@ def create_commands(request: Request) -> list[list[str]]:
     """Return the commands that create a TPU, in their order.
 
     Raises:
-        UsageError: The service cannot create it, or needs to be told more.
+        UsageError: The service cannot create it, or needs more options.
     """
     if request.chosen_api == "compute-engine":
         return _create_instances(request) if request.accelerator.hosts == 1 else _create_group(request)
@@ -156,7 +156,7 @@ def queued_command(place: Place) -> list[str]:
 
 
 def instances_command(place: Place) -> list[str]:
-    """Return the command that lists the machines of Compute Engine which make up a TPU, as JSON."""
+    """Return the command that lists a TPU's machines in Compute Engine as JSON."""
     by = f"labels.{LABEL}={place.name} OR name={place.name}"
     zones = f"--zones={place.zone}"
     return _gcloud("compute", "instances", "list", zones, *place.project_flags, f"--filter={by}", "--format=json")
@@ -165,7 +165,7 @@ def instances_command(place: Place) -> list[str]:
 def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
     """Return the commands that delete a TPU.
 
-    Deleting a queued request deletes its TPU, too. A slice of Compute Engine has a group, a template and a policy.
+    Deleting a queued request also deletes its TPU. A slice in Compute Engine has a group, a template and a policy.
     """
     place, name = target.place, target.place.name
     if target.api == "tpu":
@@ -185,8 +185,8 @@ def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
 def ssh_command(target: Target, worker: int, command: str) -> list[str]:
     """Return the command that runs a line of shell on one worker.
 
-    `--worker=all` mixes the outputs and hides which exit code is whose; `--output-directory`, which would keep them
-    apart, writes to a folder named None in SDK 528.
+    `--worker=all` is not used, because it mixes the outputs and exit codes of the workers; `--output-directory`, which
+    would separate them, writes to a folder named None in SDK 528.
     """
     internal = ["--internal-ip"] if target.internal_ip else []
     if target.api == "tpu":
@@ -221,7 +221,8 @@ def _create_instances(request: Request) -> list[list[str]]:
 
 
 def _create_group(request: Request) -> list[list[str]]:
-    """Create a slice of several machines: a policy with its topology, a template, and a group that has all or none."""
+    """Return the commands for a slice of several machines: a policy with its topology, a template, and a group that
+    gets all machines or none."""
     place, name = request.place, request.place.name
     if not place.project:
         raise UsageError(
@@ -260,7 +261,7 @@ def _machine_flags(request: Request) -> list[str]:
         f"--image-family={family}",
         f"--image-project={IMAGE_PROJECT}",
         "--maintenance-policy=TERMINATE",  # a TPU cannot move to another host
-        f"--boot-disk-size={request.boot_disk_gb}GB",  # the default of 10 GB is full before the frameworks are in
+        f"--boot-disk-size={request.boot_disk_gb}GB",  # the default of 10 GB is too small for the frameworks
         f"--scopes={SCOPES}",
     ]
     if request.accelerator.machine.machine_type == "ct6e-standard-8t":
@@ -296,8 +297,8 @@ def _type_flags(accelerator: Accelerator) -> list[str]:
     if topology and generation.name in TYPES_WITH_TOPOLOGY and accelerator.machine.slices:
         return [f"--type={generation.name}", f"--topology={topology}"]
     raise UsageError(
-        f"{accelerator.name}{f' ({topology})' if topology else ''}: the TPU API takes machine types not at all, and "
-        f"topologies of {', '.join(TYPES_WITH_TOPOLOGY)} alone; write {generation.prefix}-{suffix}"
+        f"{accelerator.name}{f' ({topology})' if topology else ''}: the TPU API takes no machine types, and "
+        f"topologies only of {', '.join(TYPES_WITH_TOPOLOGY)}; write {generation.prefix}-{suffix}"
     )
 
 
@@ -307,7 +308,7 @@ def _topology(accelerator: Accelerator) -> str:
     if accelerator.generation.dimensions == 2:
         return _square(accelerator.chips)
     prefix = accelerator.generation.prefix
-    raise UsageError(f"{accelerator.name} on Compute Engine is asked for by its topology; write such as {prefix}:2x2x4")
+    raise UsageError(f"{accelerator.name} on Compute Engine needs a topology; write e.g. {prefix}:2x2x4")
 
 
 def _square(chips: int) -> str:

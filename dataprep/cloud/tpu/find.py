@@ -6,27 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataprep.cloud.gcloud import Gcloud, GcloudMissingError
-from dataprep.cloud.machine import Machine
 from dataprep.cloud.tpu.command_lines import Api, Place, Target, check_name, describe_command, instances_command
 from dataprep.errors import DataprepError, UndecidedError, UsageError
 
 LIST_TIMEOUT_S = 120.0
-"""Longest time that listing the TPUs of all zones gets; it takes seconds."""
+"""Deadline of listing the TPUs of all zones, which takes seconds."""
 MOST_LISTED = 10
-"""TPUs that an error lists, at most."""
+"""Maximum number of TPUs that an error lists."""
 
 
 def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: bool = False) -> Target:
     """Find a TPU whose zone is known, with its workers.
 
     Args:
-        gcloud: Asks; a dry run shows what it would ask, and finds a TPU of one worker.
+        gcloud: Runs the commands; a dry run shows them, and finds a TPU of one worker.
         place: The TPU's name and zone.
-        api: Where to look for it; None: in the TPU API, and where that has none of this name in Compute Engine.
+        api: Service to search; None for the TPU API, and if that has no such TPU, Compute Engine.
         internal_ip: Reach the workers by their internal addresses.
 
     Raises:
-        UsageError: There is none, or it is not ready.
+        UsageError: There is no such TPU, or it is not ready.
     """
     if api != "compute-engine":
         node = gcloud.read(describe_command(place))
@@ -52,12 +51,12 @@ def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: b
     return Target(place=place, api="compute-engine", instances=names, internal_ip=internal_ip)
 
 
-def find_zone(name: str, zone: str | None = None) -> Machine:
-    """Find a TPU in any zone.
+def find_zone(name: str, zone: str | None = None) -> str:
+    """Return the zone of a TPU.
 
     Args:
         name: The TPU's name.
-        zone: Where to look, if there are several of this name.
+        zone: Zone to search; needed if there are several TPUs of this name.
 
     Raises:
         UsageError: There is no `gcloud`, or no TPU or several of this name.
@@ -65,15 +64,15 @@ def find_zone(name: str, zone: str | None = None) -> Machine:
     """
     check_name(name)
     listed = _entries("compute", "tpus", "tpu-vm", "list", f"--zone={zone or '-'}")
-    found = [_tpu_of(node) for node in listed if _last(node.get("name", "")) == name]
+    found = [_zone_of(node) for node in listed if _last(node.get("name", "")) == name]
     if not found:
         zones = [f"--zones={zone}"] if zone else []
         vms = _entries("compute", "instances", "list", f"--filter=name={name}", *zones)
-        found = [_vm_of(vm) for vm in vms if vm.get("name") == name]
+        found = [_last(vm.get("zone", "")) for vm in vms if vm.get("name") == name]
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"--tpu {name}: there is one in {', '.join(each.zone for each in found)}; add --zone")
+        raise UsageError(f"--tpu {name}: TPUs of this name are in {', '.join(found)}; add --zone")
     names = ", ".join(sorted(_last(node.get("name", "")) for node in listed)[:MOST_LISTED]) or "none"
     raise UsageError(f"--tpu {name}: no such TPU, gcloud lists {names}; check the name and the project, or give --zone")
 
@@ -88,14 +87,10 @@ def _entries(*words: str) -> list[dict[str, Any]]:
         raise UndecidedError(f"--tpu: {error}, or give --zone") from error
 
 
-def _tpu_of(node: Mapping[str, Any]) -> Machine:
-    """A node of the TPU API; its name is projects/P/locations/ZONE/nodes/NAME."""
-    parts = node["name"].split("/")
-    return Machine(zone=parts[-3], tpu_name=parts[-1], accelerator_type=node.get("acceleratorType", ""))
-
-
-def _vm_of(vm: Mapping[str, Any]) -> Machine:
-    return Machine(zone=_last(vm.get("zone", "")), tpu_name=vm["name"], machine_type=_last(vm.get("machineType", "")))
+def _zone_of(node: Mapping[str, Any]) -> str:
+    """Return the zone of a node of the TPU API, whose name is projects/P/locations/ZONE/nodes/NAME."""
+    zone: str = node["name"].split("/")[-3]
+    return zone
 
 
 def _last(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Reaches all workers of a TPU: lines of shell, actions of `worker.py`, and files."""
+"""Runs shell lines and actions of `worker.py` on all workers of a TPU, and copies files to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dataprep.cloud.tpu.worker import REPLY
 from dataprep.errors import StorageError, UndecidedError
 
 AT_ONCE = 16
-"""Processes of gcloud that run at the same time; each takes a second of a core and 100 MB."""
+"""Maximum number of concurrent gcloud processes; each takes a second of CPU time and 100 MB."""
 _GCLOUD_FAILED = re.compile(r"^ERROR: \(gcloud\.", re.MULTILINE)
 
 
@@ -29,14 +29,14 @@ class Answer:
 
     worker: int
     code: int | None
-    """Exit code of the command; None where the worker was not reached."""
+    """Exit code of the command; None if the worker was not reached."""
     out: str = ""
     trouble: str = ""
-    """One line, where something went wrong."""
+    """One line about a failure; empty if there was none."""
 
     @property
     def reply(self) -> dict[str, Any]:
-        """The reply of `worker.py` in what was printed; empty where there is none."""
+        """The reply of `worker.py` in the output; empty if there is none."""
         lines = [line for line in self.out.splitlines() if line.startswith(REPLY)]
         reply: dict[str, Any] = json.loads(lines[-1].removeprefix(REPLY)) if lines else {}
         return reply
@@ -60,7 +60,7 @@ class Fleet:
     ) -> list[Answer]:
         """Run a line of shell on workers, by default on all.
 
-        The line must bear to be run twice, because gcloud repeats what a dropped connection cut off.
+        The line must be safe to run twice, because gcloud repeats it after a dropped connection.
         """
         chosen = list(range(len(self.target.instances)) if workers is None else workers)
         if self.gcloud.dry_run:
@@ -78,7 +78,7 @@ class Fleet:
             trouble = _last_line(ran.stderr) if ran.returncode else ""
             return Answer(worker=worker, code=ran.returncode, out=ran.stdout, trouble=trouble)
 
-        # The first connection may have to publish the SSH key, which two at once refuse each other.
+        # The first connection may have to publish the SSH key, which fails for two at the same time.
         alone = 0 if self._connected else 1
         answers = [ask(worker) for worker in chosen[:alone]]
         self._connected = True
@@ -96,7 +96,7 @@ class Fleet:
         source, name = worker_program()
         line = shlex.join(["python3", name, *words])
         if self.gcloud.dry_run and not self._shown:
-            self.gcloud.show("# where a worker does not have it yet:")
+            self.gcloud.show("# for a worker that does not have it yet:")
             self.copy(str(source), name)
             self._shown = True
         answers = self.shell(line, workers, timeout_s=timeout_s, sent=sent)
@@ -111,14 +111,14 @@ class Fleet:
         """Copy a file or a folder to all workers.
 
         Raises:
-            DataprepError: The copy did not reach all of them.
+            DataprepError: Some workers did not get the copy.
         """
         for argv in copy_commands(self.target, source, destination, recurse=recurse):
             self.gcloud.require(argv)
 
 
 def worker_program() -> tuple[Path, str]:
-    """Path of `worker.py` here, and the name that this version of it has in the home folder of a worker."""
+    """Return the local path of `worker.py`, and the name of this version in the home folder of a worker."""
     path = Path(str(resources.files("dataprep.cloud.tpu").joinpath("worker.py")))
     return path, f".dataprep-worker-{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}.py"
 
@@ -134,13 +134,11 @@ def require_all(answers: Sequence[Answer], what: str) -> None:
     if bad:
         kind = UndecidedError if all(answer.code is None for answer in bad) else StorageError
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-        raise kind(
-            f"{what}: worker {bad[0].worker}: {bad[0].trouble}{more}; when that is mended, run the same command again"
-        )
+        raise kind(f"{what}: worker {bad[0].worker}: {bad[0].trouble}{more}; fix that, and run the same command again")
 
 
 def _judged(answer: Answer, *, replies: bool) -> Answer:
-    """Put the error that `worker.py` told into an answer. Without its reply nothing is known of the worker."""
+    """Put the error in the reply of `worker.py` into an answer. Without a reply the state of the worker is unknown."""
     if answer.code == 0 and replies and not answer.reply:
         return Answer(worker=answer.worker, code=None, trouble="its answer was lost")
     said = answer.reply.get("error")

@@ -1,4 +1,5 @@
-"""Runs a command on all workers of a TPU: started once, followed over connections that drop, its logs collected."""
+"""Runs a command on all workers of a TPU: starts it once, follows it even if connections drop, and collects its
+logs."""
 
 from __future__ import annotations
 
@@ -15,37 +16,40 @@ from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.errors import StorageError, UndecidedError, UsageError
 
 START_ATTEMPTS = 3
+STARTUP_POLL_S = 10.0
+STARTUP_TIMEOUT_S = 1800.0
+"""Maximum time for which the start-up script is waited for."""
 HIDDEN = "…hidden"
-"""Text in place of a variable's value."""
+"""Text that replaces a variable's value."""
 ENDED = ("done", "lost", "absent")
 FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
     "torch": {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1"},
     "jax": {"JAX_PLATFORMS": "tpu,cpu", "PYTHONUNBUFFERED": "1"},
 }
-"""Environment variables of a run, by framework. With them JAX does not silently use the CPU where the TPU is taken."""
+"""Environment variables of a run, by framework. They prevent JAX from silently using the CPU if the TPU is in use."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 State = dict[str, Any]
-"""State of a run on a worker, as `worker.py` tells it."""
+"""State of a run on a worker, as replied by `worker.py`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watch:
-    """How a run is followed."""
+    """Settings for following a run."""
 
     poll_s: float = 30.0
     patience_s: float = 900.0
-    """Longest time for which a worker may not be reached."""
+    """Maximum time for which a worker may be unreachable."""
     grace_s: float = 60.0
-    """Time that a program gets for a checkpoint when its run is ended."""
+    """Time that a program gets to write a checkpoint when its run is ended."""
     keep_going: bool = False
-    """Whether the other workers go on when one has failed. In a program over all chips they would wait for ever."""
+    """Whether the other workers continue when one has failed. In a program over all chips they would wait for ever."""
 
 
 def check_run(name: str) -> str:
-    """Return a run's name, after which its folders are called.
+    """Check and return a run's name, which is also the name of its folders.
 
     Raises:
-        UsageError: No folder could have this name.
+        UsageError: The name is not valid for a folder.
     """
     if not _RUN.fullmatch(name):
         raise UsageError(f"--run {name!r}: expected letters, digits, _, . and -, 64 characters at most")
@@ -53,10 +57,10 @@ def check_run(name: str) -> str:
 
 
 def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Start a run at most once on every worker; a repetition starts it only where it has not started.
+    """Start a run at most once on every worker; a repeated call starts it only on workers on which it has not started.
 
     Raises:
-        UsageError: The run has another command already.
+        UsageError: The run exists with another command.
         UndecidedError: Some workers were not reached.
     """
     sent, words = _sent(env), ["start", "--variables", run, "--", *argv]
@@ -73,12 +77,12 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
     trouble = next(answer.trouble for answer in answers if answer.code != 0)
     raise UndecidedError(
         f"run {run} is not known to have started on worker{'s' if len(missing) > 1 else ''} "
-        f"{', '.join(map(str, missing))}: {trouble}; the same command with --run {run} starts it there alone"
+        f"{', '.join(map(str, missing))}: {trouble}; the same command with --run {run} starts it only there"
     )
 
 
 def _sent(env: Mapping[str, str]) -> Sent:
-    """Write variables as JSON; only values that a framework sets are shown."""
+    """Return variables as JSON for stdin; only values of FRAMEWORKS are shown."""
     known = {item for framework in FRAMEWORKS.values() for item in framework.items()}
     shown = {key: value if (key, value) in known else HIDDEN for key, value in env.items()}
     return Sent(text=json.dumps(env), shown=json.dumps(shown, ensure_ascii=False))
@@ -92,12 +96,12 @@ def follow(
     Args:
         fleet: The workers, on which the run has been started.
         run: Name of the run.
-        watch: How it is followed.
+        watch: Settings for following the run.
         note: Called with lines about the run.
-        show: Called with what worker 0 prints.
+        show: Called with the output of worker 0.
 
     Returns:
-        State of the run by number of the worker.
+        State of the run on each worker, by its number.
 
     Raises:
         UndecidedError: A worker could not be reached for too long.
@@ -131,7 +135,7 @@ def follow(
 
 
 def collect_logs(fleet: Fleet, run: str, folder: Path) -> list[Path]:
-    """Write what every worker printed into `worker-00.log` and so on."""
+    """Write the output of every worker to `worker-00.log` and so on."""
     answers = fleet.call("log", run)
     if not fleet.gcloud.dry_run:
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,14 +147,14 @@ def collect_logs(fleet: Fleet, run: str, folder: Path) -> list[Path]:
     return paths
 
 
-def prepare(fleet: Fleet, note: Callable[[str], None], *, poll_s: float = 10.0, timeout_s: float = 1800.0) -> None:
-    """Wait until the start-up script has ended on all workers, and open libtpu's folder of logs to all users.
+def prepare(fleet: Fleet, note: Callable[[str], None]) -> None:
+    """Wait until the start-up script has ended on all workers, and make libtpu's folder of logs writable for all users.
 
     Raises:
         StorageError: The script failed on a worker.
-        UndecidedError: The script did not end in time.
+        UndecidedError: The script did not end within STARTUP_TIMEOUT_S.
     """
-    deadline_s = time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + STARTUP_TIMEOUT_S
     while True:
         answers = fleet.call("prepare")
         require_all(answers, "prepare")
@@ -160,7 +164,7 @@ def prepare(fleet: Fleet, note: Callable[[str], None], *, poll_s: float = 10.0, 
             worker, said = next(iter(failed.items()))
             raise StorageError(
                 f"worker {worker}: the start-up script {said}; see: sudo journalctl -u google-startup-scripts, "
-                "mend it there, and run setup again after a restart"
+                "fix it there, and run setup again after a restart"
             )
         running = [worker for worker, said in startups.items() if said == "running"]
         if not running:
@@ -168,7 +172,7 @@ def prepare(fleet: Fleet, note: Callable[[str], None], *, poll_s: float = 10.0, 
         if time.monotonic() > deadline_s:
             raise UndecidedError(f"the start-up script still runs on {len(running)} workers; run setup again later")
         note(f"the start-up script still runs on {len(running)} of {len(startups)} workers")
-        time.sleep(poll_s)
+        time.sleep(STARTUP_POLL_S)
 
 
 def has_failed(state: State) -> bool:
@@ -179,7 +183,7 @@ def has_failed(state: State) -> bool:
 def outcome(state: State) -> str:
     """Describe how a run has ended."""
     if state["state"] == "lost":
-        return "lost: the machine restarted, or what watched the run was killed"
+        return "lost: the machine restarted, or the run's watcher was killed"
     if state["state"] == "absent":
         return "never started"
     if state["state"] != "done":
@@ -197,11 +201,11 @@ def _hear(
             heard_s[answer.worker] = time.monotonic()
             states[answer.worker] = answer.reply
         else:
-            note(f"worker {answer.worker}: {answer.trouble}; asked again later")
+            note(f"worker {answer.worker}: {answer.trouble}; will be tried again")
 
 
 def _show_log(fleet: Fleet, run: str, state: State, shown_bytes: int, show: Callable[[str], None]) -> int:
-    """Show what worker 0 has printed since the last time, and return its number of bytes."""
+    """Show the new output of worker 0, and return its number of bytes."""
     fresh = int(state.get("log_bytes", 0)) - shown_bytes
     if fresh <= 0:
         return 0

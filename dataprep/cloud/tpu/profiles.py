@@ -1,6 +1,6 @@
 """Arranges traces of all workers as a run that TensorBoard shows: `plugins/profile/<run>/<host>.xplane.pb`. Pure.
 
-Every host names its folder by its own clock, at the beginning; some tools leave out `plugins/profile`.
+Every host names its folder by the start time on its own clock; some tools leave out `plugins/profile`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import PurePosixPath
 from dataprep.errors import UsageError
 
 ONE_RUN_S = 120.0
-"""Time from the first folder within which others belong to the same run."""
+"""Time after the first folder's within which other folders belong to the same run."""
 _FORMAT = "%Y_%m_%d_%H_%M_%S"
 Trace = tuple[int, str]
 """Number of a worker, and a path below its folder of logs."""
 
 
 def arrange(traces: Iterable[Trace]) -> dict[Trace, str]:
-    """Return the path of each trace below the folder that TensorBoard is given.
+    """Return the path of each trace below TensorBoard's log folder.
 
     Raises:
-        UsageError: A trace is in a folder that is not named by a time.
+        UsageError: A trace is in a folder whose name is not a time.
     """
     by_time = sorted((_time_of(path), worker, path) for worker, path in traces)
     runs: dict[Trace, str] = {}

@@ -1,4 +1,4 @@
-"""Packs a folder of code into an archive. The same files make the same bytes, so that its digest can name it."""
+"""Packs a folder of code into an archive. The same files give the same bytes, so the archive is named by its digest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from dataprep.errors import UsageError
 
 MAX_BYTES = 256 * 2**20
-"""Largest size of all files. Larger folders hold data, which would travel to every worker."""
+"""Maximum size of all files together. Larger folders contain data, which would be copied to every worker."""
 _LEFT_OUT = {
     ".git",
     ".hg",
@@ -35,14 +35,14 @@ class Archive:
     """A `.tar.gz` of a folder."""
 
     name: str
-    """Unique name: that of the folder, and the beginning of the digest."""
+    """Unique name, made of the folder's name and the beginning of the digest."""
     data: bytes
     sha256: str
     files: int
 
 
 def pack(folder: Path) -> Archive:
-    """Pack the files that git tracks or does not ignore; outside a repository all but environments and caches.
+    """Pack all files that git does not ignore; outside a repository all but environments and caches.
 
     Raises:
         UsageError: There are no files, more than MAX_BYTES, or a link that leads outside.
@@ -91,7 +91,7 @@ def _add(tar: tarfile.TarFile, folder: Path, path: str) -> None:
     member = tarfile.TarInfo(path)
     if source.is_symlink():
         if not source.resolve().is_relative_to(folder.resolve()) or source.readlink().is_absolute():
-            raise UsageError(f"{source}: a link to {source.readlink()}, outside the folder; expected code without such")
+            raise UsageError(f"{source}: a link to {source.readlink()}, outside the folder; expected no such links")
         member.type, member.linkname = tarfile.SYMTYPE, str(source.readlink())
         tar.addfile(member)
         return

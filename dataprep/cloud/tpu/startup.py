@@ -1,4 +1,4 @@
-"""Makes the script that every worker runs when it boots: it installs packages and mounts shares, with retries. Pure."""
+"""Makes the script that every worker runs at boot, which installs packages and mounts shares, with retries. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARE = re.compile(r"([A-Za-z0-9.-]+:/[^\s=:]*)=(/[^\s=:]+)")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """An NFS share and where it is mounted."""
+    """An NFS share and its mount point."""
 
     source: str
     """Server and share, such as `10.0.0.2:/vol1`."""
@@ -42,7 +42,7 @@ def startup_script(shares: Sequence[Share] = (), packages: Sequence[str] = ()) -
     """Return the bash script; every value in it is quoted.
 
     Raises:
-        UsageError: A package could not have such a name.
+        UsageError: A package's name is not valid.
     """
     for name in packages:
         if not _PACKAGE.fullmatch(name):

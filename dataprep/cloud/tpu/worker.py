@@ -1,11 +1,11 @@
-"""Runs on the workers of a TPU, for their own Python (3.9 or later) and its standard library.
+"""Program for the workers of a TPU; it needs only their own Python (3.9 or later) and its standard library.
 
-It is one file, though a long one, because that file is all that is copied to the workers: one `scp` to each, and one
-digest that says which version a worker has.
+It is one long file, because a single file is copied to the workers: one `scp` to each, and one digest that identifies
+the version.
 
-Every call prints one line of JSON after REPLY. It may be repeated, which gcloud does by itself when a connection drops.
-A run is started at most once, because its watcher claims it by creating a file that must not exist. A process is known
-by its number, start time and boot, so that no other one is ever taken for it.
+Every call prints one line of JSON after REPLY. Calls may be repeated, as gcloud does by itself when a connection drops.
+A run is started at most once, because its watcher claims it by creating a file that must not exist. A process is
+identified by its number, start time and boot, so that no other process is mistaken for it.
 
     ~/.dataprep/runs/<run>/   command.json  claimed.json  started.json  exit.json  log
     ~/.dataprep/code/<name>/  staged code with its .venv;  ~/.dataprep/current leads to the last one
@@ -28,9 +28,9 @@ from typing import Any
 
 REPLY = "@dataprep "
 MARK = "DATAPREP_RUN"
-"""Variable of every process of a run, which holds the run's folder."""
+"""Environment variable of every process of a run, with the run's folder."""
 ROOT = Path(os.environ.get("DATAPREP_TPU_ROOT", "/"))
-"""Folder above /dev, /proc/mounts, /run and /tmp; tests have another one."""
+"""Folder that contains dev, proc/mounts, run and tmp; tests use another one."""
 CHIP = re.compile(re.escape(str(ROOT / "dev")) + r"/(accel\d+|vfio/\d+)")
 START_TIMEOUT_S = 20.0
 MOUNT_ATTEMPTS = 10
@@ -65,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _become_root(home: str, arguments: list[str]) -> None:
-    """Run again as root; return where sudo needs a password, and what only root may see is then said to be unknown."""
+    """Run this program again as root. If sudo needs a password, return; facts that only root may see are then
+    unknown."""
     if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:
         rest = arguments[2:] if arguments[:1] == ["--home"] else arguments
         os.execvp("sudo", ["sudo", "-n", sys.executable, __file__, "--home", home, *rest])
@@ -75,7 +76,7 @@ def _become_root(home: str, arguments: list[str]) -> None:
 
 
 def start(options: argparse.Namespace) -> dict[str, Any]:
-    """Start a run unless it was started before; refuse the same name with another command."""
+    """Start a run unless it has started; refuse the same name with another command."""
     _make_private(_base(options))
     run = _run_folder(options)
     run.mkdir(parents=True, exist_ok=True)
@@ -84,11 +85,11 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
     if variables is None:
         if before is None:
             return {**_state(run), "error": "the variables did not arrive", "again": True}
-        variables = before["env"]  # gcloud has sent them already, and repeats the call
+        variables = before["env"]  # they arrived with an earlier call, which gcloud repeats
     _create(run / "command.json", {"argv": argv, "env": variables, "cwd": _cwd(options)})
     before = _read(run / "command.json") or {}
     if before["argv"] != argv:
-        raise Failure(f"run {options.run} was another command: {' '.join(before['argv'])}; choose another --run")
+        raise Failure(f"run {options.run} had another command: {' '.join(before['argv'])}; choose another --run")
     if before["env"] != variables:
         raise Failure(f"run {options.run} had other variables; choose another --run, or give the same --env")
     if not (run / "claimed.json").exists():
@@ -107,7 +108,7 @@ def start(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _variables() -> dict[str, str] | None:
-    """Read variables as JSON from stdin, which no list of processes shows; None where not all of it arrived."""
+    """Read variables as JSON from stdin, which no process listing shows; None if stdin was incomplete."""
     try:
         variables: dict[str, str] = json.loads(sys.stdin.buffer.read())
     except ValueError:
@@ -146,14 +147,14 @@ def status(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def log(options: argparse.Namespace) -> None:
-    """Print a part of a run's output as it is."""
+    """Print a part of a run's output unchanged."""
     with contextlib.suppress(FileNotFoundError), open(_run_folder(options) / "log", "rb") as file:
         file.seek(options.offset)
         sys.stdout.buffer.write(file.read(options.limit))
 
 
 def kill(options: argparse.Namespace) -> dict[str, Any]:
-    """End a run: its first process gets SIGTERM and time for a checkpoint; then what is left of the run is killed."""
+    """End a run: its first process gets SIGTERM and time for a checkpoint; then the remaining processes are killed."""
     run = _run_folder(options)
     ended = {process["pid"] for process in _members(run)}
     started = _read(run / "started.json")
@@ -187,7 +188,8 @@ def _state(run: Path) -> dict[str, Any]:
 
 
 def _members(run: Path) -> list[dict[str, Any]]:
-    """Find processes that certainly belong to a run: by its mark, or by the group of its first process, if alive."""
+    """Find the processes that certainly belong to a run: by MARK, or by the process group of its first process, if
+    alive."""
     started = _read(run / "started.json")
     group = started["pid"] if started and alive(started) else None
     watcher = _read(run / "claimed.json") or {}
@@ -206,7 +208,7 @@ def _members(run: Path) -> list[dict[str, Any]]:
 
 
 def holders(_options: argparse.Namespace) -> dict[str, Any]:
-    """Find processes that have chips open; `complete` is False where not every process could be examined."""
+    """Find the processes that have chips open; `complete` is False if some processes could not be examined."""
     found, complete = [], True
     for pid in _pids():
         try:
@@ -226,7 +228,7 @@ def holders(_options: argparse.Namespace) -> dict[str, Any]:
 
 
 def end(options: argparse.Namespace) -> dict[str, Any]:
-    """End a process that was seen to hold a chip, if it is still the same one and still holds one."""
+    """End a process that held a chip, if it is still the same process and still holds one."""
     wanted = (options.pid, options.ticks)
     holder = next((each for each in holders(options)["holders"] if (each["pid"], each["start_ticks"]) == wanted), None)
     if holder is None:
@@ -254,7 +256,7 @@ def release(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def prepare(_options: argparse.Namespace) -> dict[str, Any]:
-    """Return how the start-up script ended, if there is one, and open libtpu's folder of logs to all users."""
+    """Return the result of the start-up script, if any, and make libtpu's folder of logs writable for all users."""
     record = ROOT / "run/dataprep-startup"
     logs = ROOT / "tmp/tpu_logs"
     mended = not logs.is_dir() or not all(path.stat().st_mode & 0o006 == 0o006 for path in [logs, *logs.iterdir()])
@@ -275,7 +277,7 @@ def unpack(options: argparse.Namespace) -> dict[str, Any]:
     with _lock(base / "code" / f".{options.name}.lock"):
         if not target.exists():
             if not archive.exists():
-                raise Failure(f"{archive} is not here; run setup again")
+                raise Failure(f"{archive} does not exist; run setup again")
             digest = _sha256(archive)
             if digest != options.sha256:
                 raise Failure(f"{archive} has sha256 {digest}, expected {options.sha256}; run setup again")
@@ -293,7 +295,7 @@ def unpack(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def environment(options: argparse.Namespace) -> dict[str, Any]:
-    """Create a virtual environment in the staged code from pinned requirements, unless that was done before."""
+    """Create a virtual environment in the staged code from pinned requirements, unless it exists."""
     code = (_base(options) / "current").resolve()
     requirements = Path(options.requirements)
     digest = _sha256(requirements)
@@ -316,7 +318,7 @@ def environment(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def mount(options: argparse.Namespace) -> dict[str, Any]:
-    """Mount a share, again where it does not answer; a folder that holds another share is refused."""
+    """Mount a share, again if it does not answer; refuse a folder on which another share is mounted."""
     found = _mounted(options.target)
     if found is not None and found != options.source:
         raise Failure(f"{options.target} is {found}, expected {options.source}; unmount it, or choose another folder")
@@ -333,7 +335,7 @@ def mount(options: argparse.Namespace) -> dict[str, Any]:
         except Failure as error:
             said = str(error)
         if _mounted(options.target) == options.source and _answers(options.target):
-            with contextlib.suppress(Failure):  # a share that may only be read
+            with contextlib.suppress(Failure):  # a read-only share
                 _call(["chmod", "go+rwx", options.target])
             return {"mount": "repaired" if found else "mounted", "attempts": attempt + 1}
     raise Failure(
@@ -351,7 +353,8 @@ def _mounted(target: str) -> str | None:
 
 
 def _answers(target: str) -> bool:
-    """Return whether a share answers, from another process, because one that asks a dead server cannot be killed."""
+    """Return whether a share answers. Another process tries, because a process that waits for a dead server cannot be
+    killed."""
     asked = subprocess.Popen(["stat", "--file-system", target], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         return asked.wait(MOUNT_TIMEOUT_S) == 0
@@ -381,7 +384,7 @@ def traces(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def identity(pid: int, *, ended: bool = False) -> dict[str, Any] | None:
-    """Return number, start and boot of a process; None where it has ended, unless its exit code is left and `ended`."""
+    """Return number, start and boot of a process; None if it has ended, except with `ended` while it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -399,7 +402,7 @@ def alive(known: dict[str, Any]) -> bool:
 
 
 def _pids() -> list[int]:
-    """List all processes but init, which opens no chip, and which some roots may not examine."""
+    """List all processes but init, which opens no chip, and which root in some containers may not examine."""
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and entry.name != "1"]
 
 
@@ -415,7 +418,7 @@ def _mark(pid: int) -> str | None:
 def _user(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}").owner()
-    except KeyError:  # a user of a container, who is unknown here
+    except KeyError:  # a container's user, who is unknown here
         return str(Path(f"/proc/{pid}").stat().st_uid)
 
 
@@ -445,7 +448,7 @@ def _call(command: list[str]) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Any:
-    """Hold a lock, after waiting for it, because a call that gcloud repeats may find the first one at work."""
+    """Wait for a lock, and hold it, because a call that gcloud repeats may find the first one still running."""
     import fcntl  # not on Windows, where `dataprep tpu` imports this file, too
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -455,10 +458,10 @@ def _lock(path: Path) -> Any:
 
 
 def _create(path: Path, content: Any) -> bool:
-    """Write a file as a whole; return False where there is one already."""
+    """Write a file atomically; return False if it exists already."""
     partial = path.with_name(f".part-{os.getpid()}-{path.name}")
     try:
-        # Created for its owner alone, not made so afterwards: it may hold a run's variables.
+        # Created readable for its owner only, and not changed afterwards: it may hold a run's variables.
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(content, file)
             file.flush()
@@ -506,7 +509,7 @@ def _cwd(options: argparse.Namespace) -> str:
 
 _RUN: tuple[str, dict[str, Any]] = ("run", {})
 ACTIONS: dict[str, tuple[Any, bool, list[tuple[str, dict[str, Any]]]]] = {
-    # name: (function, whether root sees or may do more, arguments)
+    # name: (function, whether to run it as root if possible, arguments)
     "start": (start, False, [("--variables", {"action": "store_true"}), _RUN, ("argv", {"nargs": "..."})]),
     "watch": (watch, False, [_RUN]),
     "state": (state, False, [_RUN]),

@@ -143,7 +143,7 @@ def test_a_feature_of_several_kinds_is_left_out_and_reported(web, tmp_path):
     size = [None if n == 4 else n for n in range(ROWS)]
     folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS, columns={"size": size})
     _, lines = adopt_here(folder)
-    assert lines == ["TFDS will not see size: absent in some records, or of several kinds"]
+    assert lines == ["TFDS cannot read size: absent in some records, or of several kinds"]
     rows = {key: {name: value for name, value in row.items() if name != "size"} for key, row in rows_of(folder).items()}
     check_tfds(folder, rows)
 
@@ -169,7 +169,7 @@ def test_names_that_tfds_cannot_read_are_reported(web, tmp_path):
 def test_a_bucket_is_described_beside_its_files_only(web, tmp_path, bucket_url):
     url = upload(write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS), bucket_url)
     manifest, (line,) = adopt_here(url, tmp_path / "index")
-    assert line.startswith("TFDS reads files in a bucket only from beside them")
+    assert line.startswith("TFDS needs its description beside files in a bucket")
     assert manifest.files == ()
 
 
@@ -179,7 +179,7 @@ def test_an_existing_description_of_another_tool_is_left_alone(web, tmp_path, na
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / name).write_text("{}")
     manifest, (line,) = adopt_here(folder, tmp_path / "index")
-    assert line.endswith(f"{name} stands there already: TFDS is left to it")
+    assert line.endswith(f"{name} exists already and is left as it is")
     assert manifest.files == ()
     assert (tmp_path / "index" / name).read_text() == "{}"
 

@@ -52,9 +52,9 @@ def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
 
 
 NOTHING = {
-    "empty": ([], "nothing is there"),
+    "empty": ([], "no files found"),
     "compressed": (["a.tar.gz"], "compressed; only plain tars"),
-    "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files are there; choose one with --format"),
+    "both": (["a.tar", "b.tfrecord"], "webdataset and tfrecord files exist; choose one with --format"),
     "no class folders": (["a.jpg"], "no image in a class folder"),
     "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),
 }
@@ -83,7 +83,7 @@ def test_a_second_run_does_nothing_and_overwriting_indexes_anew(folder, tmp_path
     assert sorted(path.name for path in index.rglob("*") if path.is_file()) == [
         "dataset.json", "train-events.parquet", "train.parquet", "val-events.parquet", "val.parquet",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"the index of .*photos stands there; choose another --index"):
+    with pytest.raises(UsageError, match=r"the index of .*photos exists there; choose another --index"):
         adopt_here(tmp_path / "elsewhere", index)
 
 
@@ -121,7 +121,7 @@ def test_a_foreign_index_is_not_replaced(folder):
 def test_a_dataset_of_a_build_is_not_adopted(finished, tmp_path):
     copy = shutil.copytree(finished("imagenet-webdataset"), tmp_path / "built")
     assert adopt_here(copy).already
-    with pytest.raises(UsageError, match="a dataset of `dataprep build` stands there"):
+    with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there"):
         adopt_here(copy, overwrite=True)
 
 
@@ -149,7 +149,7 @@ def test_adopt_inspect_and_verify_take_adopted_data_on_the_command_line(folder, 
     assert (run.returncode, json.loads(run.stdout)["already"]) == (0, False), run.stderr
     again = dataprep("adopt", folder, "--index", tmp_path / "index")
     assert again.returncode == 0
-    assert "is there already" in again.stdout
+    assert "exists already" in again.stdout
     assert "train: 27 images in 1 shards" in again.stdout
     assert dataprep("inspect", tmp_path / "index").returncode == 0
     verified = dataprep("verify", tmp_path / "index")

@@ -57,7 +57,7 @@ def test_features_of_one_kind_in_all_records_are_described():
 )
 def test_feature_that_is_absent_or_of_several_kinds_is_left_out(shapes):
     described = describe(found("00000.tfrecord"), [read(0, {CAPTION: 4} | shapes, samples=4)], "")
-    assert described.remarks == ("TFDS will not see width: absent in some records, or of several kinds",)
+    assert described.remarks == ("TFDS cannot read width: absent in some records, or of several kinds",)
     assert list(json.loads(described.files[FEATURES])["featuresDict"]["features"]) == ["caption"]
 
 

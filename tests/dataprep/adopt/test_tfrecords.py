@@ -69,7 +69,7 @@ def test_an_incomplete_tfds_directory_is_refused(tfds_folder, tmp_path):
     shard.write_bytes(b"x" + data[1:])
     with pytest.raises(SourceError, match=r"at byte 0: no TFRecord, or a compressed or damaged one"):
         adopt_here(copy)
-    with pytest.raises(UsageError, match=r"a TFDS directory lies below it; pass .*2\.1\.0"):
+    with pytest.raises(UsageError, match=r"a TFDS directory is in a folder below; pass .*2\.1\.0"):
         adopt_here(tmp_path)
 
 

@@ -43,7 +43,7 @@ def test_build_whose_plan_was_removed_or_replaced_is_overtaken(storage):
     with pytest.raises(OvertakenError, match="was overtaken: it was removed, or another run has finished it"):
         refuse_overtaken(storage, claim)
     other = claim_place(storage, planned(small_plan(seed=7)))
-    with pytest.raises(OvertakenError, match=f"plan {other.plan.plan_hash[:12]} holds the place"):
+    with pytest.raises(OvertakenError, match=f"plan {other.plan.plan_hash[:12]} owns the output"):
         refuse_overtaken(storage, claim)
 
 

@@ -32,7 +32,7 @@ def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, sto
 
     def other(job, indexes):
         yield build_shard(job, 0)
-        with pytest.raises(OvertakenError, match=r"was overtaken: plan [0-9a-f]{12} holds the place"):
+        with pytest.raises(OvertakenError, match=r"was overtaken: plan [0-9a-f]{12} owns the output"):
             build_shard(jobs[0], 1)
         yield from (build_shard(job, index) for index in indexes[1:])
 

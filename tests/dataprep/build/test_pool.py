@@ -221,7 +221,7 @@ def test_a_task_may_take_longer_than_the_limit_while_it_makes_progress():
 def test_the_run_ends_when_every_worker_hangs_with_every_task():
     with (
         Pool(1, lambda line: None, stall_s=0.5) as pool,
-        pytest.raises(BuildError, match=r"3 workers hung one after the other.*last with shard 2; look whether"),
+        pytest.raises(BuildError, match=r"3 workers hung one after the other.*last with shard 2; check whether"),
     ):
         list(pool.run(never_ends, range(50)))
 

@@ -63,7 +63,7 @@ def test_every_difference_of_an_existing_bucket_is_one_line_and_nothing_is_chang
         "label team",
         "lifecycle",
     ]
-    assert "label team: vision, asked for was speech" in lines
+    assert "label team: vision, requested was speech" in lines
     bucket = gcs_client.client().get_bucket(request_of().name)
     assert (bucket.storage_class, bucket.labels["team"]) == ("STANDARD", "vision")
 

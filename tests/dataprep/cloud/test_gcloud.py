@@ -55,7 +55,7 @@ def test_a_missing_resource_reads_as_none_and_need_not_be_deleted(plays):
     gcloud = plays("echo 'ERROR: (gcloud.x) NOT_FOUND: no such node' >&2; exit 1")
     assert gcloud.read(["gcloud", "describe"]) is None
     gcloud.require(["gcloud", "delete"], missing_ok=True)
-    with pytest.raises(StorageError, match="gcloud delete: NOT_FOUND: no such node; mend that"):
+    with pytest.raises(StorageError, match="gcloud delete: NOT_FOUND: no such node; fix that"):
         gcloud.require(["gcloud", "delete"])
 
 
@@ -77,8 +77,8 @@ def test_entries_are_the_objects_of_a_json_list(plays):
         ("ERROR: (gcloud.x) There is no more capacity in the zone", StorageError, "try --queued, --spot"),
         ("ERROR: (gcloud.x) ALREADY_EXISTS", UsageError, "choose another"),
         ("ERROR: (gcloud.x) unrecognized arguments: --queued", UsageError, "gcloud components update"),
-        ("ERROR: (gcloud.x) something new", StorageError, "something new; mend that"),
-        ("", StorageError, "it said nothing; mend that"),
+        ("ERROR: (gcloud.x) something new", StorageError, "something new; fix that"),
+        ("", StorageError, "it said nothing; fix that"),
     ],
 )
 def test_an_error_means_one_line_with_the_next_step(said, kind, words):

@@ -6,12 +6,11 @@ import socket
 
 import pytest
 
-from dataprep.cloud.machine import endpoints, this_machine, this_zone, tpu_env
-from tests.support.metadata_server import TPU, TPU_ENV, metadata_server
+from dataprep.cloud.machine import endpoints, this_machine, this_zone
+from tests.support.metadata_server import metadata_server
 
 VARIABLES = (
-    "NO_GCE_CHECK GCE_METADATA_HOST GCE_METADATA_ROOT GCE_METADATA_IP TPU_SKIP_MDS_QUERY TPU_ACCELERATOR_TYPE "
-    "TPU_WORKER_ID TPU_WORKER_HOSTNAMES TPU_NAME TPU_TOPOLOGY"
+    "NO_GCE_CHECK GCE_METADATA_HOST GCE_METADATA_ROOT GCE_METADATA_IP TPU_SKIP_MDS_QUERY TPU_WORKER_HOSTNAMES"
 ).split()
 HOURS_S = 36_000.0
 
@@ -33,53 +32,26 @@ def ask(monkeypatch):
     return asked
 
 
-def test_a_tpu_vm_reports_its_zone_machine_and_accelerator(ask):
+def test_a_tpu_vm_reports_its_zone_and_its_hosts(ask):
     with metadata_server() as server:
         zone, machine = ask(server.address)
     assert zone == machine.zone == "us-central2-b"
-    assert (machine.machine_type, machine.accelerator_type, machine.tpu_name) == ("ct4p-hightpu-4t", "v4-16", "my-tpu")
-    assert (machine.worker, machine.hosts, machine.topology) == (1, ("10.128.0.2", "10.128.0.3"), "2x2x2")
-    assert machine.tpu_env["CHIPS_PER_HOST_BOUNDS"] == "2,2,1"
+    assert machine.hosts == ("10.128.0.2", "10.128.0.3")
 
 
-def test_the_attribute_tpu_env_is_enough(ask):
-    values = {name: TPU[name] for name in ("instance/zone", "instance/attributes/tpu-env")}
-    with metadata_server(values) as server:
-        _, machine = ask(server.address)
-    assert (machine.accelerator_type, machine.tpu_name, machine.worker) == ("v4-16", "my-tpu", 1)
-
-
-def test_a_plain_vm_has_a_zone_and_a_type(ask):
-    values = {
-        "instance/zone": "projects/1/zones/us-central1-ai1a",
-        "instance/machine-type": "projects/1/machineTypes/n2-standard-8",
-    }
-    with metadata_server(values) as server:
+def test_a_plain_vm_has_a_zone_and_no_hosts(ask):
+    with metadata_server({"instance/zone": "projects/1/zones/us-central1-ai1a"}) as server:
         zone, machine = ask(server.address)
-    assert (zone, machine.machine_type, machine.hosts, machine.worker) == (
-        "us-central1-ai1a",
-        "n2-standard-8",
-        (),
-        None,
-    )
+    assert (zone, machine.zone, machine.hosts) == ("us-central1-ai1a", "us-central1-ai1a", ())
 
 
-def test_on_gke_variables_say_what_the_tpu_is(ask, monkeypatch):
-    variables = {
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-16",
-        "TPU_WORKER_ID": "3",
-        "TPU_WORKER_HOSTNAMES": "w-0.svc,w-1.svc,w-2.svc,w-3.svc",
-        "TPU_NAME": "slice",
-        "TPU_TOPOLOGY": "4x4",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_on_gke_a_variable_lists_the_hosts(ask, monkeypatch):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "w-0.svc,w-1.svc,w-2.svc,w-3.svc")
     with metadata_server() as server:
         _, machine = ask(server.address)
         assert not any("attributes" in path for path in server.asked)
-    assert (machine.zone, machine.accelerator_type, machine.topology) == ("us-central2-b", "v5litepod-16", "4x4")
-    assert (machine.tpu_name, machine.worker, len(machine.hosts)) == ("slice", 3, 4)
+    assert (machine.zone, machine.hosts) == ("us-central2-b", ("w-0.svc", "w-1.svc", "w-2.svc", "w-3.svc"))
 
 
 def test_where_nobody_listens_there_is_no_machine(ask):
@@ -147,11 +119,3 @@ def test_the_zone_is_asked_for_once(monkeypatch, how, zone):
 )
 def test_both_forms_of_endpoints_are_understood(text, hosts):
     assert endpoints(text) == hosts
-
-
-def test_values_of_tpu_env_lose_their_quotes():
-    assert tpu_env(TPU_ENV)["NODE_ID"] == "my-tpu"
-    assert tpu_env("no line of it\n\nA: b: c\nMEGASCALE_COORDINATOR_ADDRESS: 'x:8080'\n") == {
-        "A": "b: c",
-        "MEGASCALE_COORDINATOR_ADDRESS": "x:8080",
-    }

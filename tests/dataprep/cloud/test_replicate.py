@@ -116,7 +116,7 @@ def test_nothing_is_copied_twice(sources, target, gcs):
     replicate(sources(), target)
     before = gcs.stats()["operations"]["A"]
     (plan,) = replicate(sources(), target)
-    assert (plan.objects, plan.standing) == (0, len(checksums(sources())))
+    assert (plan.objects, plan.existing) == (0, len(checksums(sources())))
     assert gcs.stats()["operations"]["A"] - before <= 3  # lists
 
 
@@ -170,7 +170,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
     shard = next(name for name in checksums(sources()) if name.endswith(".tar"))
     num_bytes = checksums(sources())[shard][0]
     open_storage(target).create(shard, bytes(num_bytes))
-    with pytest.raises(ConflictError, match=r"another object stands there, .* it is left as it is"):
+    with pytest.raises(ConflictError, match=r"another object exists there, .* it is left as it is"):
         replicate(sources(), target)
     assert list(checksums(target)) == [shard]
     assert open_storage(target).read(shard) == bytes(num_bytes)
@@ -179,7 +179,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
 def test_an_object_created_during_the_copy_is_not_overwritten(sources, target):
     plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
     open_storage(target).create("dataset.json", b"{}")
-    with pytest.raises(ConflictError, match=r"dataset\.json: another object stands there"):
+    with pytest.raises(ConflictError, match=r"dataset\.json: another object exists there"):
         copy_dataset(plan, workers=2, copied=lambda objects, num_bytes: None)
     assert open_storage(target).read("dataset.json") == b"{}"
 

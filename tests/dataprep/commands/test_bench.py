@@ -60,7 +60,7 @@ def test_bench_prints_one_json_document(finished):
 @pytest.mark.parametrize(
     ("words", "exit_code", "message"),
     [
-        (["nowhere"], 2, r"nowhere: nothing is there; check the URL"),
+        (["nowhere"], 2, r"nowhere: no files found; check the URL"),
         (["x", "--loader", "torchvison"], 2, r"'torchvison', expected one of dataprep, torchvision, .*did you mean"),
         (["x", "--workers", 0], 2, r"--workers.*0 is not in the range"),
         (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both say"),

@@ -81,7 +81,7 @@ def test_an_existing_bucket_with_the_given_settings_is_a_success(name, gcs):
     create(*arguments)
     before = gcs.stats()["operations"]["A"]
     again = create(*arguments)
-    assert "exists already as asked" in again.stdout
+    assert "exists already as requested" in again.stdout
     assert gcs.stats()["operations"]["A"] == before
     assert json.loads(create(*arguments, "--json").stdout)["bucket"]["created"] is False
 
@@ -93,8 +93,8 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
         create(name, "--beside", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
     assert caught.value.exit_code == 1
     for part in (
-        "storage class: STANDARD, asked for was NEARLINE",
-        "label a: b, asked for was c",
+        "storage class: STANDARD, requested was NEARLINE",
+        "label a: b, requested was c",
         "lifecycle: no rule {'action': {'type': 'Delete'}, 'condition': {'age': 9}}",
         "gcloud storage buckets update",
     ):

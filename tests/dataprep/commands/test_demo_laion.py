@@ -18,7 +18,7 @@ def test_a_table_is_written_without_a_server(tmp_path):
     folder = tmp_path / "demo"
     first = dataprep("demo-data", "laion", folder, "--images", 24, "--base-url", "https://images.example.org/demo/")
     assert first.returncode == 0, first.stderr
-    assert "24 URLs at https://images.example.org/demo/, which the same command with --serve answers" in first.stdout
+    assert "24 URLs at https://images.example.org/demo/, served by the same command with --serve" in first.stdout
     urls = pq.read_table(folder / "laion.parquet").column("URL").to_pylist()
     assert urls[0] == "https://images.example.org/demo/images/000000.jpg"
     expected = json.loads((folder / "expected.json").read_text())
@@ -53,7 +53,7 @@ def test_demo_web_is_served_until_ctrl_c(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("laion", "--odd"), "laion has its oddities always; leave --odd out"),
+        (("laion", "--odd"), "laion always has its oddities; leave --odd out"),
         (("coco", "--serve"), "coco is made of archives, which need no server"),
         (("imagenet", "--base-url", "http://a.example/"), "leave --serve and --base-url out"),
         (("laion", "--port", "0"), "--port 0 needs --serve"),

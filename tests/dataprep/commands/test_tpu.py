@@ -193,14 +193,14 @@ def test_the_same_run_again_follows_it_and_another_command_is_refused(pod):
     assert tpu("run", "--run", "r", *QUICK, "--", *counting("sleep 1; echo ended")).stdout == "ended\n"
     assert tpu("run", "--run", "r", *QUICK).stdout == "ended\n"
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
-    with pytest.raises(UsageError, match=r"run r was another command: sh -c .*; choose another --run"):
+    with pytest.raises(UsageError, match=r"run r had another command: sh -c .*; choose another --run"):
         tpu("run", "--run", "r", "--", "true")
 
 
 def test_a_worker_that_was_not_reached_is_started_alone_later(pod):
     tpu("exec", "--", "true")
     pod.drop(" start ", how="before", worker=1, times=30)
-    with pytest.raises(UndecidedError, match=r"not known to have started on worker 1: .*--run r starts it there alone"):
+    with pytest.raises(UndecidedError, match=r"not known to have started on worker 1: .*--run r starts it only there"):
         tpu("run", "--run", "r", *QUICK, "--", *counting("sleep 1"))
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 0]
     assert tpu("run", "--run", "r", *QUICK, "--", *counting("sleep 1")).exit_code == 0
@@ -520,7 +520,7 @@ def test_create_is_refused_before_anything_is_made(cloud):
         ("Invalid value for field 'zone': Unknown zone us-moon1-a", UsageError, "gcloud compute tpus locations list"),
         ("Cloud TPU API has not been used in project 1 before or it is disabled.", AccessError, "services enable"),
         ("INVALID_ARGUMENT: accelerator type v4-32 not found in zone", UsageError, "accelerator-types list"),
-        ("something new", StorageError, "something new; mend that"),
+        ("something new", StorageError, "something new; fix that"),
     ],
 )
 def test_errors_of_gcloud_become_one_line(cloud, said, kind, advice):

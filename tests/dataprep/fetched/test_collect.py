@@ -17,7 +17,7 @@ from dataprep.fetched.collect import RowOptions, collect, count_reasons, count_s
 from dataprep.fetched.duplicates import DuplicatePolicy
 from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.filters import RowFilter
-from dataprep.fetched.shard import rows_parquet, schema_of, stats_json, write_samples
+from dataprep.fetched.shard import rows_parquet, schema_with, stats_json, write_samples
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from dataprep.web.outcomes import Outcome, Status
@@ -98,7 +98,7 @@ def test_perceptual_duplicates_are_reported_and_kept(table):
 def test_files_do_not_depend_on_the_order_of_the_answers(table, format_name, order):
     tables, rows = table
     options = RowOptions(duplicates=DuplicatePolicy(exact="drop", perceptual="report"))
-    schema = schema_of(tables, options)
+    schema = schema_with(tables.carried, options)
 
     def files(order):
         results, spool = _ends(rows, options, order)
@@ -143,7 +143,7 @@ def test_row_options_are_read_back_from_json():
 
 def test_unrequested_or_duplicate_outcomes_are_refused(table):
     for keys in ((0, 0), (99,), (-1,)):
-        with pytest.raises(BuildError, match=f"row {keys[-1]} came unasked or twice"):
+        with pytest.raises(BuildError, match=f"row {keys[-1]} was not requested or came twice"):
             collect(table[1], lambda _, keys=keys: (Outcome(k, Status.DNS) for k in keys), RowOptions(), io.BytesIO())
 
 

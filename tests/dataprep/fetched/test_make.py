@@ -12,8 +12,8 @@ from dataprep.errors import UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.filters import RowFilter
-from dataprep.fetched.make import Making, Streams, make_shard, refuse_unfit
-from dataprep.fetched.shard import schema_of
+from dataprep.fetched.make import ShardOptions, Streams, make_shard, refuse_unfit
+from dataprep.fetched.shard import schema_with
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from tests.dataprep.fetched.laion_tables import answers, make_tables
@@ -29,14 +29,14 @@ def tables(tmp_path):
 def test_shards_of_a_table_hold_its_rows_with_their_status(tables, tmp_path):
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.5))
     bodies = [encoded(photo(40, 30, seed), "JPEG") for seed in range(5)]
-    storage, schema = open_storage(str(tmp_path)), schema_of(tables, options)
+    storage, schema = open_storage(str(tmp_path)), schema_with(tables.carried, options)
     keys, statuses = [], []
     for index in range(tables.num_shards):
         stream = io.BytesIO()
         made = make_shard(
             read_shard_rows(storage, tables, index),
             answers([None, *bodies[1:]]),
-            Making("webdataset", options, schema),
+            ShardOptions("webdataset", options, schema),
             index,
             Streams(stream, io.BytesIO()),
         )

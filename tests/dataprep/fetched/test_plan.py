@@ -15,7 +15,7 @@ from dataprep.fetched.duplicates import DuplicatePolicy
 from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.plan import TableRequest, build_options, laion_of, options_from, plan_tables
-from dataprep.fetched.shard import schema_of
+from dataprep.fetched.shard import schema_with
 from dataprep.web.limits import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
 
@@ -47,7 +47,7 @@ def test_plan_comes_back_from_its_document(request_of):
     tables, options = laion_of(again)
     assert (tables, options) == laion_of(plan)
     assert options_from(json.loads(json.dumps(options.document()))) == options
-    assert options.schema == schema_of(tables, options.rows)
+    assert options.schema == schema_with(tables.carried, options.rows)
 
 
 def test_the_plan_does_not_depend_on_web_limits_or_the_tables_location(request_of, tmp_path):

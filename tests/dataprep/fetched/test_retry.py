@@ -213,7 +213,7 @@ def test_an_interrupted_retry_resumes_without_repeated_requests(web, tmp_path):
     web.asked.clear()
     told = []
     assert retry(url, log=told.append).came == len(FAULTS)  # with its own choice
-    assert told == ["going on with what an interrupted run was told: everything True"]
+    assert told == ["continuing with the options of an interrupted run: everything True"]
     assert web.asked.total() == 0
     check_whole(url)
 
@@ -321,9 +321,7 @@ def test_a_dataset_that_was_not_fetched_has_no_rows_to_retry(finished, tmp_path)
 def test_manifest_says_how_retried_images_are_made(web, tmp_path):
     url = str(tmp_path / "out")
     build_table(web, tmp_path, url, "webdataset")
-    with pytest.raises(
-        UsageError, match=r"--image-size: how .*out makes its images stands in its manifest; leave it out"
-    ):
+    with pytest.raises(UsageError, match=r"--image-size: the manifest of .*out says how images are made; leave it out"):
         retry(url, making={"image_size": 256})
 
 

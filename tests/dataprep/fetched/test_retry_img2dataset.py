@@ -235,7 +235,7 @@ def test_a_limit_by_which_rows_failed_must_be_given(web, tmp_path):
     web.faults.clear()
     retried = retry(url, ALL, making=MADE_SO | {"min_image_size": 49}, log=told.append)
     assert (retried.rows, retried.came) == (9, 0)
-    assert told == ["img2dataset kept no hashes of rows that failed: what comes now is not compared with any"]
+    assert told == ["img2dataset kept no hashes of rows that failed, so their downloads are not verified"]
 
 
 def test_reasons_are_chosen_in_our_words(web, tmp_path):
@@ -261,7 +261,7 @@ def test_data_that_cannot_be_retried_are_refused_with_the_reason(web, tmp_path):
         retry(str(folder))
     (folder / "00001_stats.json").unlink()
     adopt_here(folder, overwrite=True)
-    with pytest.raises(UsageError, match="how its rows ended is not known"):
+    with pytest.raises(UsageError, match="the statuses of its rows are not known"):
         retry(str(folder))
     lists = adopted(web, tmp_path / "lists", columns={"boxes": [[1, 2]] * ROWS})
     with pytest.raises(UsageError, match="column boxes of list"):
@@ -290,7 +290,7 @@ def test_an_interrupted_retry_keeps_its_options(web, tmp_path):
     assert retry(url, making={}, log=told.append).came == len(FAULTS)
     assert web.asked.total() == 0
     assert told == [
-        "going on with what an interrupted run was told: everything True, image_size 32, resize_mode keep_ratio"
+        "continuing with the options of an interrupted run: everything True, image_size 32, resize_mode keep_ratio"
     ]
     check_whole(url)
 
@@ -307,7 +307,7 @@ def test_retry_failed_on_the_command_line_adds_images(web, tmp_path):
     }
     run = dataprep(*arguments)
     assert (run.returncode, run.stdout) == (2, "")
-    assert "how img2dataset resized its images stands nowhere; say it with --resize-mode" in run.stderr
+    assert "img2dataset does not record how it resized its images; give its --resize-mode" in run.stderr
     run = dataprep(*arguments, "--all", *MADE_SO_FLAGS)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["came"] == 7

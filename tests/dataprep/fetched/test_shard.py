@@ -21,7 +21,7 @@ from dataprep.fetched.names import built_names
 from dataprep.fetched.shard import (
     index_table,
     rows_parquet,
-    schema_of,
+    schema_with,
     stats_json,
     write_samples,
 )
@@ -58,7 +58,7 @@ def built(tmp_path_factory):
         row_options = RowOptions(**options)
         spool = io.BytesIO()
         results = collect(rows, answers(BODIES, [3, 2, 1, 0]), row_options, spool)
-        return rows, results, schema_of(tables, row_options), spool
+        return rows, results, schema_with(tables.carried, row_options), spool
 
     return build
 
@@ -196,7 +196,7 @@ def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_pat
     tables = make_tables(tmp_path, ROWS)
     rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
     results = collect(rows, answers([None] * 4), RowOptions(), io.BytesIO())
-    schema = schema_of(tables, RowOptions())
+    schema = schema_with(tables.carried, RowOptions())
     stream = io.BytesIO()
     assert write_samples(stream, "webdataset", rows, results, schema, io.BytesIO()) == []
     assert stream.getvalue() == bytes(1024)

@@ -194,7 +194,7 @@ def test_class_names_are_unique_lines():
     assert files["label.labels.txt"] == "n01440764\nGrünfink\n".encode()
     with pytest.raises(FormatError, match=r"^class name 'a\\nb', expected one that can name a folder"):
         FORMAT.metadata_files(replace(INFO, classes=("a\nb",)))
-    with pytest.raises(FormatError, match=r"^a class name is there twice, expected each once; rename"):
+    with pytest.raises(FormatError, match=r"^a class name occurs twice, expected each once; rename"):
         FORMAT.metadata_files(replace(INFO, classes=("a", "b", "a")))
 
 

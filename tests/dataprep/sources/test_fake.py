@@ -66,7 +66,7 @@ def test_originals_are_the_same_everywhere_and_written_once(root, tmp_path):
 
 def test_another_file_of_that_name_is_refused(tmp_path):
     (tmp_path / FAKE_TAR).write_bytes(bytes(10_240))
-    with pytest.raises(SourceError, match="not the generated file: remove it"):
+    with pytest.raises(SourceError, match="not the generated file; remove it"):
         FAKE.enumerate(open_storage(str(tmp_path)), "train", allow_partial=False)
 
 

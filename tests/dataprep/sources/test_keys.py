@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.dataset.records import SampleRef
+from dataprep.dataset.records import MAX_KEY_BYTES, SampleRef
 from dataprep.errors import SourceError
 from dataprep.formats.checked import is_key
 from dataprep.messages import shown
-from dataprep.sources.keys import MAX_KEY_BYTES, is_image, key_of, name_bytes, name_parts, refuse_duplicates
+from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts, refuse_duplicates
 from tests.support.samples import examples
 
 # Any bytes that a file name can have, as Python decodes them.

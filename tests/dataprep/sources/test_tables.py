@@ -114,8 +114,8 @@ def test_parquet_values_are_text_integers_and_finite_numbers(tmp_path):
         ("t.csv", b"", "no columns"),
         ("t.csv", b"URL,URL\na,b\n", "the column 'URL' twice"),
         ("t.jsonl", b"[1]\n", "row 0 is no JSON object"),
-        ("missing.csv", None, "is not there"),
-        ("missing.parquet", None, "is not there"),
+        ("missing.csv", None, "does not exist"),
+        ("missing.parquet", None, "does not exist"),
     ],
 )
 def test_files_that_are_no_table_are_refused(tmp_path, name, data, text):

@@ -135,7 +135,7 @@ def test_the_error_names_archive_member_and_offset():
     with pytest.raises(SourceError) as caught:
         contents(zip_file(entries))
     assert str(caught.value) == (
-        "a.zip: member '1.jpg' at byte 0: 50 bytes from 35 run into what begins at 9: overlapping or cut"
+        "a.zip: member '1.jpg' at byte 0: 50 bytes from 35 run into what begins at 9: overlapping or truncated"
     )
 
 

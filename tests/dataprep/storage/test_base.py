@@ -65,7 +65,7 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
     with pytest.raises(ConflictError) as caught:
         storage.create("x", b"abcd")
     assert str(caught.value) == (
-        f"{storage.url_of('x')}: another object stands there, 3 bytes with CRC32C Nks/tw==, where 4 bytes "
+        f"{storage.url_of('x')}: another object exists there, 3 bytes with CRC32C Nks/tw==, where 4 bytes "
         "with CRC32C ksgKMQ== belong; move it away and run the same command again, or choose another output"
     )
     assert storage.read("x") == b"abc"
@@ -196,7 +196,7 @@ def test_a_range_past_the_end_is_an_error_that_says_where_it_ends(
     storage: Storage, offset: int, num_bytes: int
 ) -> None:
     storage.create("x", b"0123456789")
-    with pytest.raises(StorageError, match=r"were asked for, it ends at 10; it is truncated, or not the file"):
+    with pytest.raises(StorageError, match=r"were requested, but it ends at 10; it is truncated, or not the file"):
         storage.read_range("x", offset, num_bytes)
 
 

@@ -37,7 +37,7 @@ def storage(tmp_path: Path) -> LocalStorage:
         (errno.EMFILE, StorageError, r"too many open files; raise the limit on open files \(ulimit -n\)"),
         (errno.ENAMETOOLONG, StorageError, "file name too long; most file systems take 255 bytes"),
         (errno.EFBIG, StorageError, "file too large; the file system or a limit"),
-        (errno.EISDIR, StorageError, "is a directory; a folder stands where a file should"),
+        (errno.EISDIR, StorageError, "is a directory; a folder is where a file should be"),
         (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it goes on"),
     ],
 )
@@ -145,7 +145,7 @@ def test_too_many_open_files_is_an_error_and_later_calls_succeed(tmp_path: Path)
 
 def test_a_file_or_a_folder_in_the_way_is_an_error(storage: LocalStorage) -> None:
     storage.create("a/x", b"1")
-    with pytest.raises(StorageError, match="a file stands where a folder should: move it away"):
+    with pytest.raises(StorageError, match="a file is where a folder should be: move it away"):
         storage.create("a/x/y", b"2")
-    with pytest.raises(StorageError, match="a folder stands where a file should: move it away"):
+    with pytest.raises(StorageError, match="a folder is where a file should be: move it away"):
         storage.create("a", b"3")

@@ -92,7 +92,7 @@ def test_a_conflict_is_reported_despite_faults(gcs: GCSEmulator, storage: GCSSto
     storage.create("x", b"theirs")
     gcs.set_faults(0.5, seed=4)
     for _ in range(10):
-        with pytest.raises(ConflictError, match="another object stands there, 6 bytes with CRC32C"):
+        with pytest.raises(ConflictError, match="another object exists there, 6 bytes with CRC32C"):
             storage.create("x", b"ours")
     gcs.set_faults(0)
     assert storage.read("x") == b"theirs"

@@ -105,7 +105,7 @@ def test_an_object_is_durable_before_its_spool_file_goes(
 def test_a_name_that_keeps_appearing_and_disappearing_is_an_error(storage: LocalStorage) -> None:
     storage.create("y", b"")
     (storage.root / "x").symlink_to("nothing")
-    with pytest.raises(StorageError, match="it comes and goes, another build is clearing up there; run the same"):
+    with pytest.raises(StorageError, match="disappears, because another build is clearing up; run the same"):
         publish(storage, "x", b"1")
 
 
@@ -196,7 +196,7 @@ def test_a_file_truncated_while_it_is_read_is_an_error(storage: LocalStorage, mo
     storage.create("x", bytes(1000))
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, count, at: pread(descriptor, min(count, max(0, 600 - at)), at))
-    with pytest.raises(StorageError, match="bytes 0 to 1,000 were asked for, it ends at 600"):
+    with pytest.raises(StorageError, match="bytes 0 to 1,000 were requested, but it ends at 600"):
         storage.read_range("x", 0, 1000)
 
 

@@ -16,14 +16,14 @@ def test_a_missing_object_is_named_as_the_system_names_a_file():
 
 def test_a_conflict_names_both_objects():
     assert messages.conflict("/data/x", (1_000, "AAAA=="), (2_000_000, "BBBB==")) == (
-        "/data/x: another object stands there, 2,000,000 bytes with CRC32C BBBB==, where 1,000 bytes with CRC32C "
+        "/data/x: another object exists there, 2,000,000 bytes with CRC32C BBBB==, where 1,000 bytes with CRC32C "
         "AAAA== belong; move it away and run the same command again, or choose another output"
     )
 
 
 def test_a_range_past_the_end_says_where_the_object_ends():
     said = messages.ends_before("/x", 1_000, 24, 1_010)
-    assert said.startswith("/x: bytes 1,000 to 1,024 were asked for, it ends at 1,010; ")
+    assert said.startswith("/x: bytes 1,000 to 1,024 were requested, but it ends at 1,010; ")
     assert messages.bad_range("/x", -1, 5) == "/x: a range must not be negative, got 5 bytes from -1"
 
 

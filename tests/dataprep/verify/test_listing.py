@@ -43,7 +43,7 @@ def test_missing_and_wrong_links_of_repeats_are_found(damaged):
     lines = details(verify_here(copy.root))
     assert "link train/train2017_3: no link, expected one to ../images/train2017" in lines
     assert "link train/unlabeled2017_0: leads to '../images/train2017', expected ../images/unlabeled2017" in lines
-    assert "extra train/train2017_5: expected the links of the repeats alone" in lines
+    assert "extra train/train2017_5: expected only the links of the repeats" in lines
 
 
 def test_links_that_lead_out_of_the_dataset_are_not_followed(damaged, tmp_path):

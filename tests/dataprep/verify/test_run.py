@@ -103,7 +103,7 @@ def test_a_manifest_that_cannot_be_read_is_undecided(finished, monkeypatch):
         raise StorageError("the disk is gone")
 
     monkeypatch.setattr(LocalStorage, "read", refuse)
-    with pytest.raises(UndecidedError, match="the disk is gone; so nothing is known of"):
+    with pytest.raises(UndecidedError, match="the disk is gone; so nothing is known about"):
         verify_here(finished("imagenet-webdataset"))
 
 

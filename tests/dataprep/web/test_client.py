@@ -38,7 +38,7 @@ def test_each_row_of_a_mixed_table_ends_with_the_right_status():
         ("huge", "1,099,511,627,776 bytes; at most 1,048,576", 200),
         ("endless", "over 1,048,576 bytes", 200),
         ("bomb", "over 1,048,576 bytes", 200),
-        ("brotli", "'br', which was not asked for", 200),
+        ("brotli", "'br', which was not requested", 200),
         ("noai", "noai", 200),
         ("private/1", "robots.txt of host.images.test forbids it", None),
         ("loop", "a loop through http://host.images.test", None),

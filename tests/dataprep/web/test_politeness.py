@@ -99,7 +99,7 @@ def test_workers_share_a_hosts_limits():
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"contact": ""}, "sites must be able to reach whoever fetches"),
+        ({"contact": ""}, "sites must be able to reach the person who fetches"),
         ({"contact": "https://a b"}, "is no address"),
         ({"contact": "https://a\r\nX: y"}, "is no address"),
         ({"agent": "our bot"}, "choose another name"),

@@ -102,7 +102,7 @@ def test_data_without_labels_cannot_be_read_by_other_loaders(tmp_path):
 
 def test_data_that_cannot_be_opened_are_errors(dataset, tmp_path):
     for urls, split, message in (
-        ((str(tmp_path / "none"),), "train", "nothing is there"),
+        ((str(tmp_path / "none"),), "train", "no files found"),
         ((str(tmp_path / "none.tar"), str(tmp_path / "x.tar")), "train", r"none\.tar and 1 more: not found"),
         ((str(dataset("webdataset")),), "test", "no split 'test'; it has train, val"),
     ):

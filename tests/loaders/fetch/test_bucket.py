@@ -228,7 +228,7 @@ def test_a_truncated_object_is_an_error(gcs, bucket_url, dataset, fetching):
     file = opened.index.file(pick.piece.shard, pick.sample)
     opened.storage.delete(file)
     opened.storage.create(file, b"short")
-    with pytest.raises(StorageError, match=rf"{file}: bytes .* were asked for, it ends at 5"):
+    with pytest.raises(StorageError, match=rf"{file}: bytes .* were requested, but it ends at 5"):
         opened.fetcher.request(pick).wait()
 
 

@@ -128,11 +128,11 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
 @pytest.mark.parametrize(
     ("accelerator", "options", "said"),
     [
-        ("v4-8", {"api": "compute-engine"}, "v4-8: --api compute-engine does not make it; leave it out, or tpu"),
-        ("tpu7x-2x2x4", {"api": "tpu"}, "--api tpu does not make it"),
-        ("v5p-32", {"api": "compute-engine"}, "asked for by its topology; write such as v5p:2x2x4"),
+        ("v4-8", {"api": "compute-engine"}, "--api compute-engine does not create it; leave --api out, or give tpu"),
+        ("tpu7x-2x2x4", {"api": "tpu"}, "--api tpu does not create it"),
+        ("v5p-32", {"api": "compute-engine"}, "needs a topology; write e.g. v5p:2x2x4"),
         ("v5p:2x2x4", {}, "topologies of v2, v3, v4 alone; write v5p-32"),
-        ("ct3p-hightpu-4t", {}, "takes machine types not at all"),
+        ("ct3p-hightpu-4t", {}, "takes no machine types"),
         ("v4-8", {"spot": True, "reserved": True}, "give one of them"),
         ("v4-8", {"valid_until": "6h"}, "add --queued"),
         ("v4-8", {"reservation": "r"}, "for the TPU API give --reserved"),
