@@ -13,6 +13,7 @@ from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
 from tests.support.builds import FORMATS, build_arguments, dataprep, digests
 from tests.support.other_codecs import other_pillow
+from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.stopping import ENDED, Stopper, Stops
 
 EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
@@ -50,9 +51,9 @@ def receipts(output: Path):
     return list((output / "_build").rglob("receipts/*.parquet"))
 
 
-def seed_of_build(output: Path):
+def plan_of_build(output: Path):
     pointer = output / "_build/plan.json"
-    return json.loads(pointer.read_text())["options"]["seed"] if pointer.exists() else None
+    return json.loads(pointer.read_text())["plan_hash"] if pointer.exists() else None
 
 
 def whole(stopper, *arguments):
@@ -61,18 +62,36 @@ def whole(stopper, *arguments):
     return digests(arguments[2])
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_a_suspended_build_that_is_overwritten_adds_nothing_to_the_next_dataset(fmt, stopper, sources, tmp_path):
-    output, coco = tmp_path / "out", sources["coco-dup5"]
-    arguments = build_arguments("coco-dup5", coco, output, fmt, "--num-shards", 4)
-    old = go_on(stopper.start(arguments, EVERYWHERE), lambda: len(receipts(output)) == 2)
-    new = stopper.start([*arguments, "--seed", 1, "--overwrite"], EVERYWHERE)
-    go_on(new, lambda: seed_of_build(output) == 1 and receipts(output))
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A table whose pictures make four shards."""
+    with picture_web() as web:
+        yield web.write_table(tmp_path_factory.mktemp("table") / "urls.parquet", 40)
+
+
+@pytest.mark.parametrize("kind", [*FORMATS, "laion webdataset", "laion tfrecord"])
+def test_a_suspended_build_that_is_overwritten_adds_nothing_to_the_next_dataset(
+    kind, stopper, sources, table, tmp_path
+):
+    def first_plan(output):
+        if kind in FORMATS:
+            return build_arguments("coco-dup5", sources["coco-dup5"], output, kind, "--num-shards", 4)
+        return laion_arguments(table, output, kind.removeprefix("laion "), "--workers", 1)
+
+    def second_plan(output):
+        return [*first_plan(output), *(("--seed", 1) if kind in FORMATS else ("--image-size", 32))]
+
+    output = tmp_path / "out"
+    old = go_on(stopper.start(first_plan(output), EVERYWHERE), lambda: len(receipts(output)) == 2)
+    overwritten = plan_of_build(output)
+    new = stopper.start([*second_plan(output), "--overwrite"], EVERYWHERE)
+    go_on(new, lambda: plan_of_build(output) not in (None, overwritten) and receipts(output))
     go_on(old)
     go_on(new)
     assert new.ended().code == 0, new.ended().stderr
-    alone = whole(stopper, "coco-dup5", coco, tmp_path / "alone", fmt, "--num-shards", 4, "--seed", 1)
-    assert digests(output) == alone
+    alone = stopper.run(second_plan(tmp_path / "alone"))
+    assert alone.code == 0, alone.stderr
+    assert digests(output) == digests(tmp_path / "alone")
     assert old.ended().code == 1
     assert "was overtaken" in old.ended().stderr
 

@@ -9,8 +9,9 @@ from tests.attacks import Attack
 from tests.support.two_builds import schedule
 
 SCHEDULES = 40
-SAMPLED = range(0, 4)
-"""On disk, so that no emulator is started for them."""
+SAMPLED = (0, 1, 2, 3, 38)
+"""On disk, so that no emulator is started for them; in the last one a build from a table of URLs is overwritten by one of
+another plan."""
 
 
 def _schedule(number: int, folder: Path) -> str:

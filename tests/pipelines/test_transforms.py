@@ -8,10 +8,18 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
 
+import dataprep.build.plan as plans
+from dataprep.build.claim import OvertakenError
+from dataprep.build.driver import run_build
 from dataprep.build.job import BuildJob
+from dataprep.build.open_build import open_build
+from dataprep.errors import UsageError
 from dataprep.storage import open_storage
+from pipelines.engine import run_pipeline
 from pipelines.options import pipeline_options
 from pipelines.transforms import build_graph
+from tests.support.build_here import Killed, Quiet, request
+from tests.support.builds import digests
 from tests.support.memory_growth import MemoryGrowth
 
 JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64, "archives")
@@ -87,3 +95,61 @@ def assert_linear(proto):
     assert all(len(step.inputs) <= 1 and len(step.outputs) <= 1 for step in leaves)
     names = {step.unique_name for step in proto.components.transforms.values()}
     assert {"ShardIndexes", "BuildShards/SpreadShards", "BuildShards/BuildShard"} <= names
+
+
+def beam_workers(job, indexes):
+    """Let Beam's workers build these shards; they are threads of this process."""
+    run_pipeline("FnApiRunner", (), job, indexes)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_beam_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):
+    def engine(job, indexes):
+        here = plans.codec_versions()
+        monkeypatch.setattr(plans, "codec_versions", lambda *more: here | {"pillow": "0.0.1"})
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(
+            UsageError, match=f"this worker has pillow 0.0.1, the plan was made with .*{here['pillow']}"
+        ):
+            beam_workers(job, indexes)
+        raise Killed
+        yield
+
+    with pytest.raises(Killed):
+        run_build(request(originals, tmp_path / "out"), engine, Quiet())
+    assert not list((tmp_path / "out").glob("val/*"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_a_beam_worker_of_a_build_that_was_overwritten_puts_nothing_in_place(originals, tmp_path, fmt):
+    """It comes late twice: while the other build runs, and when that one is whole."""
+    output, jobs = tmp_path / "out", []
+
+    def killed(job, indexes):
+        jobs.append(job)
+        beam_workers(job, [0])
+        raise Killed
+        yield
+
+    def other(job, indexes):
+        before = digests(output)
+        assert_overtaken(jobs[0], 1)
+        assert digests(output) == before
+        beam_workers(job, indexes)
+        return iter(())
+
+    with pytest.raises(Killed):
+        run_build(request(originals, output, fmt, seed=1), killed, Quiet())
+    run_build(request(originals, output, fmt, overwrite=True), other, Quiet())
+    whole = digests(output)
+    assert_overtaken(jobs[0], 2)
+    assert digests(output) == whole
+
+
+def assert_overtaken(job, index):
+    """Neither a worker that has opened the build before builds this shard, nor one that has just been started."""
+    for _ in range(2):
+        with pytest.raises(OvertakenError, match="was overtaken"):
+            beam_workers(job, [index])
+        open_build.cache_clear()

@@ -1,6 +1,7 @@
 """One build from end to end: whatever happens, the same command goes on, and another dataset is never touched."""
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -74,6 +75,17 @@ def test_originals_inside_the_output_are_refused(originals, tmp_path):
     inside = dataclasses.replace(request(originals, tmp_path / "out"), source_url=str(tmp_path / "out/originals"))
     with pytest.raises(UsageError, match="lie inside one another"):
         whole(inside)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_an_output_inside_the_originals_is_refused(originals, tmp_path, overwrite):
+    """What is built there would be listed as an original by the next command that reads the folder."""
+    shutil.copytree(originals["imagenet"], tmp_path / "originals")
+    before = digests(tmp_path / "originals")
+    asked = request({"imagenet": tmp_path / "originals"}, tmp_path / "originals/out", overwrite=overwrite)
+    with pytest.raises(UsageError, match="lie inside one another"):
+        whole(asked)
+    assert digests(tmp_path / "originals") == before
 
 
 def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):

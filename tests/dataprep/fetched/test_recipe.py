@@ -1,11 +1,15 @@
 """The recipe of rows from the web: what it takes, and what it plans to write."""
 
+import dataclasses
 import pickle
 
 import pytest
 
+import dataprep.build.plan as plans
 from dataprep.build.claim import claim_place
-from dataprep.build.job import BuildJob
+from dataprep.build.driver import refuse_nested, run_build
+from dataprep.build.job import BuildJob, begin_shard, build_shard
+from dataprep.build.open_build import open_build
 from dataprep.build.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.errors import UsageError
@@ -15,6 +19,7 @@ from dataprep.fetched.shards import FetchJob
 from dataprep.storage import open_storage
 from dataprep.web.limits import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
+from tests.support.build_here import Killed
 
 LIMITS = Limits(contact="mailto:me@example.org")
 
@@ -57,3 +62,30 @@ def test_requests_and_jobs_of_another_recipe_are_refused(tmp_path):
         WEB.plan(plain, BuildProgress(quiet=True), keep=False)
     with pytest.raises(UsageError, match="built within limits, got none"):
         WEB.build_shard(BuildJob(str(tmp_path), "a", "_build/0/1", "web"), 0)
+
+
+def test_a_dataset_may_lie_beside_its_tables_and_they_not_inside_it(request_of, tmp_path):
+    asked = request_of("tfrecord", str(tmp_path / "out"))
+    refuse_nested(open_storage(asked.output_url), asked)
+    inside = dataclasses.replace(asked, source_url=str(tmp_path / "out/tables"))
+    with pytest.raises(UsageError, match="lie inside one another"):
+        run_build(inside, lambda job, indexes: iter(()), BuildProgress(quiet=True))
+
+
+@pytest.mark.parametrize("do_shard", [build_shard, lambda job, index: begin_shard(job, index).result()])
+def test_a_worker_with_other_codecs_fetches_nothing_and_names_both_versions(
+    request_of, tmp_path, monkeypatch, do_shard
+):
+    """As an engine of Beam calls it, and as the local pool does."""
+
+    def engine(job, indexes):
+        here = plans.codec_versions
+        monkeypatch.setattr(plans, "codec_versions", lambda *more: here(*more) | {"pillow": "0.0.1"})
+        open_build.cache_clear()  # a worker is a process of its own
+        with pytest.raises(UsageError, match=r"this worker has pillow 0.0.1, the plan was made with pillow \d"):
+            do_shard(job, 0)
+        raise Killed
+        yield
+
+    with pytest.raises(Killed):
+        run_build(request_of("webdataset", str(tmp_path / "out")), engine, BuildProgress(quiet=True))
