@@ -10,8 +10,8 @@ from tests.support.two_builds import schedule
 
 SCHEDULES = 40
 SAMPLED = (0, 1, 2, 3, 38)
-"""On disk, so that no emulator is started for them; in the last one a build from a table of URLs is overwritten by one of
-another plan."""
+"""On disk, so that no emulator is started for them. In the last one a running build from a table of URLs is
+overwritten with another plan."""
 
 
 def _schedule(number: int, folder: Path) -> str:
