@@ -306,6 +306,18 @@ def _load_transforms(number: int, _folder: Path) -> str:
     return "the same batches"
 
 
+def bench_loaders() -> Iterator[Case]:
+    """`dataprep bench` with every loader that is installed."""
+    yield "all loaders", _bench_loaders
+
+
+def _bench_loaders(folder: Path) -> str:
+    from loaders.bench.compare import LOADERS
+    from tests.loaders.bench.test_compare import measured_together
+
+    return ", ".join(measured_together(loaded("webdataset"), folder, LOADERS))
+
+
 # `dataprep replicate`: killed at random, resumed, identical
 
 
@@ -444,6 +456,7 @@ SHOWS = {
     "load-resume": load_resume,
     "load-memory": load_memory,
     "load-transforms": load_transforms,
+    "bench-loaders": bench_loaders,
     "replicate": replicate,
     "fetch": fetch,
     "laion-statuses": laion_statuses,

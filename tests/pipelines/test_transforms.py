@@ -7,6 +7,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
+from apache_beam.utils.retry import Clock
 
 import dataprep.build.plan as plans
 from dataprep.build.claim import OvertakenError
@@ -35,6 +36,12 @@ DATAFLOW = (
 LAION_SHARDS = 41_408
 """Shards of LAION-400M, of 10,000 images each."""
 IMAGENET_SHARDS = 5_005
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch):
+    """Beam looks for credentials five times, 20 s in all; there are none, and it goes on without."""
+    monkeypatch.setattr(Clock, "sleep", lambda _self, _seconds: None)
 
 
 @pytest.fixture

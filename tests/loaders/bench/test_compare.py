@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from unittest import mock
 
 import pytest
 from PIL import Image
@@ -10,7 +11,7 @@ from PIL import Image
 from dataprep.commands.bench import BenchProgress
 from dataprep.errors import DataprepError, UndecidedError, UsageError
 from loaders.bench import compare as bench
-from loaders.bench.compare import LOADERS, PEERS_PYTHON, BenchRequest, find_pythons, run_bench
+from loaders.bench.compare import PEERS_PYTHON, BenchRequest, find_pythons, run_bench
 from loaders.bench.peers import PEERS
 from loaders.bench.runs import BenchSettings, Run
 from loaders.bench.table import OURS, to_document
@@ -32,25 +33,30 @@ def run(**changes):
 # Who takes part
 
 
-def test_every_installed_loader_is_measured_on_its_layout(dataset, tmp_path, monkeypatch):
+def test_a_loader_is_measured_on_the_layout_that_it_reads(dataset, tmp_path):
+    """Ours and two others; `make soak SHOW=bench-loaders` measures all that are installed."""
+    measured_together(dataset("webdataset"), tmp_path, (OURS, "webdataset", "torchvision"))
+
+
+def measured_together(url, folder, loaders):
     """Each on the layout that it reads; loaders that are not installed are listed with the way to install them.
 
     Others read 64 of the images, so our loader has one row with all and one with the same 64.
     """
-    monkeypatch.setattr(bench, "warm_up", lambda *_: None)  # each import of TensorFlow takes seconds
-    url = dataset("webdataset")
-    table = bench_of(url, folder=tmp_path, loaders=LOADERS, copied_images=64, copies=tmp_path / "kept")
+    with mock.patch.object(bench, "warm_up"):  # each import of TensorFlow takes seconds
+        table = bench_of(url, folder=folder, loaders=loaders, copied_images=64, copies=folder / "kept")
 
     (section,) = table.sections
     rows = {row.loader: row for row in section.rows if (row.loader, row.data) != (OURS, "copy")}
     assert len(section.rows) == len(rows) + 1
     left_out = {each.loader: each.reason for each in section.left_out}
-    here = {name for name, peer in PEERS.items() if all(map(importlib.util.find_spec, peer.packages))}
+    others = {name: PEERS[name] for name in loaders if name != OURS}
+    here = {name for name, peer in others.items() if all(map(importlib.util.find_spec, peer.packages))}
     assert {OURS, *here} <= rows.keys() | {"mosaic", "grain"}
-    assert rows.keys() | left_out.keys() == set(LOADERS)
+    assert rows.keys() | left_out.keys() == set(loaders)
     assert all("--peer-python" in reason for reason in left_out.values())
     assert [rows[name].data for name in (OURS, "webdataset", "torchvision")] == ["original", "original", "copy"]
-    assert section.copied_images == len(list((tmp_path / "kept").glob("*/imagefolder/*/*.jpg"))) == 64
+    assert section.copied_images == len(list((folder / "kept").glob("*/imagefolder/*/*.jpg"))) == 64
     assert [row.images_per_s for row in section.rows] == sorted((r.images_per_s for r in section.rows), reverse=True)
     for row in section.rows:
         assert row.slowest_images_per_s == row.images_per_s == row.fastest_images_per_s
@@ -64,6 +70,7 @@ def test_every_installed_loader_is_measured_on_its_layout(dataset, tmp_path, mon
     assert {"fetch", "decode"} <= stages.keys()
     assert stages["decode"].busy_ms_per_image > 0
     assert json.loads(json.dumps(to_document(table)))["sections"][0]["rows"][0]["loader"] == section.rows[0].loader
+    return sorted(rows)
 
 
 def test_other_loaders_are_left_out_for_a_bucket_without_a_copy(bucket_dataset, tmp_path):
