@@ -87,8 +87,10 @@ def command(
         raise UsageError(f"--to {next(each for each in urls if urls.count(each) > 1)}: given twice; give it once")
     if not all(is_bucket(each) for each in urls):
         guard(url, region_policy)  # this machine reads what Cloud Storage cannot copy by itself
-    phases = dataset_phases(open_storage(url), shape_faults)
-    plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
+    with CopyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
+        progress.step("listing the dataset and its copies")
+        phases = dataset_phases(open_storage(url), shape_faults)
+        plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=dry_run) for each in urls]
     _check_price(plans, max_usd)
     if not as_json:
         for line in (line for plan in plans for line in plan.lines):

@@ -131,13 +131,17 @@ def command(
     choice = Choice(reasons=reasons, everything=everything)
     limits = take_limits(options)
     making = {name: value for name, value in options.items() if value is not None}
-    if dry_run:
-        _print_choice(url, choice, as_json)
-        return
-    tell_networks(limits)
+    if not dry_run:
+        tell_networks(limits)
     started_s = time.monotonic()
     with LaionProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         progress.step("looking for failed rows")
+        if dry_run:
+            dataset = open_fetched(url)
+            counts = Counter(place.reason for place in rows_to_try(dataset.storage, dataset.layout, choice))
+            progress.stop()
+            _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)
+            return
         with _local_engine(workers, progress) as engine:
             retried = retry_failed(url, choice, limits.divided(workers), engine, progress, making)
     _print(url, retried, time.monotonic() - started_s, as_json)
@@ -149,14 +153,11 @@ def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
         yield lambda job, indexes: pool.run(partial(retry_shard, job), indexes)
 
 
-def _print_choice(url: str, choice: Choice, as_json: bool) -> None:
-    dataset = open_fetched(url)
-    storage = dataset.storage
-    counts = dict(Counter(place.reason for place in rows_to_try(storage, dataset.layout, choice)).most_common())
+def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"url": storage.url, "rows": sum(counts.values()), "reasons": counts}))
+        click.echo(json.dumps({"url": url, "rows": sum(counts.values()), "reasons": counts}))
         return
-    click.echo(f"{storage.url}: {sum(counts.values()):,} rows would be tried again")
+    click.echo(f"{url}: {sum(counts.values()):,} rows would be tried again")
     for reason, count in counts.items():
         click.echo(f"  {reason}: {count:,}")
 

@@ -3,11 +3,15 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from dataprep.host import heartbeat
 from dataprep.host.heartbeat import Beats, Standstill, beat, minutes, watched
+from tests.support import warm
 from tests.support.builds import build_arguments, command
 
 
@@ -90,3 +94,31 @@ def test_a_build_whose_originals_never_answer_ends_with_an_error_that_names_them
     assert lines[-1].startswith("dataprep: listing the originals of train: nothing was read or written for 6 s")
     assert "Traceback" not in run.stderr
     assert run.stdout == ""
+
+
+CONTACT = ("--contact", "https://example.org/tests")
+COMMANDS = {
+    "verify": ("verify", "gs://silent/dataset"),
+    "adopt": ("adopt", "gs://silent/images"),
+    "retry-failed": ("retry-failed", "gs://silent/laion", *CONTACT),
+    "retry-failed --dry-run": ("retry-failed", "gs://silent/laion", *CONTACT, "--dry-run"),
+    "replicate": ("replicate", "gs://silent/dataset", "--to", "gs://copy/dataset"),
+}
+
+
+def test_every_command_whose_bucket_never_answers_ends_with_one_line(silent_server):
+    """They are watched by the same code as a build, each from the first request on; all of them run at once."""
+    environment = {**os.environ, "STORAGE_EMULATOR_HOST": silent_server}
+    start = partial(warm.start, environment=environment, folder=Path.cwd(), imported=warm.DATAPREP)
+    with ExitStack() as stack:
+        started = {
+            name: stack.enter_context(start("dataprep", *words, "--json", "--stall-minutes", "0.05"))
+            for name, words in COMMANDS.items()
+        }
+        for name, process in started.items():
+            out, err = process.communicate(240)
+            assert (process.returncode, out) == (1, ""), f"{name}: {err}"
+            *_, warned, last = err.splitlines()
+            assert warned.startswith("dataprep: warning: "), f"{name}: {err}"
+            assert "nothing was read or written for 3 s (--stall-minutes)" in last, f"{name}: {err}"
+            assert "Traceback" not in err
