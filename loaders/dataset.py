@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.links import open_data
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.dataset.trust import refuse_unnamed_data
+from dataprep.dataset.trust import check_named
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from loaders.fetch.index import SplitIndex
@@ -25,11 +25,13 @@ class Dataset:
     url: str
     manifest: Manifest
     split: SplitManifest
+    named: bool
+    """Whether the user named the place of adopted data, so that links in them may lead anywhere."""
 
     @cached_property
     def storage(self) -> Storage:
         """Storage of the shards."""
-        return open_data(self._index_storage, self.manifest)
+        return open_data(self._index_storage, self.manifest, named=self.named)
 
     @property
     def passes(self) -> int:
@@ -82,8 +84,7 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
-    refuse_unnamed_data(storage, manifest)
-    dataset = Dataset(url, manifest, found[split])
+    dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
     _guard(dataset.storage, region_policy)  # adopted data may lie in another bucket than their index
     return dataset
 

@@ -139,7 +139,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
 def _check_existing(index: Storage, existing: Manifest, data: Storage, request: AdoptRequest) -> None:
     """Raise UsageError if the existing manifest describes other data, or was written by a build."""
     if is_adopted(existing):
-        their_url = open_data(index, existing).url
+        their_url = open_data(index, existing, named=False).url
         if their_url != data.url and not request.overwrite:
             raise UsageError(
                 f"{index.url}: the index of {their_url} exists there; choose another --index, or --overwrite it"

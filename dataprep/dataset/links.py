@@ -1,15 +1,23 @@
-"""Opens adopted data, which may lie apart from their index; links among them may lead anywhere."""
+"""Opens adopted data, which may lie apart from their index.
+
+Users put links to other disks into their data, and a stranger's archive may contain links to a user's private files.
+So links that lead out of the data are followed only if the user has named their place (trust.py).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from dataprep.dataset.records import Manifest
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.local import LocalStorage
+
+DATA_URL = "DATAPREP_DATA_URL"
+"""Environment variable by which a user names the place of adopted data."""
 
 
 def open_linked(url: str) -> Storage:
@@ -22,13 +30,15 @@ def open_linked(url: str) -> Storage:
     return LinkedFolder(Path(storage.url)) if storage.is_local else storage
 
 
-def open_data(storage: Storage, manifest: Manifest) -> Storage:
+def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
     """Open the storage of a dataset's shards: that of the manifest, or for adopted data the one that the manifest
     names.
 
     Args:
         storage: Where the manifest and the index are.
         manifest: The manifest, as read from there.
+        named: Whether the user named the place of adopted data, and so vouches for the links in it
+            (`trust.check_named`). If not, a link that leads out of the data is a UsageError when it is read.
 
     Raises:
         FormatError: The data_url in the manifest is not a text.
@@ -38,7 +48,8 @@ def open_data(storage: Storage, manifest: Manifest) -> Storage:
     data_url = manifest.options["adopted"].get("data_url")
     if data_url is not None and not isinstance(data_url, str):
         raise FormatError(f"{storage.url}: options.adopted names no data_url; adopt the data again with --overwrite")
-    return open_linked(data_url or storage.url)
+    data = open_linked(data_url or storage.url)
+    return ConfinedFolder(Path(data.url), storage.url) if data.is_local and not named else data
 
 
 def is_adopted(manifest: Manifest) -> bool:
@@ -54,3 +65,43 @@ class LinkedFolder(LocalStorage):
 
     def _check_inside(self, folder: Path) -> None:
         """Allow every folder: the owner of the data put the links there."""
+
+
+class ConfinedFolder(LocalStorage):
+    """An adopted folder that this user did not name: no link to a folder or a file may lead out of it.
+
+    Args:
+        root: The folder.
+        index_url: Where its manifest and index are, for the error.
+    """
+
+    def __init__(self, root: Path, index_url: str) -> None:
+        super().__init__(root)
+        self._index_url = index_url
+
+    def __reduce__(self) -> tuple[Callable[[], LocalStorage], tuple[()]]:
+        return partial(ConfinedFolder, self.root, self._index_url), ()
+
+    def _located(self, name: str) -> str:
+        path = super()._located(name)
+        if os.path.islink(path):  # noqa: PTH114 - a Path costs more than the call, and this is asked for every read
+            self._check_inside(Path(path))
+        return path
+
+    def _check_inside(self, folder: Path) -> None:
+        try:
+            super()._check_inside(folder)
+        except UsageError:
+            raise UsageError(self._leads_out(folder)) from None
+
+    def _leads_out(self, path: Path) -> str:
+        """Return the error for a path that leaves the folder, which names the first link that does."""
+        below = path.relative_to(self.root)
+        on_the_way = [self.root / each for each in (*reversed(below.parents), below)]
+        link = next(each for each in on_the_way if not each.resolve().is_relative_to(self.root))
+        index = "" if self._index_url == self.url else f" --index {self._index_url}"
+        return (
+            f"{link} is a link out of the adopted folder, to {link.resolve()}, and you did not adopt {self.root} on "
+            f'this machine; if that is what you want to read, run "dataprep adopt {self.root}{index}" once, or set '
+            f"{DATA_URL}={self.root}; otherwise put a copy in the place of the link"
+        )

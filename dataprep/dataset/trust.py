@@ -2,7 +2,8 @@
 
 The index of an adopted dataset may lie apart from its data, and the manifest then says where the data are. Anyone may
 have written that manifest, so the place is read only after the user has named it: by adopting the data on this machine,
-which is remembered in the user's own state folder, or in DATAPREP_DATA_URL.
+which is remembered in the user's own state folder, or in DATAPREP_DATA_URL. The same holds for links that lead out of
+adopted data.
 """
 
 from __future__ import annotations
@@ -11,20 +12,17 @@ import hashlib
 import os
 from pathlib import Path
 
-from dataprep.dataset.links import is_adopted, open_data, open_linked
+from dataprep.dataset.links import DATA_URL, is_adopted, open_data, open_linked
 from dataprep.dataset.records import Manifest
 from dataprep.errors import UsageError
 from dataprep.storage import Storage
 
-DATA_URL = "DATAPREP_DATA_URL"
 _named: set[tuple[str, str]] = set()
 """URLs of index and data that this process adopted; needed if the state folder cannot be written."""
 
 
 def remember_data(index: Storage, data: Storage) -> None:
     """Remember that the user adopted the data in `data` with the index in `index`."""
-    if index.url == data.url:
-        return
     _named.add((index.url, data.url))
     path = _memory(index.url, data.url)
     try:
@@ -34,27 +32,41 @@ def remember_data(index: Storage, data: Storage) -> None:
         pass  # the user is asked to adopt the data again, which is quick
 
 
-def refuse_unnamed_data(storage: Storage, manifest: Manifest) -> None:
-    """Refuse data outside of the dataset that the user did not name.
+def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
+    """Open the place of a dataset's shards, as far as the user named it: see `check_named`.
+
+    Raises:
+        UsageError: The user has not named a place outside of the dataset; the text says how to.
+        FormatError: The manifest names no place.
+    """
+    return open_data(storage, manifest, named=check_named(storage, manifest))
+
+
+def check_named(storage: Storage, manifest: Manifest) -> bool:
+    """Tell whether the user named the place of adopted data; refuse a place outside of the dataset that they did not.
 
     Args:
         storage: Where the manifest and the index are.
         manifest: The manifest, as read from there.
 
+    Returns:
+        True if links in the data may lead anywhere, because the user vouches for them.
+
     Raises:
         UsageError: The user has not named the place; the text says how to.
     """
     if not is_adopted(manifest):
-        return
-    data = open_data(storage, manifest)
+        return False
+    data = open_data(storage, manifest, named=False)
     named = os.environ.get(DATA_URL)
     if (
-        f"{data.url}/".startswith(f"{storage.url}/")
-        or (storage.url, data.url) in _named
+        (storage.url, data.url) in _named
         or (named and open_linked(named).url == data.url)
         or _memory(storage.url, data.url).exists()
     ):
-        return
+        return True
+    if f"{data.url}/".startswith(f"{storage.url}/"):
+        return False
     raise UsageError(
         f"{storage.url}: its manifest says that the data lie in {data.url}, which you did not name on this machine; "
         f'if that is what you want to read, run "dataprep adopt {data.url} --index {storage.url}" once, or set '

@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import dataclass
 
 from dataprep.build.finished import readable_manifest
-from dataprep.dataset.links import is_adopted, open_linked
+from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, MAX_MANIFEST_BYTES
 from dataprep.dataset.records import Manifest
+from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.fetched.img2dataset import img2dataset_layout
 from dataprep.fetched.layout import Layout, built_layout
@@ -45,7 +46,7 @@ def open_fetched(url: str) -> FetchedDataset:
         raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
     manifest = readable_manifest(storage)
     if is_adopted(manifest):
-        storage = open_linked(url)
+        storage = open_named_data(storage, manifest)
         return FetchedDataset(storage, data, manifest, img2dataset_layout(storage, manifest))
     if not is_fetched(manifest):
         raise UsageError(

@@ -13,9 +13,8 @@ from typing import NamedTuple
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.dataset.index import compared_index, open_index
 from dataprep.dataset.labels import class_name_of
-from dataprep.dataset.links import open_data
 from dataprep.dataset.records import Event, Manifest, SplitManifest
-from dataprep.dataset.trust import refuse_unnamed_data
+from dataprep.dataset.trust import open_named_data
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_IMAGE_BYTES
@@ -61,8 +60,7 @@ def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) ->
         FormatError: The index cannot be read.
     """
     places = list(_places(storage, manifest, split))
-    refuse_unnamed_data(storage, manifest)
-    data = open_data(storage, manifest)
+    data = open_named_data(storage, manifest)
     with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
         images = pool.map(partial(_read, data, manifest, split), places)
         return [_picture(place, data) for place, data in zip(places, images, strict=True)]

@@ -60,7 +60,9 @@ class RehearsalSetup(RunSetup):
         """Open the run's loader."""
         sample = open_dataset(self.url, self.split)
         return Loader(
-            _RehearsedDataset(sample.url, sample.manifest, sample.split, self.bucket, self.reads_in_flight),
+            _RehearsedDataset(
+                sample.url, sample.manifest, sample.split, sample.named, self.bucket, self.reads_in_flight
+            ),
             self.config,
         )
 
@@ -84,7 +86,8 @@ class _RehearsedDataset(Dataset):
 
     @cached_property
     def storage(self) -> Any:
-        return _RehearsedStorage(open_data(open_storage(self.url), self.manifest), self.bucket, self.reads_in_flight)
+        sample = open_data(open_storage(self.url), self.manifest, named=self.named)
+        return _RehearsedStorage(sample, self.bucket, self.reads_in_flight)
 
 
 class _RehearsedStorage:

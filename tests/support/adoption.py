@@ -22,8 +22,9 @@ from PIL import Image
 from dataprep.adopt import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.index import open_index
-from dataprep.dataset.links import open_data, open_linked
+from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.trust import open_named_data
 from dataprep.formats.checked import is_key
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
@@ -55,7 +56,7 @@ def read_all(url, split="train"):
     storage = open_storage(str(url))
     manifest = read_manifest(storage)
     found = next(one for one in manifest.splits if one.name == split)
-    data, table = open_data(storage, manifest), open_index(storage, split)
+    data, table = open_named_data(storage, manifest), open_index(storage, split)
     samples, rows = [], []
     for number, shard in enumerate(found.shards):
         group = table.read_group(number).to_pylist()

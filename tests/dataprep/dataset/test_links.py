@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.dataset.links import LinkedFolder, is_adopted, open_data, open_linked
+from dataprep.dataset.links import ConfinedFolder, LinkedFolder, is_adopted, open_data, open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
@@ -34,6 +34,23 @@ def test_links_of_adopted_data_are_followed_in_other_processes_too(elsewhere: Pa
         open_storage(str(elsewhere)).read("folder/x")
 
 
+def test_a_link_out_of_a_folder_that_nobody_named_is_refused_in_other_processes_too(elsewhere: Path):
+    (elsewhere / "file").symlink_to("../outside/x")
+    (elsewhere / "inside").mkdir()
+    (elsewhere / "inside/y").write_bytes(b"2")
+    (elsewhere / "round").symlink_to("inside")
+    (elsewhere / "round-file").symlink_to("round/y")
+    confined = ConfinedFolder(elsewhere, str(elsewhere))
+    for storage in (confined, pickle.loads(pickle.dumps(confined))):
+        assert storage.read_range("round/y", 0, 1) == storage.read("round-file") == b"2"
+        for name, link, target in (("folder/x", "folder", "outside"), ("file", "file", "outside/x")):
+            message = f"{elsewhere}/{link} is a link out of the adopted folder, to .*/{target}, and you did not adopt"
+            with pytest.raises(UsageError, match=message):
+                storage.read(name)
+            with pytest.raises(UsageError, match=message):
+                storage.read_range(name, 0, 1)
+
+
 def test_a_bucket_has_no_links(gcs):
     assert not open_linked("gs://some-bucket/data").is_local
 
@@ -42,7 +59,7 @@ def test_built_data_are_read_beside_their_manifest(finished):
     storage = open_storage(str(finished("imagenet-webdataset")))
     manifest = read_manifest(storage)
     assert not is_adopted(manifest)
-    assert open_data(storage, manifest) is storage
+    assert open_data(storage, manifest, named=False) is storage
 
 
 def test_adopted_data_are_read_where_the_manifest_says(finished, elsewhere):
@@ -53,10 +70,10 @@ def test_adopted_data_are_read_where_the_manifest_says(finished, elsewhere):
         return replace(manifest, options={**manifest.options, "adopted": options})
 
     assert is_adopted(adopted())
-    assert open_data(storage, adopted(data_url=str(elsewhere))).url == str(elsewhere)
-    assert open_data(storage, adopted()).url == storage.url
+    assert open_data(storage, adopted(data_url=str(elsewhere)), named=True).url == str(elsewhere)
+    assert open_data(storage, adopted(), named=True).url == storage.url
     with pytest.raises(FormatError, match="names no data_url; adopt the data again with --overwrite"):
-        open_data(storage, adopted(data_url=7))
+        open_data(storage, adopted(data_url=7), named=False)
 
 
 @pytest.mark.parametrize("options", [None, [], {"adopted": "yes"}, {"adopted": None}])

@@ -11,6 +11,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.inspection.contact_sheet import contact_sheet
 from dataprep.storage import open_storage
+from loaders import open_loader
 from loaders.dataset import open_dataset
 from tests.support.builds import dataprep
 from tests.support.hostile_case import jpeg
@@ -75,3 +76,64 @@ def test_without_a_place_to_remember_trust_the_adopting_process_can_still_read(a
     monkeypatch.setenv("XDG_STATE_HOME", str(adopted / "file"))
     adopt_here(adopted)
     assert open_dataset(str(adopted / "index"), "train").split.samples == 4
+
+
+@pytest.fixture(params=["folder", "file"])
+def archive(request, tmp_path, monkeypatch):
+    """A stranger's unpacked archive: an adopted folder with its manifest, in which a link leads to private images."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    adopt_in_place(tmp_path)
+    train = tmp_path / "data" / "train"
+    if request.param == "folder":
+        train.rename(tmp_path / "private")
+        train.symlink_to(tmp_path / "private")
+        link, target = train, tmp_path / "private"
+    else:
+        link, target = train / "a/0.jpg", tmp_path / "private.jpg"
+        link.rename(target)
+        link.symlink_to(target)
+    forget(tmp_path)
+    return tmp_path / "data", link, target
+
+
+def adopt_in_place(folder):
+    for number in range(4):
+        path = folder / "data" / "train" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg())
+    return adopt(AdoptRequest(url=str(folder / "data")), AdoptProgress(quiet=True))
+
+
+def read_images(url, **settings):
+    with open_loader(str(url), split="train", batch_size=4, image_size=32, **settings) as loader:
+        return next(iter(loader)).images
+
+
+@pytest.mark.parametrize("settings", [{"threads": 1}, {"processes": 1}])
+def test_links_out_of_a_folder_that_the_user_did_not_adopt_are_not_followed(archive, settings):
+    data, link, target = archive
+    message = rf"{link} is a link out of the adopted folder, to {target}, .*run .dataprep adopt {data}. once"
+    with pytest.raises(UsageError, match=message):
+        read_images(data, **settings)
+
+
+def test_a_page_shows_no_image_behind_a_link_out_of_a_folder_that_the_user_did_not_adopt(archive):
+    data, link, _ = archive
+    storage = open_storage(str(data))
+    manifest = read_manifest(storage)
+    for picture in contact_sheet(storage, manifest, manifest.splits[0]):
+        behind_link = link.is_dir() or picture.key == "a/0"
+        assert (not picture.jpeg) is behind_link
+        assert (f"{link} is a link out of the adopted folder" in picture.problem) is behind_link
+
+
+def test_links_out_of_a_folder_that_the_user_adopts_are_followed_from_then_on(archive):
+    data, *_ = archive
+    assert dataprep("adopt", data).returncode == 0  # another process
+    assert len(read_images(data)) == len(read_images(data, processes=1)) == 4
+
+
+def test_links_out_of_a_folder_that_the_environment_names_are_followed(archive, monkeypatch):
+    data, *_ = archive
+    monkeypatch.setenv("DATAPREP_DATA_URL", str(data))
+    assert len(read_images(data)) == 4
