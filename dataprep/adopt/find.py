@@ -23,15 +23,15 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
 from dataprep.formats.img2dataset_tfds import is_ours
-from dataprep.formats.tfds import DATASET_INFO, FEATURES
+from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.messages import shown
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
 
 T = TypeVar("T")
 ADOPTABLE = ("auto", "imagefolder", "webdataset", "tfrecord")
-MAX_DESCRIPTION_BYTES = 64 << 20
-"""Maximum size of a file that describes a TFDS directory; 20 million shard lengths fit into it."""
 
+_FETCH_AGAIN = "fetch it again"
 _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -311,8 +311,7 @@ def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: st
     either."""
     names = f"{feature.replace('/', '-')}.labels.txt"
     if names in sizes:
-        _check_size(storage, sizes[names])
-        return tuple(storage.read(names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
+        return tuple(_read_small(storage, names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
     if FEATURES not in sizes:
         return None
     features = _read_description(storage, FEATURES, _Features).features_dict.features
@@ -324,18 +323,17 @@ def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: st
 def _read_description(storage: Storage, name: str, kind: type[T]) -> T:
     """Read a description of a TFDS directory as plain data: class names in it are never imported. Raises
     SourceError."""
-    info = storage.stat(name)
-    if info is not None:
-        _check_size(storage, info)
     where = f"{storage.url_of(name)}: not as TFDS writes it"
-    return decode(storage.read(name), kind, where=where, advice="fetch it again", error=SourceError, lax=True)
+    data = _read_small(storage, name)
+    return decode(data, kind, where=where, advice=_FETCH_AGAIN, error=SourceError, lax=True)
 
 
-def _check_size(storage: Storage, info: ObjectInfo) -> None:
-    if info.num_bytes > MAX_DESCRIPTION_BYTES:
-        raise SourceError(
-            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes, expected at most {MAX_DESCRIPTION_BYTES:,}"
-        )
+def _read_small(storage: Storage, name: str) -> bytes:
+    """Read a small file that was listed. Raises SourceError."""
+    data = read_bounded(storage, name, MAX_DESCRIPTION_BYTES, advice=_FETCH_AGAIN, error=SourceError)
+    if data is None:
+        raise SourceError(f"{storage.url_of(name)}: it was there and is gone; {_FETCH_AGAIN}")
+    return data
 
 
 def _check_split(name: str) -> str:

@@ -12,7 +12,11 @@ from dataprep.dataset.documents import decode
 from dataprep.errors import FormatError
 from dataprep.formats.img2dataset import STATUSES, reason_of, sidecars_of
 from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
+
+MAX_STATS_BYTES = 16 << 20
+"""Size of a shard's stats, at most; they have a count for each reason, some kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,9 @@ def count_rows(storage: Storage, shard: str) -> RowCounts:
     if unknown := sorted(map(str, set(counts.statuses) - set(STATUSES)))[:3]:
         raise FormatError(f"{storage.url_of(parquet)}: status {', '.join(unknown)}, expected {', '.join(STATUSES)}")
     where = f"{storage.url_of(stats)}: no stats of img2dataset"
-    try:
-        data = storage.read(stats)
-    except FileNotFoundError as error:
-        raise FormatError(f"{where} ({error}); restore it") from error
+    data = read_bounded(storage, stats, MAX_STATS_BYTES, advice="restore it")
+    if data is None:
+        raise FormatError(f"{where}: not found; restore it")
     before = decode(data, _Stats, where=where, advice="restore it").before
     counts.statuses.subtract(before.statuses)
     counts.reasons.subtract(before.reasons)

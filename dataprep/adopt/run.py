@@ -31,8 +31,9 @@ from dataprep.errors import AccessError, ConflictError, DataprepError, SourceErr
 from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
-from dataprep.formats.tfds import DATASET_INFO, FEATURES
+from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.storage import Storage, open_storage
+from dataprep.storage.base import TooLargeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,7 +203,10 @@ def _describe(index: Storage, data: Storage, found: Found, results: Sequence[Rea
 
 def _is_described(index: Storage) -> bool:
     """Tell whether `adopt` wrote the description."""
-    return index.stat(DATASET_INFO) is not None and is_ours(index.read(DATASET_INFO))
+    try:
+        return is_ours(index.read(DATASET_INFO, MAX_DESCRIPTION_BYTES))
+    except (FileNotFoundError, TooLargeError):
+        return False
 
 
 def _reasons(results: Sequence[ReadShard]) -> str:

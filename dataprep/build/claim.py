@@ -32,8 +32,13 @@ from dataprep.dataset.documents import convert, decode
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError
 from dataprep.storage import Storage
+from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.checksums import crc32c_of, crc32c_text
 
+MAX_PLAN_BYTES = 64 << 20
+"""Size of `plan.json`, at most; that of the 41,408 shards of LAION-400M has 0.5 MB."""
+MAX_MARK_BYTES = 1 << 30
+"""Size of the marks of --overwrite, at most: 20 million names. The image folder of ImageNet has 1.3 million, 50 MB."""
 _EDITED = "it was edited or written by another version: start over with --overwrite"
 _PLAN_BEGUN_BEFORE = "a build with this plan was begun there by dataprep 0.1.0"
 
@@ -135,15 +140,14 @@ def _delete_if(storage: Storage, name: str, data: bytes) -> None:
     """Remove a small object if its content is exactly `data`."""
     info = storage.stat(name)
     with suppress(FileNotFoundError):
-        if info is not None and storage.read(name) == data:
+        if info is not None and info.num_bytes == len(data) and storage.read(name) == data:
             storage.delete_exactly(info)
 
 
 def read_claim(storage: Storage) -> Claim | None:
     """Return the build that owns the output, or None."""
-    try:
-        data = storage.read(PLAN_JSON)
-    except FileNotFoundError:
+    data = read_bounded(storage, PLAN_JSON, MAX_PLAN_BYTES, advice=_EDITED)
+    if data is None:
         return None
     where = storage.url_of(PLAN_JSON)
     document = decode(data, dict[str, Any], where=where, advice=_EDITED)
@@ -189,8 +193,8 @@ def _holds(storage: Storage, claim: Claim) -> bool:
         info = storage.stat(PLAN_JSON)
         return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
     try:
-        return storage.read(PLAN_JSON) == claim.pointer
-    except FileNotFoundError:
+        return storage.read(PLAN_JSON, len(claim.pointer)) == claim.pointer
+    except (FileNotFoundError, TooLargeError):
         return False
 
 
@@ -215,7 +219,8 @@ def _overtaken(storage: Storage, claim: Claim) -> str:
 def removed_names(storage: Storage) -> frozenset[str]:
     """Return the names that `--overwrite` has removed here since the last whole dataset; none on disk, where a late
     writer cannot bring a removed file back."""
-    try:
-        return frozenset(json.loads(storage.read(OVERWRITTEN)))
-    except FileNotFoundError:
+    advice = "remove it, and what is left of the dataset, yourself, or choose another --output"
+    data = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=advice)
+    if data is None:
         return frozenset()
+    return frozenset(decode(data, list[str], where=storage.url_of(OVERWRITTEN), advice=advice))

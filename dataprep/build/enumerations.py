@@ -16,7 +16,11 @@ from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import StorageError
 from dataprep.sources.base import Dataset
 from dataprep.storage import Storage
+from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import table_in
+
+MAX_ENUMERATION_BYTES = 2 << 30
+"""Size of an enumeration, at most; that of the 1.3 million images of ImageNet has 100 MB."""
 
 
 def enumeration_file(
@@ -46,8 +50,11 @@ def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeratio
     import pyarrow as pa
 
     try:
-        data = storage.read(name)
+        data = storage.read(name, MAX_ENUMERATION_BYTES)
     except FileNotFoundError:
+        return None
+    except TooLargeError:
+        storage.delete(name)
         return None
     try:
         table = table_in(data)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from dataprep.build.claim import Claim, read_claim
+from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_names
 from dataprep.build.finished import dataset_names
 from dataprep.build.recipe import recipe_of
 from dataprep.dataset.manifest import MANIFEST, read_manifest
@@ -25,11 +25,13 @@ from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, R
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
 
 RETRY_JSON = f"{RETRY}/plan.json"
 _POINTERS = (MANIFEST, PLAN_JSON, RETRY_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
+_REMOVE_YOURSELF = "remove what is left yourself, or choose another --output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,8 @@ def _remove(storage: Storage, found: Existing) -> None:
 
 def _note_removed(storage: Storage, names: list[str]) -> None:
     """Store that the remaining files are not ours and, in a bucket, which names a late request may bring back."""
-    try:
-        before = storage.read(OVERWRITTEN)
-    except FileNotFoundError:
-        before = None
-    told = [] if storage.is_local else sorted({*json.loads(before or b"[]"), *names})
+    told = [] if storage.is_local else sorted(removed_names(storage).union(names))
+    before = read_bounded(storage, OVERWRITTEN, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF)
     # If this replaces nothing, another process that joined the removal has written the same.
     storage.replace(OVERWRITTEN, json.dumps(told).encode(), before)
 
@@ -153,14 +152,15 @@ def _planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
 
 
 def _marked_names(storage: Storage) -> list[str]:
-    try:
-        names = json.loads(storage.read(OVERWRITING))
-    except FileNotFoundError:
+    data = read_bounded(storage, OVERWRITING, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF, error=UsageError)
+    if data is None:
         return []
-    except ValueError as error:
+    try:
+        names = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{storage.url_of(OVERWRITING)}: an --overwrite was interrupted there that does not say what it removes "
-            "(dataprep 0.1.0 did not); remove what is left yourself, or choose another --output"
+            f"(dataprep 0.1.0 did not); {_REMOVE_YOURSELF}"
         ) from error
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
@@ -168,13 +168,18 @@ def _marked_names(storage: Storage) -> list[str]:
 def _put_mark(storage: Storage, names: list[str]) -> ObjectInfo | None:
     """Put the mark of this removal, or find the mark of the removal that it joins; None if that is gone again."""
     data = json.dumps(names).encode()
+    if len(data) > MAX_MARK_BYTES:
+        raise UsageError(
+            f"{storage.url}: {len(names):,} names to remove, {len(data):,} bytes of them, expected at most "
+            f"{MAX_MARK_BYTES:,}; {_REMOVE_YOURSELF}"
+        )
     try:
         storage.create(OVERWRITING, data)
     except ConflictError:
         known = set(_marked_names(storage))
         if not known.issuperset(names):
             existing = storage.stat(OVERWRITING)
-            expected = storage.read(OVERWRITING) if existing is not None else None
+            expected = storage.read(OVERWRITING, MAX_MARK_BYTES) if existing is not None else None
             if not storage.replace(OVERWRITING, json.dumps(sorted(known.union(names))).encode(), expected):
                 raise StorageError(
                     f"{storage.url}: another --overwrite is running there; run the same command again"

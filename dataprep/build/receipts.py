@@ -15,10 +15,15 @@ from dataprep.dataset.documents import decode
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import FormatError
 from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import table_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MAX_RECEIPT_BYTES = 512 << 20
+"""Size of a receipt, at most: one shard of all 1.3 million images of ImageNet would have 100 MB."""
 
 
 def receipt_file(index: int, root: str) -> str:
@@ -53,9 +58,9 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
     Raises:
         FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
     """
-    try:
-        data = storage.read(receipt_file(index, root))
-    except FileNotFoundError:
+    advice = f"dataprep did not write it: remove {root}/ and run the same command again"
+    data = read_bounded(storage, receipt_file(index, root), MAX_RECEIPT_BYTES, advice=advice)
+    if data is None:
         return None
     table = table_in(data)
     metadata, where = table.schema.metadata or {}, storage.url_of(receipt_file(index, root))
@@ -63,7 +68,6 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
     if written_for != root:
         whose = written_for or "dataprep 0.1.0"
         raise FormatError(f"{where}: a receipt of {whose}, expected one of {root}; start over with --overwrite")
-    advice = f"dataprep did not write it: remove {root}/ and run the same command again"
     receipt = decode(metadata.get(b"receipt", b""), ShardReceipt, where=where, advice=advice)
     return receipt, table.replace_schema_metadata(None)
 

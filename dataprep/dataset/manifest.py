@@ -36,7 +36,7 @@ FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
-_ADVICE = "restore the manifest or build again"
+MANIFEST_ADVICE = "restore the manifest or build again"
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -50,18 +50,20 @@ def read_manifest(storage: Storage) -> Manifest | None:
     Raises:
         FormatError: The file is no manifest, or of a version that this code does not know.
     """
-    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES)
+    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     if data is None:
         return None
     where = storage.url_of(MANIFEST)
-    version = decode(data, _Versioned, where=f"{where}: not a dataset manifest", advice=_ADVICE).schema_version
+    version = decode(data, _Versioned, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE).schema_version
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise FormatError(f"{where}: schema version {version}, this dataprep reads {SCHEMA_VERSION}; update dataprep")
-    manifest = decode(data, Manifest, where=where, advice=_ADVICE)
+    manifest = decode(data, Manifest, where=where, advice=MANIFEST_ADVICE)
     if isinstance(manifest.options.get("adopted"), dict):
-        convert(manifest.options["adopted"], AdoptedOptions, where=where, at="$.options.adopted", advice=_ADVICE)
+        convert(
+            manifest.options["adopted"], AdoptedOptions, where=where, at="$.options.adopted", advice=MANIFEST_ADVICE
+        )
     for fault in _value_faults(manifest):
-        raise FormatError(f"{where}: {fault}; {_ADVICE}")
+        raise FormatError(f"{where}: {fault}; {MANIFEST_ADVICE}")
     return manifest
 
 

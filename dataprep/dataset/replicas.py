@@ -97,7 +97,7 @@ def same_dataset(storage: Storage, original: ObjectInfo) -> bool:
 
 
 def _stored(storage: Storage) -> bytes | None:
-    return read_bounded(storage, REPLICAS, MAX_BYTES)
+    return read_bounded(storage, REPLICAS, MAX_BYTES, advice=_ADVICE)
 
 
 def _parsed(storage: Storage, data: bytes | None) -> list[Replica]:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from dataprep.errors import UsageError
+from dataprep.errors import FormatError, UsageError
+from dataprep.fetched.names import MAX_SIDECAR_BYTES
+from dataprep.storage.base import read_bounded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +29,7 @@ ACTIONS: tuple[DuplicateAction, ...] = ("keep", "report", "drop")
 # Number of rows of one pass over the hashes; each takes 24 bytes during sorting.
 ROWS_IN_MEMORY = 16_000_000
 _HASH_BITS = 64
+_RESTORE = "restore it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +130,10 @@ def sidecar_hashes(storage: Storage, files: Mapping[int, str], rows_per_shard: i
     import pyarrow.parquet as pq
 
     for shard, name in files.items():
-        table = pq.read_table(pa.BufferReader(storage.read(name)), columns=["status", column])
+        data = read_bounded(storage, name, MAX_SIDECAR_BYTES, advice=_RESTORE)
+        if data is None:
+            raise FormatError(f"{storage.url_of(name)}: not found; {_RESTORE}")
+        table = pq.read_table(pa.BufferReader(data), columns=["status", column])
         values = zip(table.column("status").to_pylist(), table.column(column).to_pylist(), strict=True)
         found = [(row, int(text[:16], 16)) for row, (status, text) in enumerate(values) if status == "success"]
         numbers = np.array([row for row, _ in found], np.int64) + shard * rows_per_shard

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, MAX_MANIFEST_BYTES
+from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
@@ -41,7 +41,7 @@ def open_fetched(url: str) -> FetchedDataset:
         UsageError: There is no dataset of fetched rows, or its rows cannot be tried again.
     """
     storage = open_storage(url)
-    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES)
+    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     if data is None:
         raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
     manifest = readable_manifest(storage)

@@ -21,12 +21,13 @@ from dataprep.fetched.shard import RESULT_FIELDS, ShardSchema
 from dataprep.formats.example import features_of
 from dataprep.formats.img2dataset import IMG2DATASET, SHARD, reason_of, sidecars_of
 from dataprep.formats.img2dataset_tfds import grown, texts_in
-from dataprep.formats.tfds import DATASET_INFO, FEATURES
+from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.formats.ustar import BLOCK_BYTES
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 from dataprep.sources.laion import Row
 from dataprep.sources.tables import Column, Kind
 from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ def img2dataset_layout(storage: Storage, manifest: Manifest) -> Layout:
         problem = f"no column {missing[0]}" if missing else f"key {key[:40]}, expected numbers of shard and row"
         raise UsageError(f"{storage.url}: {problem}; its rows are not those that img2dataset writes")
     is_described = any(entry["file"] == DATASET_INFO for entry in manifest.files)
-    texts = texts_in(storage.read(FEATURES)) if is_described else frozenset()
+    texts = texts_in(_description(storage, FEATURES)) if is_described else frozenset()
     schema = _schema(storage, table.schema, _image_name(storage, manifest, split), texts)
     suffix = ".tar" if manifest.format == "webdataset" else ".tfrecord"
 
     def described(larger: SplitManifest) -> dict[str, Replacement]:
         if not is_described:
             return {}
-        existing = storage.read(DATASET_INFO)
+        existing = _description(storage, DATASET_INFO)
         return {DATASET_INFO: Replacement(existing, grown(existing, larger))}
 
     return Layout(
@@ -86,6 +87,15 @@ def img2dataset_layout(storage: Storage, manifest: Manifest) -> Layout:
         reason_of=reason_of,
         described=described,
     )
+
+
+def _description(storage: Storage, name: str) -> bytes:
+    """Read a file that describes the shards for TFDS. Raises FormatError."""
+    advice = "adopt the data again with --overwrite"
+    data = read_bounded(storage, name, MAX_DESCRIPTION_BYTES, advice=advice)
+    if data is None:
+        raise FormatError(f"{storage.url_of(name)}: not found, the manifest lists it; {advice}")
+    return data
 
 
 def _shards(storage: Storage, manifest: Manifest) -> tuple[SplitManifest, list[int], str, int]:

@@ -17,12 +17,16 @@ from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.paths import RETRY
 from dataprep.errors import FormatError
 from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import open_parquet
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 RETRY_JSON = f"{RETRY}/plan.json"
+MAX_PLAN_BYTES = 64 << 20
+"""Size of the plan, at most; it has a number for each new shard."""
+_ADVICE = f"remove {RETRY}/"
 
 
 class ChoiceEntry(TypedDict):
@@ -64,12 +68,11 @@ class _Named:
 
 def read_plan(storage: Storage) -> RetryPlan | None:
     """Read the plan of an interrupted or running retry; None if there is none. Raises FormatError."""
-    try:
-        data = storage.read(RETRY_JSON)
-    except FileNotFoundError:
+    data = read_bounded(storage, RETRY_JSON, MAX_PLAN_BYTES, advice=_ADVICE)
+    if data is None:
         return None
     where = f"{storage.url_of(RETRY_JSON)}: no plan of a retry"
-    plan = decode(data, RetryPlan, where=where, advice=f"remove {RETRY}/")
+    plan = decode(data, RetryPlan, where=where, advice=_ADVICE)
     if storage.stat(rows_file(plan.root)) is None:  # a cleanup removed it meanwhile
         clean_up(storage, plan)
         return None
@@ -77,13 +80,13 @@ def read_plan(storage: Storage) -> RetryPlan | None:
 
 
 def id_of_plan(storage: Storage) -> str:
-    """Return the id of the stored plan. Raises FileNotFoundError, or ValueError for a malformed plan."""
-    return msgspec.json.decode(storage.read(RETRY_JSON), type=_Named).id
+    """Return the id of the stored plan. Raises FileNotFoundError, or ValueError or FormatError for a malformed plan."""
+    return msgspec.json.decode(storage.read(RETRY_JSON, MAX_PLAN_BYTES), type=_Named).id
 
 
 def no_plan(storage: Storage, problem: str) -> FormatError:
     """Return the error for an invalid plan."""
-    return FormatError(f"{storage.url_of(RETRY_JSON)}: no plan of a retry: {problem}; remove {RETRY}/")
+    return FormatError(f"{storage.url_of(RETRY_JSON)}: no plan of a retry: {problem}; {_ADVICE}")
 
 
 def rows_file(root: str) -> str:

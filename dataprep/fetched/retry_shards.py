@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dataprep.build.plan import refuse_other_codecs
 from dataprep.build.receipts import read_receipt
 from dataprep.dataset.records import ShardReceipt
-from dataprep.errors import ConflictError
+from dataprep.errors import ConflictError, FormatError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.commit import Places, put_in_place
 from dataprep.fetched.existing import open_fetched
@@ -109,7 +109,7 @@ def _refuse_overtaken(storage: Storage, job: RetryJob) -> None:
     """Raise ConflictError if this retry's plan is gone: the dataset was overwritten, or another process finished."""
     try:
         current = id_of_plan(storage)
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError, FormatError):
         current = None
     if current != job.root.rpartition("/")[2]:
         raise ConflictError(changed(storage))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dataprep.errors import FormatError
+from dataprep.errors import DataprepError, FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,11 @@ class Storage(Protocol):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name."""
 
-    def read(self, name: str) -> bytes:
-        """Return the whole object. Raises FileNotFoundError."""
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Return the whole object.
+
+        Raises FileNotFoundError, and TooLargeError if the object has more than `max_bytes` bytes.
+        """
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
         """Return exactly `num_bytes` bytes; many threads may call this.
@@ -146,18 +149,28 @@ class Storage(Protocol):
         """Remove the empty ones of some folders, inner ones first. Buckets have no folders."""
 
 
-def read_bounded(storage: Storage, name: str, max_bytes: int) -> bytes | None:
+class TooLargeError(FormatError):
+    """An object has more bytes than the caller will hold in memory."""
+
+
+def read_bounded(
+    storage: Storage, name: str, max_bytes: int, *, advice: str, error: type[DataprepError] = FormatError
+) -> bytes | None:
     """Read a small object that anyone may have written; None if it does not exist.
 
+    Args:
+        storage: Where the object is.
+        name: Name of the object.
+        max_bytes: Size of the largest that is read.
+        advice: What to do about a larger one, for the error.
+        error: The class of the error.
+
     Raises:
-        FormatError: The object has more than `max_bytes` bytes.
+        FormatError, or `error`: The object has more than `max_bytes` bytes.
     """
-    info = storage.stat(name)
-    if info is None:
-        return None
-    if info.num_bytes > max_bytes:
-        raise FormatError(f"{storage.url_of(name)}: {info.num_bytes:,} bytes, expected at most {max_bytes:,}")
     try:
-        return storage.read(name)
+        return storage.read(name, max_bytes)
     except FileNotFoundError:
-        return None  # removed since
+        return None
+    except TooLargeError as fault:
+        raise error(f"{fault}; {advice}") from None

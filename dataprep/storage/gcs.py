@@ -7,23 +7,24 @@ import functools
 import io
 import itertools
 import re
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
 from dataprep.storage import gcs_client, gcs_ranges
-from dataprep.storage.base import ObjectInfo
+from dataprep.storage.base import ObjectInfo, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.gcs_errors import bucket_errors, is_missing_bucket
 from dataprep.storage.gcs_following import BeatingStream, Following, GrowingFile
-from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, unsettled
+from dataprep.storage.messages import GO_ON, bad_range, conflict, ends_before, missing, spool_gone, too_large, unsettled
 from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.spool import process_spools, remove_stale_spools
 from dataprep.storage.streams import RangeStream
@@ -43,6 +44,23 @@ MAX_NAME_BYTES = 1024
 CONTENT_TYPES = {".json": "application/json", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".tar": "application/x-tar"}
 HTTP_SESSION_LOST = (404, 410)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+
+
+class _PastBoundError(Exception):
+    """More bytes came than are wanted."""
+
+
+class _BoundedBytes(io.BytesIO):
+    """Bytes in memory that end a download which brings more than `max_bytes`; None: take all."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        super().__init__()
+        self.max_bytes = sys.maxsize if max_bytes is None else max_bytes
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self.max_bytes:
+            raise _PastBoundError
+        return super().write(data)
 
 
 class GCSStorage:
@@ -97,21 +115,25 @@ class GCSStorage:
             if not blob.name.endswith("/"):
                 yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c, blob.generation)
 
-    def read(self, name: str) -> bytes:
-        """Read the whole object and compare it with its CRC32C."""
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Read the whole object with one request, and compare it with its CRC32C."""
         from google.api_core.exceptions import NotFound
 
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             try:
                 retry = gcs_client.retry_policy(deadlines=self._deadlines)
-                blob = self._blob(name)
-                data: bytes = blob.download_as_bytes(retry=retry, timeout=self._timeout_s, checksum="crc32c")
+                sink = _BoundedBytes(max_bytes)
+                self._blob(name).download_to_file(sink, retry=retry, timeout=self._timeout_s, checksum="crc32c")
+            except _PastBoundError:
+                info = self.stat(name)
+                num_bytes = info.num_bytes if info is not None else sink.tell()
+                raise TooLargeError(too_large(self.url_of(name), num_bytes, sink.max_bytes)) from None
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
                 raise missing(self.url_of(name)) from error
         beat()
-        return data
+        return sink.getvalue()
 
     def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
         """Read a range with one request, outside the interpreter lock."""

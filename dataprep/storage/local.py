@@ -19,12 +19,21 @@ from typing import Any, BinaryIO, TypeAlias
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage.base import ObjectInfo
+from dataprep.storage.base import ObjectInfo, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.exclusive import put_exclusively
 from dataprep.storage.folders import MAX_KNOWN_FOLDERS, Folders, sync_file, sync_folder
-from dataprep.storage.messages import bad_range, build_gone, conflict, ends_before, missing, spool_gone, unsettled
+from dataprep.storage.messages import (
+    bad_range,
+    build_gone,
+    conflict,
+    ends_before,
+    missing,
+    spool_gone,
+    too_large,
+    unsettled,
+)
 from dataprep.storage.names import check_name, check_prefix
 from dataprep.storage.open_files import OpenFiles
 from dataprep.storage.spool import NO_LOCKS, SpoolFolder
@@ -117,9 +126,14 @@ class LocalStorage:
             else:
                 pending.append(entry)
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
         """Read the whole file into memory."""
-        path = self._existing(name)
+        info = self.stat(name)
+        if info is None:
+            raise missing(self.url_of(name))
+        if max_bytes is not None and info.num_bytes > max_bytes:
+            raise TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
+        path = self._path(name)
         with disk_errors(path):
             data = path.read_bytes()
         beat()

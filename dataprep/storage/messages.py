@@ -35,6 +35,11 @@ def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
     )
 
 
+def too_large(url: str, num_bytes: int, max_bytes: int) -> str:
+    """Return the text for an object that is larger than any of its kind."""
+    return f"{url}: {num_bytes:,} bytes, expected at most {max_bytes:,}"
+
+
 def spool_gone(spool: Path) -> str:
     """Return the text for a spool file that vanished while it was written."""
     return f"{spool}: the file that was being written is gone, another build has cleared up; {GO_ON}"

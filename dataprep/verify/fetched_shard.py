@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
 from dataprep.fetched.manifest import laion_options, sidecars_of
+from dataprep.fetched.names import MAX_SIDECAR_BYTES
 from dataprep.fetched.shard import RENDERERS, Renderer, ShardSchema, arrow_schema, stats_json
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.img2dataset import SUCCESS
@@ -31,8 +32,6 @@ from dataprep.verify.shard import CheckedShard, DigestingReader, Row, ShardResul
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_SIDECAR_BYTES = 2 << 30
-"""Maximum size of a parquet file that is read: 10,000 rows have 3 MB."""
 MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**20
 _END = bytes(2 * BLOCK_BYTES)
 _CHUNK = 1 << 20

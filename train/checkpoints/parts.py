@@ -16,12 +16,16 @@ from collections.abc import Iterator, Sequence
 
 from dataprep.errors import FormatError
 from dataprep.storage import Storage
+from dataprep.storage.base import read_bounded
 from train.checkpoints.files import Checkpoint, load_file, on_disk
 from train.checkpoints.pieces import whole_of
 from train.checkpoints.state import State
 
 FOLDER = "parts/"
+MAX_LIST_BYTES = 16 << 20
+"""Size of a list of parts, at most: those of 200,000 hosts."""
 _VERSION = 1
+_CHOOSE_ANOTHER = "choose another checkpoint"
 _NAME = re.compile(r"checkpoint-(\d{9,})-(\d{5,})-of-(\d{5,})-([0-9a-f]{16})\.pth")
 
 
@@ -55,7 +59,7 @@ def load_parts(storage: Storage, checkpoint: Checkpoint) -> State:
         return whole_of(_each_part(storage, checkpoint))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         url = storage.url_of(checkpoint.name)
-        raise FormatError(f"{url}: its parts do not make a state ({error}); choose another checkpoint") from None
+        raise FormatError(f"{url}: its parts do not make a state ({error}); {_CHOOSE_ANOTHER}") from None
 
 
 def remove_unlisted_parts(storage: Storage, checkpoints: list[Checkpoint]) -> None:
@@ -80,18 +84,21 @@ def _each_part(storage: Storage, checkpoint: Checkpoint) -> Iterator[State]:
 
 
 def _parts_of(storage: Storage, checkpoint: Checkpoint) -> list[str]:
-    data, url = storage.read(checkpoint.name), storage.url_of(checkpoint.name)
+    url = storage.url_of(checkpoint.name)
+    data = read_bounded(storage, checkpoint.name, MAX_LIST_BYTES, advice=_CHOOSE_ANOTHER)
+    if data is None:
+        raise FileNotFoundError(url)
     if (found := _digest(data)) != checkpoint.digest:
         raise FormatError(f"{url}: {len(data):,} bytes of digest {found}, expected {checkpoint.digest}: damaged")
     try:
         document = json.loads(data)
         version, parts = document.get("version"), document.get("parts")
     except (AttributeError, ValueError):
-        raise FormatError(f"{url}: {len(data):,} bytes, not a list of parts; choose another checkpoint") from None
+        raise FormatError(f"{url}: {len(data):,} bytes, not a list of parts; {_CHOOSE_ANOTHER}") from None
     if version != _VERSION:
         raise FormatError(f"{url}: version {version}, this program reads {_VERSION}")
     if not isinstance(parts, list) or not all(isinstance(name, str) for name in parts):
-        raise FormatError(f"{url}: its parts are not names; choose another checkpoint")
+        raise FormatError(f"{url}: its parts are not names; {_CHOOSE_ANOTHER}")
     return parts
 
 

@@ -36,3 +36,16 @@ def test_a_damaged_description_of_tfds_is_named(originals, tmp_path, file, chang
     (dataset / file).write_text(json.dumps(document))
     with pytest.raises(SourceError, match=message):
         adopt(AdoptRequest(url=str(dataset), index_url=str(tmp_path / "index")), AdoptProgress(quiet=True))
+
+
+@pytest.mark.parametrize("file", ["features.json", "dataset_info.json", "label.labels.txt"])
+def test_a_description_larger_than_any_is_not_read(originals, tmp_path, file):
+    dataset = tmp_path / "dataset"
+    build_here("imagenet", originals["imagenet"], dataset, "tfrecord")
+    (dataset / "dataset.json").unlink()
+    if file == "features.json":
+        (dataset / "label.labels.txt").unlink()
+    with (dataset / file).open("wb") as description:
+        description.truncate(1 << 40)
+    with pytest.raises(SourceError, match=f"{file}: 1,099,511,627,776 bytes, expected at most 67,108,864; fetch it"):
+        adopt(AdoptRequest(url=str(dataset), index_url=str(tmp_path / "index")), AdoptProgress(quiet=True))

@@ -15,6 +15,7 @@ from dataprep.dataset.index import open_index
 from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
+from dataprep.fetched.existing import open_fetched
 from dataprep.formats.example import features_of
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import grown
@@ -222,6 +223,16 @@ def test_adopt_on_the_command_line_counts_rows_by_their_status(web, tmp_path):
     assert dataprep("adopt", folder, "--overwrite").returncode == 0
     run = dataprep("inspect", folder)
     assert "34: failed to download 7, success 27" in run.stdout
+
+
+@pytest.mark.parametrize("name", [FEATURES, DATASET_INFO])
+def test_a_description_larger_than_any_is_not_read_before_rows_are_tried_again(web, tmp_path, name):
+    folder = write_img2dataset(web, tmp_path / "cc3m", "tfrecord", ROWS)
+    manifest, _ = adopt_here(folder)
+    with (folder / name).open("wb") as description:
+        description.truncate(1 << 40)
+    with pytest.raises(FormatError, match=f"{name}: 1,099,511,627,776 bytes, expected at most 67,108,864; adopt the"):
+        open_fetched(str(folder)).layout.described(manifest.splits[0])
 
 
 def test_adding_the_same_shard_again_leaves_the_description_unchanged(web, tmp_path):

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataprep.errors import ConflictError, StorageError, UsageError
+from dataprep.errors import ConflictError, SourceError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import crc32c_of_bytes
 
 # Resumable uploads begin above 8 MiB; 16 MiB is one chunk of them.
@@ -179,6 +180,16 @@ def test_a_missing_object_is_a_file_not_found_error_that_names_it(storage: Stora
             with pytest.raises(FileNotFoundError, match=re.escape(storage.url_of(name))):
                 read(name)
         assert storage.stat(name) is None
+
+
+def test_a_small_object_is_read_up_to_a_bound(storage: Storage) -> None:
+    storage.create("x", bytes(100_000))
+    assert read_bounded(storage, "x", 100_000, advice="remove it") == bytes(100_000)
+    assert read_bounded(storage, "y", 100_000, advice="remove it") is None
+    with pytest.raises(
+        SourceError, match=re.escape(f"{storage.url_of('x')}: 100,000 bytes, expected at most 99,999; ")
+    ):
+        read_bounded(storage, "x", 99_999, advice="remove it", error=SourceError)
 
 
 @few_examples
