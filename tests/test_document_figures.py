@@ -45,7 +45,7 @@ def test_a_ratio_below_its_target_is_shown_as_short():
     assert any("(0.85, short of 0.85)" in line for line in TABLES["build"](document))
 
 
-def test_ratios_in_the_text_about_builds():
+def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():
     document = recorded("build")
     shares = {
         (row["check"], row["workers"], row["name"]): row["ratio"]

@@ -77,7 +77,7 @@ def test_the_data_path_follows_from_root_name_and_tfds_data_dir(tmp_path):
     assert config_of("default", DATA).data_path({}) == "/data"
     with pytest.raises(UsageError, match=r"--config.dataset.root is missing"):
         Config().data_path({"TFDS_DATA_DIR": "/tfds"})
-    with pytest.raises(UsageError, match=r"give --config.dataset.use_tfds=True, too"):
+    with pytest.raises(UsageError, match=r"give --config.dataset.use_tfds=True as well"):
         config_of("default", {**DATA, "dataset.name": "imagenet_fake"}).data_path({})
     newest = tmp_path / "imagenet_fake" / "10.0.0"
     for version in ("9.0.0", "10.0.0", "notes"):

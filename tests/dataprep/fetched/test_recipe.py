@@ -64,7 +64,7 @@ def test_requests_and_jobs_of_another_recipe_are_refused(tmp_path):
         WEB.build_shard(BuildJob(str(tmp_path), "a", "_build/0/1", "web"), 0)
 
 
-def test_a_dataset_may_lie_beside_its_tables_and_they_not_inside_it(request_of, tmp_path):
+def test_a_dataset_may_be_beside_its_tables_but_not_around_them(request_of, tmp_path):
     asked = request_of("tfrecord", str(tmp_path / "out"))
     refuse_nested(open_storage(asked.output_url), asked)
     inside = dataclasses.replace(asked, source_url=str(tmp_path / "out/tables"))
