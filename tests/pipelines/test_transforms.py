@@ -130,7 +130,7 @@ def test_a_beam_worker_with_other_codecs_refuses_naming_both_versions(originals,
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
 def test_a_beam_worker_of_a_build_that_was_overwritten_puts_nothing_in_place(originals, tmp_path, fmt):
-    """It comes late twice: while the other build runs, and when that one is whole."""
+    """The worker comes late twice: while the other build runs, and when that build is whole."""
     output, jobs = tmp_path / "out", []
 
     def killed(job, indexes):
