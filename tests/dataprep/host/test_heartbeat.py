@@ -107,7 +107,7 @@ COMMANDS = {
 
 
 def test_every_command_whose_bucket_never_answers_ends_with_one_line(silent_server):
-    """They are watched by the same code as a build, each from the first request on; all of them run at once."""
+    """The code that watches a build watches every command, from the first request on; all of them run at once."""
     environment = {**os.environ, "STORAGE_EMULATOR_HOST": silent_server}
     start = partial(warm.start, environment=environment, folder=Path.cwd(), imported=warm.DATAPREP)
     with ExitStack() as stack:
