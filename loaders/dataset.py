@@ -12,6 +12,7 @@ from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.dataset.trust import check_named
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
+from loaders.fetch.fields import FieldReader, open_fields
 from loaders.fetch.index import SplitIndex
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class Dataset:
             deadline_s: Seconds without an answer from the bucket after which reading fails.
         """
         return SplitIndex(self._index_storage, self.manifest, self.split, deadline_s=deadline_s)
+
+    def open_fields(self, names: tuple[str, ...]) -> FieldReader:
+        """Open a reader of what is stored with each image, such as a caption.
+
+        Raises:
+            UsageError: The dataset has no such fields.
+        """
+        return open_fields(self.storage, self.manifest, self.split, names)
 
     @cached_property
     def _index_storage(self) -> Storage:

@@ -99,7 +99,7 @@ class Loader:
         if config.fields:
             from dataprep.formats.fields import check_fields
 
-            check_fields(dataset.manifest.format, config.fields)
+            check_fields(dataset.manifest.format, config.fields, dataset.manifest.features)
         self.dataset, self.config = dataset, config
         self.index = dataset.open_index(config.deadline_s)
         self.order = self._order()

@@ -9,6 +9,7 @@ Shapes: N images of this rank, H = W = `image_size`, C = 3.
 from __future__ import annotations
 
 import atexit
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -89,4 +90,9 @@ def _element(batch: Batch) -> dict[str, Any]:
 def _text(value: Any) -> str | bytes:
     if value is None:
         return ""
-    return value if isinstance(value, str | bytes) else json.dumps(value)
+    return value if isinstance(value, str | bytes) else json.dumps(value, default=_base64)
+
+
+def _base64(value: bytes) -> str:
+    """Write bytes in a list as JSON can hold them."""
+    return base64.b64encode(value).decode()

@@ -47,7 +47,6 @@ NOT_FOR_LOADERS = ("sources", "fetched", "web", "adopt", "verify", "commands", "
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "tests for web rows, outside their rooms": {
-        "dataprep/commands/build.py": "the command of a dataset is chosen by its name",
         "dataprep/commands/demo_data.py": "the demo of a dataset is chosen by its name",
         "dataprep/commands/progress.py": "rows are reported by how they ended where rows were fetched",
     },

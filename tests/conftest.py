@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from dataprep.demo.make import write_demo
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.own_data import write_pets
 from tests.support.shared import made_once, shared_folder
 from tests.support.summary import pytest_unconfigure
 
@@ -106,9 +107,10 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small originals in the true layouts, odd files among them: `coco` and `imagenet`."""
+    """Small originals in the true layouts, odd files among them: `coco`, `imagenet`, and `pets`, a user's own."""
     shared = shared_folder(tmp_path_factory)
-    return {
+    made = {
         name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))
         for name in ("coco", "imagenet")
     }
+    return {**made, "pets": made_once(shared / "originals-pets", write_pets)}

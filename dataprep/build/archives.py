@@ -11,9 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dataprep.build.annotations import annotation_files, publish_annotations
 from dataprep.build.claim import Claim
-from dataprep.build.enumerations import enumeration_file, load_enumeration, store_enumeration
-from dataprep.build.finished import metadata_of, planned_metadata
+from dataprep.build.enumerations import (
+    enumeration_file,
+    load_enumeration,
+    load_splits,
+    splits_file,
+    store_enumeration,
+    store_splits,
+)
+from dataprep.build.finished import dataset_of, metadata_of, planned_metadata
 from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
 from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
@@ -31,13 +39,18 @@ from dataprep.build.references import read_references, references_of, refs_table
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
+from dataprep.dataset.features import Features
+from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
-from dataprep.dataset.records import Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
+from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
+from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
+from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
 from dataprep.host.versions import codec_versions
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset, sized_dataset
+from dataprep.sources import Dataset, configured
 from dataprep.storage import Storage, open_originals, open_storage
+from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +72,7 @@ class ArchiveRecipe:
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         plan, tables = self.plan_references(request, progress, keep=keep)
-        return Planned(plan, partial(store_references, tables))
+        return Planned(plan, partial(store_references, tables, with_annotations=bool(plan.features)))
 
     def plan_references(
         self, request: BuildRequest, progress: Progress, *, keep: bool
@@ -67,21 +80,31 @@ class ArchiveRecipe:
         """Return the plan, and the references of each of its shards."""
         options = request.options
         enumerate_split = _Enumerator(
-            dataset=sized_dataset(options.dataset, options.fake_images),
+            dataset=_configured(options),
             source=open_originals(request.source_url),
             keep_in=open_storage(request.output_url) if keep else None,
             options=options,
             progress=progress,
+            afresh=request.overwrite and options.own is not None,
         )
+        options = replace(options, splits=enumerate_split.splits())
         ordered = []
         classes: tuple[str, ...] | None = None
+        features: Features = {}
         for name in options.splits:
             progress.enumerating(name)
             enumeration = enumerate_split(name, classes)
-            classes = enumeration.classes
+            classes, features = enumeration.classes, enumeration.features
             ordered.append(_ordered(enumerate_split.dataset, name, enumeration, options))
-        splits = tuple(found.planned for found in ordered)
-        plan = Plan(options=options, codecs=codec_versions(), classes=classes or (), splits=splits)
+        if options.own is not None:
+            _refuse_shared_files(options, classes or (), ordered)
+        plan = Plan(
+            options=options,
+            codecs=codec_versions(),
+            classes=classes or (),
+            splits=tuple(found.planned for found in ordered),
+            features=dict(features),
+        )
         return plan, (table for split in ordered for table in split.tables())
 
     def job(self, request: BuildRequest, root: str) -> BuildJob:
@@ -106,12 +129,15 @@ class ArchiveRecipe:
             splits.append(merge_split(build, split, first_index, check=partial(_check_kept, build), seen=images.expect))
             first_index += len(split.shard_samples)
         refuse_rejections(storage, plan, request.max_reject_ratio, splits)
-        dataset = sized_dataset(plan.options.dataset, plan.options.fake_images)
-        files = metadata_of(plan.options.format, dataset, plan.classes, splits)
+        dataset = _configured(plan.options)
+        files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
         for name, data in files.items():
             storage.create(name, data)
         images.place()
-        return build_manifest(plan, dataset, splits, [bytes_entry(name, data) for name, data in files.items()])
+        entries = [bytes_entry(name, data) for name, data in files.items()]
+        entries += publish_annotations(build, splits)
+        entries.sort(key=lambda entry: entry["file"])
+        return build_manifest(plan, dataset, splits, entries)
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         """Return the requests and bytes that a build sends to its output."""
@@ -125,6 +151,7 @@ class ArchiveRecipe:
         """Yield the format's metadata files, and those of every shard."""
         plan = claim.plan
         yield from planned_metadata(plan)
+        yield from annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
         shard_format = FORMATS[plan.options.format]
         first_index = 0
         for split in plan.splits:
@@ -133,7 +160,7 @@ class ArchiveRecipe:
                 tables = read_references(storage, claim, range(first_index, first_index + shards))
                 yield from _planned_images(plan, split, tables)
             else:
-                name = plan.options.dataset
+                name = plan.options.name
                 yield from (shard_format.shard_file(name, split.name, index, shards) for index in range(shards))
             first_index += shards
 
@@ -142,21 +169,25 @@ class ArchiveRecipe:
         return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return nothing: these shards have no sidecars."""
-        return frozenset()
+        """Return the annotations of an image folder: a shard in one file says all of itself."""
+        return frozenset(
+            annotation_files(manifest.format, manifest.features, (split.name for split in manifest.splits))
+        )
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Return the metadata files that the format writes for the manifest's counts."""
-        dataset = replace(BUILT[manifest.name], licence=manifest.licence)
-        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits)
+        dataset = replace(dataset_of(manifest), licence=manifest.licence)
+        return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features)
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
         yield from source_faults(manifest, _SOURCE_FIELDS)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield nothing: `verify` compares the metadata files themselves."""
-        return iter(())
+        """Yield the files of annotations that are not listed: `verify` compares the metadata files themselves."""
+        listed = {entry["file"] for entry in manifest.files}
+        for name in sorted(self.sidecar_files(manifest) - listed):
+            yield f"files: {name} is not among them, expected the annotations of a split"
 
     def option_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield the options about images that contradict the manifest."""
@@ -177,30 +208,71 @@ class ArchiveRecipe:
 ARCHIVES = ArchiveRecipe()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+def _configured(options: BuildOptions) -> Dataset:
+    return configured(options.dataset, fake_images=options.fake_images, own=options.own)
+
+
+@dataclass(kw_only=True, slots=True)
 class _Enumerator:
     """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
 
     dataset: Dataset
+    """The dataset; of a user's own data what was found there, once that was needed."""
     source: Storage
     keep_in: Storage | None
     """Where enumerations are stored; a dry run stores none."""
     options: BuildOptions
     progress: Progress
+    afresh: bool
+    """Whether nothing that an earlier run has listed is used: a user's own files may be others by now."""
+
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits to build: those that were asked for, or all that are found in a user's own data."""
+        if self.options.splits or self.dataset.is_published:
+            return self.options.splits
+        name = splits_file(self.source, self.dataset)
+        kept = () if self.keep_in is None or self.afresh else load_splits(self.keep_in, name)
+        if kept:
+            return kept
+        splits = self._opened().splits
+        keep_in = self._may_keep()
+        if keep_in is not None:
+            keep_in.delete(name)
+            for split in splits:
+                self(split, None)
+            store_splits(keep_in, name, splits)
+        return splits
+
+    def _may_keep(self) -> Storage | None:
+        """Return where enumerations are stored, if there: a finished dataset is compared with the plan, or overwritten,
+        so nothing may be left next to it."""
+        return self.keep_in if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None else None
+
+    def _opened(self) -> Dataset:
+        opened = self.dataset.opened(self.source, self.progress.reading)
+        if opened is not self.dataset:
+            for note in opened.notes:
+                self.progress.log(note)
+            self.dataset = opened
+        return opened
 
     def __call__(self, split: str, classes: tuple[str, ...] | None) -> Enumeration:
         """Return the enumeration of a split; `classes` is the class list, if another split's enumeration has it."""
         allow_partial = self.options.allow_partial
+        if not self.dataset.is_published:
+            classes = None  # those of all splits are found together
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
-        kept = None if self.keep_in is None else load_enumeration(self.keep_in, self.source, name)
+        kept = None if self.keep_in is None or self.afresh else load_enumeration(self.keep_in, self.source, name)
         if kept is not None:
             return kept
-        enumeration = self.dataset.enumerate(
+        enumeration = self._opened().enumerate(
             self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
         )
-        # A finished dataset is compared with the plan, or overwritten, so nothing may be left next to it.
-        if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None:
-            store_enumeration(self.keep_in, name, enumeration)
+        keep_in = self._may_keep()
+        if keep_in is not None:
+            if self.afresh:
+                keep_in.delete(name)
+            store_enumeration(keep_in, name, enumeration)
         return enumeration
 
 
@@ -214,6 +286,7 @@ class _OrderedSplit:
     """For each shard, positions in `refs`."""
     written: int
     """Passes that are written as bytes."""
+    annotated: bool
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the references of each shard."""
@@ -222,7 +295,7 @@ class _OrderedSplit:
             chosen = [self.refs[position] for position in positions.tolist()]
             if self.written > 1:
                 chosen = [replace(ref, key=physical_key(ref.key, index // shards_a_pass)) for ref in chosen]
-            yield refs_table(chosen)
+            yield refs_table(chosen, with_annotations=self.annotated)
 
 
 def _ordered(dataset: Dataset, name: str, found: Enumeration, options: BuildOptions) -> _OrderedSplit:
@@ -241,15 +314,37 @@ def _ordered(dataset: Dataset, name: str, found: Enumeration, options: BuildOpti
         enumeration_sha256=enumeration_sha256(found.refs),
         source_bytes=int(num_bytes.sum()),
     )
-    return _OrderedSplit(planned, found.refs, order, written)
+    return _OrderedSplit(planned, found.refs, order, written, bool(found.features))
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
     """Count the samples of a receipt, and compare those that are not rejected with the planned ones, in order."""
     rejected = {event.key for event in receipt.events if event.kind == "rejected"}
-    keys = references_of(build, index).column("key").to_pylist()
+    planned = references_of(build, index)
+    keys = planned.column("key").to_pylist()
     same = [key for key in keys if key not in rejected] == rows.column("key").to_pylist()
+    if build.plan.features:
+        texts = planned.column("annotations").to_pylist()
+        due = [crc32c_of(text.encode()) for key, text in zip(keys, texts, strict=True) if key not in rejected]
+        same &= due == rows.column(ANNOTATIONS).to_pylist()
     return rows.num_rows + len(rejected), same
+
+
+def _refuse_shared_files(options: BuildOptions, classes: tuple[str, ...], splits: list[_OrderedSplit]) -> None:
+    """Raise UsageError where two samples of a user's own data would be the same file of an image folder."""
+    if not FORMATS[options.format].one_file_per_image:
+        return
+    for split in splits:
+        seen: dict[str, str] = {}
+        root, suffix = FORMATS[options.format].image_root(split.planned.name, 1), IMAGE_SUFFIXES[options.dataset]
+        for ref in split.refs:
+            file = image_file(root, ref.key, "" if ref.label == NO_LABEL else classes[ref.label], suffix)
+            other = seen.setdefault(file.lower(), ref.source)
+            if other != ref.source:
+                raise UsageError(
+                    f"{other} and {ref.source} would both be {file} in an image folder, which has one folder a class; "
+                    "rename one, or use --format webdataset or tfrecord"
+                )
 
 
 def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table]) -> Iterator[str]:

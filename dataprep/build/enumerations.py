@@ -10,11 +10,13 @@ from dataclasses import asdict
 import msgspec
 
 from dataprep.build.references import refs_from_table, refs_schema, refs_table
+from dataprep.dataset.features import Feature, features_document
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import StorageError
 from dataprep.sources.base import Dataset
+from dataprep.sources.own import OwnDataset
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import table_in
@@ -28,7 +30,9 @@ def enumeration_file(
 ) -> str:
     """Return the file of a kept enumeration; its name depends on everything that decides the content, except the
     archives' sizes."""
-    facts = [source.url, dataset.name, classes, allow_partial]
+    facts: list[object] = [source.url, dataset.name, classes, allow_partial]
+    if isinstance(dataset, OwnDataset) and dataset.own is not None:
+        facts.append(asdict(dataset.own))
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return f"{BUILD}/source-{split}-{key}.parquet"
 
@@ -36,10 +40,34 @@ def enumeration_file(
 def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> None:
     """Store an enumeration to save reruns time; an existing one stays."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
-    schema = refs_schema().with_metadata({"sources": sources, "classes": json.dumps(enumeration.classes)})
+    annotated = bool(enumeration.features)
+    metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}
+    if annotated:
+        metadata["features"] = json.dumps(features_document(enumeration.features))
+    schema = refs_schema(with_annotations=annotated).with_metadata(metadata)
     # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
-        publish_row_groups(storage, name, iter([refs_table(enumeration.refs)]), schema)
+        refs = refs_table(enumeration.refs, with_annotations=annotated)
+        publish_row_groups(storage, name, iter([refs]), schema)
+
+
+def splits_file(source: Storage, dataset: Dataset) -> str:
+    """Return where the names of the splits are kept that were found in a user's own data."""
+    return enumeration_file(source, dataset, "splits", None, allow_partial=False).replace(".parquet", ".json")
+
+
+def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
+    """Store the names of all splits, once the enumeration of each is stored."""
+    with suppress(StorageError, FileNotFoundError):
+        storage.create(name, json.dumps(splits).encode())
+
+
+def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
+    """Return the stored names of splits; none where there are none."""
+    try:
+        return msgspec.json.decode(storage.read(name), type=tuple[str, ...])
+    except (FileNotFoundError, ValueError):
+        return ()
 
 
 def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:
@@ -60,7 +88,8 @@ def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeratio
         table = table_in(data)
         sources = msgspec.json.decode(table.schema.metadata[b"sources"], type=list[SourceFile])
         classes = msgspec.json.decode(table.schema.metadata[b"classes"], type=tuple[str, ...])
-        found = Enumeration(refs_from_table(table), sources, classes)
+        features = msgspec.json.decode(table.schema.metadata.get(b"features", b"{}"), type=dict[str, Feature])
+        found = Enumeration(refs_from_table(table), sources, classes, features)
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError):
         storage.delete(name)
         return None

@@ -7,13 +7,15 @@ that recipe and format derive, so what is opened later never depends on a hostil
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from dataprep.build.plan import Plan
 from dataprep.build.recipe import recipe_of
+from dataprep.dataset.documents import convert
+from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.index import open_index
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, digest_faults, read_manifest
+from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
@@ -21,7 +23,8 @@ from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset
+from dataprep.sources import BUILT, Dataset, FakeImageNet, OwnData, OwnDataset, own_name_fault
+from dataprep.sources.base import MAX_SAMPLES
 from dataprep.storage import Storage
 
 
@@ -43,25 +46,55 @@ def readable_manifest(storage: Storage) -> Manifest:
 
 def shape_faults(manifest: Manifest) -> Iterator[str]:
     """Yield faults that prevent any other check of a manifest: unknown names and malformed digests."""
-    dataset = BUILT.get(manifest.name)
+    dataset = BUILT.get(built_as(manifest))
     if dataset is None:
-        yield f"name {quoted(manifest.name)}, expected one of {', '.join(BUILT)}"
+        yield f"name {quoted(built_as(manifest))}, expected one of {', '.join(BUILT)}"
+    yield from _own_faults(manifest, dataset)
     yield from digest_faults(manifest)
     for split in manifest.splits:
         if dataset is not None and split.name not in dataset.splits:
             yield f"split {quoted(split.name)}, expected one of {', '.join(dataset.splits)}"
     if dataset is not None:
-        yield from recipe_of(manifest.name).shape_faults(manifest)
+        yield from recipe_of(built_as(manifest)).shape_faults(manifest)
+
+
+def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
+    """Yield where the manifest of a user's own data does not say whose they are, or that of another says so."""
+    if not isinstance(dataset, OwnDataset):
+        if "own" in manifest.options or manifest.features:
+            yield f"options.own or features, which {quoted(built_as(manifest))} does not have"
+        return
+    try:
+        own = convert(manifest.options["own"], OwnData, where="manifest", at="$.options.own", advice="build it again")
+    except (FormatError, UsageError) as error:
+        yield f"options.own cannot be read ({error})"
+        return
+    if own.name != manifest.name or own_name_fault(manifest.name):
+        yield f"name {quoted(manifest.name)}, expected {quoted(own.name)}, and a name that `build` takes"
+
+
+def dataset_of(manifest: Manifest) -> Dataset:
+    """Return the dataset that a manifest names: a generated one with its size, a user's own with what they say of it.
+
+    Expects no shape faults.
+    """
+    dataset, images = BUILT[built_as(manifest)], manifest.options.get("fake_images")
+    if isinstance(dataset, OwnDataset):
+        own = convert(manifest.options["own"], OwnData, where="manifest", at="$.options.own", advice="build it again")
+        return dataset.described_by(own)
+    if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
+        return dataset.with_images(images)
+    return dataset
 
 
 def layout_faults(manifest: Manifest) -> Iterator[str]:
     """Yield splits, repeats and file names that differ from those of recipe and format. Expects no shape faults."""
-    recipe = recipe_of(manifest.name)
+    recipe, dataset = recipe_of(built_as(manifest)), dataset_of(manifest)
     splits = [split.name for split in manifest.splits]
     if not splits or max(Counter(splits).values()) > 1:
         yield f"splits {', '.join(splits) or 'none'}, expected each once and at least one"
     for split in manifest.splits:
-        count = BUILT[manifest.name].repeats(split.name)
+        count = dataset.repeats(split.name)
         repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
         if split.repeats != repeats:
             yield f"split {split.name}: repeats {quoted(split.repeats)}, expected {quoted(repeats)}"
@@ -108,7 +141,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
-    root, suffix = image_root(manifest, split), IMAGE_SUFFIXES[manifest.name]
+    root, suffix = image_root(manifest, split), IMAGE_SUFFIXES[built_as(manifest)]
     folders: set[str] = set()
     for batch in open_index(storage, split.name).batches(["key", "label"]):
         for key, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -120,39 +153,41 @@ def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) 
 
 
 def metadata_of(
-    format_name: str, dataset: Dataset, classes: tuple[str, ...], splits: Sequence[SplitManifest]
+    format_name: str,
+    dataset: Dataset,
+    classes: tuple[str, ...],
+    splits: Sequence[SplitManifest],
+    features: Features = NO_FEATURES,
 ) -> dict[str, bytes]:
     """Return the format's own metadata files, name to content, sorted by name.
 
     Raises:
         FormatError: A class name cannot be written to such files.
     """
-    shard_samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
-    return _metadata(format_name, dataset, classes, shard_samples, {split.name: split.num_bytes for split in splits})
-
-
-def planned_metadata(plan: Plan) -> tuple[str, ...]:
-    """Return the names of the format's own metadata files."""
-    shard_samples = {split.name: split.shard_samples for split in plan.splits}
-    no_bytes = dict.fromkeys(shard_samples, 0)
-    dataset = BUILT[plan.options.dataset]
-    return tuple(_metadata(plan.options.format, dataset, plan.classes, shard_samples, no_bytes))
-
-
-def _metadata(
-    format_name: str,
-    dataset: Dataset,
-    classes: tuple[str, ...],
-    shard_samples: Mapping[str, tuple[int, ...]],
-    split_bytes: Mapping[str, int],
-) -> dict[str, bytes]:
     info = DatasetInfo(
         name=dataset.name,
         description=dataset.description,
         citation=dataset.citation,
         licence=dataset.licence,
         classes=classes,
-        shard_samples=shard_samples,
-        split_bytes=split_bytes,
+        shard_samples={split.name: tuple(shard["samples"] for shard in split.shards) for split in splits},
+        split_bytes={split.name: split.num_bytes for split in splits},
+        features=features,
     )
     return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
+
+
+def planned_metadata(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the format's own metadata files."""
+    dataset = BUILT[plan.options.dataset]
+    info = DatasetInfo(
+        name=plan.options.name,
+        description=dataset.description,
+        citation=dataset.citation,
+        licence=dataset.licence,
+        classes=plan.classes,
+        shard_samples={split.name: split.shard_samples for split in plan.splits},
+        split_bytes={split.name: 0 for split in plan.splits},
+        features=plan.features,
+    )
+    return tuple(sorted(FORMATS[plan.options.format].metadata_files(info)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dataprep.build.open_build import OpenBuild
@@ -67,7 +65,8 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
                 class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
             yield rows
 
-    index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), index_schema())
+    schema = index_schema(with_annotations=bool(build.plan.features))
+    index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), schema)
     events_entry = publish_row_groups(storage, events_file(split.name), iter([events_table(events)]), events_schema())
     return SplitManifest(
         name=split.name,
@@ -100,18 +99,17 @@ def build_manifest(
     plan: Plan, dataset: Dataset, splits: Iterable[SplitManifest], files: Iterable[FileEntry]
 ) -> Manifest:
     """Return the manifest of a finished build."""
-    options = json.loads(json.dumps(asdict(plan.options)))
     sources = [
         source_entry(split.name, source, split.enumeration_sha256) for split in plan.splits for source in split.sources
     ]
     return Manifest(
-        name=plan.options.dataset,
+        name=plan.options.name,
         schema_version=SCHEMA_VERSION,
         revision=1,
         format=plan.options.format,
         plan_hash=plan.plan_hash,
         order_version=ORDER_VERSION,
-        options=options,
+        options=plan.options.document(),
         sources=tuple(sources),
         codecs=plan.codecs,
         licence=dataset.licence,
@@ -122,6 +120,7 @@ def build_manifest(
         partial=plan.options.allow_partial,
         splits=tuple(splits),
         files=tuple(files),
+        features=plan.features,
     )
 
 

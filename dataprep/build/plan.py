@@ -15,11 +15,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.build.images import ImagePolicy
-from dataprep.dataset.documents import convert
+from dataprep.dataset.documents import JsonObject, convert
+from dataprep.dataset.features import Feature, feature_faults, features_document
 from dataprep.dataset.randomness import ORDER_VERSION, permutation
 from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource, SampleRef
-from dataprep.errors import UsageError
+from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
+from dataprep.sources.own import OwnData
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +50,8 @@ class BuildOptions:
     allow_partial: bool = False
     fake_images: int | None = None
     """Number of train images of imagenet-fake."""
+    own: OwnData | None = None
+    """What the user says of data of their own; without names of splits all that are found are built."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
@@ -55,12 +59,25 @@ class BuildOptions:
         _require(
             self.num_shards is None or self.num_shards >= 1, f"--num-shards must be 1 or more, got {self.num_shards}"
         )
-        _require(bool(self.splits), "no split to build; name one with --split")
+        _require(bool(self.splits) or self.own is not None, "no split to build; name one with --split")
         side, quality = self.images.short_side, self.images.quality
         _require(side is None or side >= 1, f"--resize must be 1 pixel or more, got {side}")
         _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
         if self.images.check == "none" and (side is not None or self.images.apply_exif):
             raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+
+    @property
+    def name(self) -> str:
+        """The dataset's name, which is the user's where the data are."""
+        return self.dataset if self.own is None else self.own.name
+
+    def document(self) -> JsonObject:
+        """Return the options as JSON values; `own` only where it is given."""
+        values = asdict(self)
+        if self.own is None:
+            del values["own"]
+        document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        return document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,10 +105,16 @@ class Plan:
     splits: tuple[PlannedSplit, ...]
     details: dict[str, Any] | None = None
     """Further options of the dataset's recipe; the document has them under the dataset's name."""
+    features: dict[str, Feature] = field(default_factory=dict)
+    """What each sample carries besides image, key and label; the document has this field only where there is some."""
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON values, its hash included."""
         values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
+        values["options"] = self.options.document()
+        values["features"] = features_document(self.features)
+        if not self.features:
+            del values["features"]
         details = values.pop("details")
         if details is not None:
             values[self.options.dataset] = details
@@ -130,6 +153,8 @@ def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice:
         UsageError: An option has an invalid value.
     """
     plan = convert(document, Plan, where=where, advice=advice)
+    for fault in feature_faults(plan.features):
+        raise FormatError(f"{where}: {fault}; {advice}")
     name = plan.options.dataset
     if name not in document:
         return replace(plan, details=None)
@@ -188,7 +213,8 @@ def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
     """Return the hash of the references found in the originals, in their order."""
     digest = hashlib.sha256()
     for ref in refs:
-        digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}\n".encode())
+        digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}".encode())
+        digest.update(b"\t%b\n" % ref.annotations if ref.annotations else b"\n")
     return digest.hexdigest()
 
 

@@ -56,5 +56,5 @@ def _read(source: Storage, ref: SampleRef) -> bytes:
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {ref.key} when the build was planned. "
-            "Put it back and run the same command again"
+            "Put it back and run the same command again, or start over with --overwrite"
         ) from error

@@ -28,36 +28,42 @@ def plan_parquet(root: str) -> str:
     return f"{root}/plan.parquet"
 
 
-def refs_schema() -> pa.Schema:
-    """Return the columns of a reference."""
+def refs_schema(*, with_annotations: bool = False) -> pa.Schema:
+    """Return the columns of a reference; annotations are canonical JSON."""
     import pyarrow as pa
 
-    return pa.schema(
-        [
-            ("key", pa.string()),
-            ("source", pa.dictionary(pa.int32(), pa.string())),
-            ("offset", pa.int64()),
-            ("num_bytes", pa.int64()),
-            ("label", pa.int32()),
-        ]
-    )
+    fields = [
+        ("key", pa.string()),
+        ("source", pa.dictionary(pa.int32(), pa.string())),
+        ("offset", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("label", pa.int32()),
+    ]
+    return pa.schema([*fields, ("annotations", pa.large_string())] if with_annotations else fields)
 
 
-def refs_table(refs: Sequence[SampleRef]) -> pa.Table:
+def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False) -> pa.Table:
     """Return references as columns, in their order."""
-    schema = refs_schema()
-    return table_of(([getattr(ref, name) for ref in refs] for name in schema.names), schema)
+    schema = refs_schema(with_annotations=with_annotations)
+    columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
+    if with_annotations:
+        columns.append([ref.annotations.decode() for ref in refs])
+    return table_of(columns, schema)
 
 
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
     """Return the references of a table, in its order."""
-    columns = (table.column(name).to_pylist() for name in refs_schema().names)
+    columns = [table.column(name).to_pylist() for name in refs_schema().names]
+    if "annotations" in table.column_names:
+        columns.append([annotations.encode() for annotations in table.column("annotations").to_pylist()])
     return [SampleRef(*row) for row in zip(*columns, strict=True)]
 
 
-def store_references(tables: Iterator[pa.Table], storage: Storage, root: str) -> None:
+def store_references(
+    tables: Iterator[pa.Table], storage: Storage, root: str, *, with_annotations: bool = False
+) -> None:
     """Store the references of a plan below the folder of its build, one table a shard."""
-    publish_row_groups(storage, plan_parquet(root), tables, refs_schema())
+    publish_row_groups(storage, plan_parquet(root), tables, refs_schema(with_annotations=with_annotations))
 
 
 def shard_plan(build: OpenBuild, index: int) -> ShardPlan:

@@ -31,6 +31,9 @@ class Progress(Protocol):
     def reading(self, name: str, done_bytes: int, total_bytes: int) -> None:
         """`done_bytes` of an original archive were listed or hashed."""
 
+    def log(self, line: str) -> None:
+        """A line that a user should read about what was found."""
+
     def planned(self, plan: Plan, done: set[int]) -> None:
         """The plan is stored; these shards are done already."""
 

@@ -80,7 +80,7 @@ class ShardBuilder:
         done = found.result()
         if done is not None:
             return _known(done[0])
-        rows = IndexRows(shard.split_index)
+        rows = IndexRows(shard.split_index, with_annotations=bool(build.plan.features))
         written = _write(build, shard, _drained(ahead, checked), rows)
         receipt = ShardReceipt(
             index=index,
@@ -168,6 +168,7 @@ def _sample(ref: SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> 
         height=checked.height,
         width=checked.width,
         orientation=checked.orientation,
+        annotations=ref.annotations,
     )
 
 
@@ -175,7 +176,7 @@ def _write(build: OpenBuild, shard: ShardPlan, samples: Iterator[Sample], rows: 
     """Write the samples in order, and add their index rows."""
     plan = build.plan
     shard_format = FORMATS[plan.options.format]
-    name = shard_format.shard_file(plan.options.dataset, shard.split, shard.split_index, shard.split_shards)
+    name = shard_format.shard_file(plan.options.name, shard.split, shard.split_index, shard.split_shards)
     write = _write_images if shard_format.one_file_per_image else _write_file
     return write(build, shard, name, samples, rows)
 
@@ -211,10 +212,12 @@ def _write_images(
 
 
 def _write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[Sample], rows: IndexRows) -> None:
-    writer = FORMATS[plan.options.format].open_writer(stream, has_classes=bool(plan.classes))
+    shard_format = FORMATS[plan.options.format]
+    writer = shard_format.open_writer(stream, has_classes=bool(plan.classes), features=plan.features)
     for sample in samples:
         place: Placement = writer.write(sample)
         rows.add(sample.key, sample.image, place, label=sample.label, height=sample.height, width=sample.width)
+        rows.annotate(sample.annotations)
     writer.close()
 
 

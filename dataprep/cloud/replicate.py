@@ -249,9 +249,10 @@ def _shards(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectIn
 def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
     """List the images of a folder, and compare their number and size with the manifest; `verify` compares their
     names."""
+    listed = {entry["file"] for entry in manifest.files}
     for split in manifest.splits:
         root = f"{FORMATS[manifest.format].image_root(split.name, split.repeats['stored'])}/"
-        found = [info for name, info in present.items() if name.startswith(root)]
+        found = [info for name, info in present.items() if name.startswith(root) and name not in listed]
         num_bytes = sum(info.num_bytes for info in found)
         if (len(found), num_bytes) != (split.samples, split.num_bytes):
             raise VerificationError(

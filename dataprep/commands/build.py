@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
-from dataprep.build.images import ImagePolicy
-from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions, Plan
+from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
+from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
 from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
-from dataprep.commands.options import SEED, WHOLE, Bytes, Finite
+from dataprep.commands.options import WHOLE
 from dataprep.commands.progress import BuildProgress
-from dataprep.dataset.records import SplitManifest
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.messages import human_bytes
-from dataprep.sources import BUILT, DATASETS, Dataset, sized_dataset
+from dataprep.sources import BUILT, DATASETS, Dataset, configured
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
 
@@ -32,6 +31,7 @@ Examples:
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
   dataprep build imagenet-fake --images 2000 --output fake --format tfrecord
+  dataprep build folder --source ~/Pictures --output shards --format webdataset
   dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
       --runner DataflowRunner -- --project=P --region=us-central1 --temp_location=gs://b/tmp \\
       --sdk_container_image=IMAGE
@@ -42,20 +42,20 @@ Examples:
 After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
 result has the same bytes.
 """
-LAION = "laion"
+_OF_THEIR_OWN = {"folder": "dataprep.commands.build_folder", "laion": "dataprep.commands.build_laion"}
+"""Modules of the commands that do not share this one's options; each is imported when it is called."""
 
 
 class _Datasets(click.Group):
-    """A group with a command for each dataset; laion's is imported only when it is called."""
+    """A group with a command for each dataset."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(BUILT)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == LAION:
-            from dataprep.commands.build_laion import command as laion
-
-            return laion
+        if cmd_name in _OF_THEIR_OWN:
+            found: click.Command = import_module(_OF_THEIR_OWN[cmd_name]).command
+            return found
         return _command_of(cmd_name) if cmd_name in DATASETS else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -82,17 +82,7 @@ def command() -> None:
 @click.option(
     "--images", "fake_images", type=WHOLE, help="imagenet-fake: number of images in train.  [default: 10,000]"
 )
-@click.option("--format", "format_name", required=True, type=click.Choice(list(FORMATS)), help="Format to write.")
-@click.option("--split", "splits", multiple=True, help="Build this split only; may be repeated.")
-@click.option(
-    "--shard-bytes",
-    type=Bytes(),
-    default=DEFAULT_SHARD_BYTES,
-    show_default="256MiB",
-    help="Bytes of original images in a shard.",
-)
-@click.option("--num-shards", type=WHOLE, help="Number of shards in each split, instead of --shard-bytes.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the order of the samples.")
+@shard_options
 @click.option(
     "--repeat",
     type=click.Choice(["virtual", "physical"]),
@@ -100,37 +90,7 @@ def command() -> None:
     show_default=True,
     help="coco-dup5: virtual stores each image once, and loaders make five passes an epoch; physical stores all five.",
 )
-@click.option(
-    "--resize",
-    "short_side",
-    type=WHOLE,
-    metavar="PIXELS",
-    help="Shrink larger images to this shorter side.",
-)
-@click.option(
-    "--quality",
-    type=WHOLE,
-    default=95,
-    show_default=True,
-    help="JPEG quality of resized images.",
-)
-@click.option(
-    "--check", type=click.Choice(["decode", "header", "none"]), default="decode", show_default=True,
-    help="How to check every image: decode it, read its header, or look at its first three bytes.",
-)  # fmt: skip
-@click.option(
-    "--on-bad",
-    type=click.Choice(["repair", "reject", "fail"]),
-    default="repair",
-    show_default=True,
-    help="What to do with PNG, CMYK and the like. Truncated and undecodable images are always rejected.",
-)
-@click.option(
-    "--apply-exif", is_flag=True, help="Turn images upright whose EXIF orientation is not 1, and encode them again."
-)
-@click.option(
-    "--max-reject-ratio", type=Finite(0, 1), help="Largest share of images that may be rejected.  [default: 0]"
-)
+@image_options
 @click.option(
     "--allow-partial", is_flag=True, help="Accept other counts of images than the published ones, and record that."
 )
@@ -158,7 +118,7 @@ def _archives(
     and listed.
     """
     refuse_unknown_runner(run.runner, beam_options)
-    facts = sized_dataset(dataset, fake_images)
+    facts = configured(dataset, fake_images=fake_images)
     options["fake_images"] = fake_images or (DEFAULT_IMAGES if facts.generated else None)
     request = BuildRequest(
         options=_options(dataset, format_name, splits or facts.default_splits, **options),
@@ -167,9 +127,9 @@ def _archives(
         max_reject_ratio=facts.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    _refuse_unfit(request)
+    refuse_unfit(request)
     check = partial(_check_source, request) if check_source else lambda _progress: None
-    shown = Shown(progress=BuildProgress, plan_lines=_plan_lines, split_line=_split_line)
+    shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
     build(request, run, beam_options, shown, check=check)
 
 
@@ -201,19 +161,18 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
 
 
 def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options: Any) -> BuildOptions:
-    images = {name: options.pop(name) for name in ("check", "on_bad", "apply_exif", "short_side", "quality")}
+    images = image_policy(options)
     known = DATASETS[dataset].splits
     for split in splits:
         if split not in known:
             raise UsageError(f"{dataset} has no split {split!r}; it has {', '.join(known)}")
     if options["repeat"] == "physical" and all(DATASETS[dataset].repeats(split) == 1 for split in splits):
         raise UsageError(f"--repeat physical: {dataset} {'+'.join(splits)} is not repeated; leave it out")
-    return BuildOptions(
-        dataset=dataset, format=format_name, splits=tuple(splits), images=ImagePolicy(**images), **options
-    )
+    return BuildOptions(dataset=dataset, format=format_name, splits=tuple(splits), images=images, **options)
 
 
-def _refuse_unfit(request: BuildRequest) -> None:
+def refuse_unfit(request: BuildRequest) -> None:
+    """Refuse links in a bucket, and warn of an image folder there."""
     in_bucket = not open_storage(request.output_url).is_local
     if FORMATS[request.options.format].one_file_per_image and in_bucket:
         if request.options.repeat == "physical":
@@ -238,25 +197,3 @@ def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
                     "or another edition; download it again, or leave out --check-source"
                 )
             progress.log(f"{check.file}: md5 {check.found_md5} as published")
-
-
-def _plan_lines(plan: Plan) -> Iterator[str]:
-    for split in plan.splits:
-        passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
-        yield (
-            f"  {split.name}: {sum(split.shard_samples):,} samples in {len(split.shard_samples):,} shards, about "
-            f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
-            f"{split.repeat_stored} stored"
-        )
-
-
-def _split_line(split: SplitManifest) -> str:
-    repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
-    return (
-        f"{split.name}: {split.samples:,} samples, {len(split.shards)} shards, {human_bytes(split.num_bytes)}, "
-        f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
-    )
-
-
-def _reasons(counts: dict[str, int]) -> str:
-    return f" ({', '.join(f'{count} {reason}' for reason, count in counts.items())})" if counts else ""

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from dataprep.commands.region_options import (
     tpu_option,
 )
 from dataprep.commands.region_plan import PlannedBucket, planned_buckets
+from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import UsageError, install_hint
 from dataprep.storage import open_storage
@@ -214,7 +215,7 @@ def _print_plan(
     if as_json:
         click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
         return
-    click.echo(f"{plan.options.dataset} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
+    click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
     for line in (*lines, *(bucket.line for bucket in buckets)):
         click.echo(line)
     click.echo("Nothing was written (--dry-run).")
@@ -225,7 +226,7 @@ def _print_result(
 ) -> None:
     manifest = result.manifest
     if as_json:
-        summary = asdict(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
+        summary = manifest_document(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
         summary["shards_built"] = result.shards_built
         json.dump(summary, sys.stdout)
         click.echo()

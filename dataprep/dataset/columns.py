@@ -37,15 +37,15 @@ def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(stored)])
 
 
-def strings(values: Sequence[str | None]) -> pa.Array:
-    """Return strings, at most 2 GiB together, as an Arrow array, None as null."""
+def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:
+    """Return strings, at most 2 GiB together unless they are `large`, as an Arrow array, None as null."""
     import numpy as np
     import pyarrow as pa
 
     encoded = [b"" if value is None else value.encode() for value in values]
-    ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int32, len(encoded) + 1)
+    ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int64 if large else np.int32, len(encoded) + 1)
     buffers = [_validity(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
+    return pa.Array.from_buffers(pa.large_string() if large else pa.string(), len(encoded), buffers)
 
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
@@ -65,4 +65,6 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         codes = {value: code for code, value in enumerate(dict.fromkeys(values))}
         indices = numbers([codes[value] for value in values], kind.index_type)
         return pa.DictionaryArray.from_arrays(indices, strings(list(codes)))
-    return strings(values) if kind == pa.string() else numbers(values, kind)
+    if kind in (pa.string(), pa.large_string()):
+        return strings(values, large=kind == pa.large_string())
+    return numbers(values, kind)

@@ -16,6 +16,8 @@ from dataprep.errors import DataprepError, FormatError
 from dataprep.messages import one_line, shortened
 
 T = TypeVar("T")
+JsonObject = dict[str, Any]
+"""A document of which the type is known to its reader alone."""
 MAX_COUNT = 1 << 53
 """Upper bound of samples or bytes: JSON carries integers below it exactly, and sums of them fit in 64 bits."""
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]

@@ -123,7 +123,7 @@ class ParquetTable:
 def open_index(storage: Storage, split: str, source: pa.NativeFile | None = None) -> ParquetTable:
     """Open the index of a split; see `index_schema` for its columns. Raises FileNotFoundError and FormatError."""
     nullable = frozenset({"image_crc32c", "height", "width"})
-    schemas = index_schema(), index_schema(with_files=True)
+    schemas = index_schema(), index_schema(with_files=True), index_schema(with_annotations=True)
     return ParquetTable(storage, f"index/{split}.parquet", *schemas, nullable=nullable, source=source)
 
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from dataprep.dataset.columns import table_of
+from dataprep.dataset.columns import numbers, table_of
 from dataprep.dataset.records import Placement
 from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ANNOTATIONS = "annotations_crc32c"
+"""Column of the CRC32C of each sample's annotations."""
 
-def index_schema(*, with_files: bool = False) -> pa.Schema:
+
+def index_schema(*, with_files: bool = False, with_annotations: bool = False) -> pa.Schema:
     """Return the columns of `index/<split>.parquet`; height and width are null where images were not checked.
 
     Args:
         with_files: Append a column `file`, the image's path below the data's root. Adopted image folders need it,
             because the path does not follow from the key. The image_crc32c of adopted data may be null.
+        with_annotations: Append a column `annotations_crc32c`, the checksum of the annotations as canonical JSON.
+            Datasets with features have it.
     """
     import pyarrow as pa
 
@@ -34,7 +39,11 @@ def index_schema(*, with_files: bool = False) -> pa.Schema:
         ("height", pa.int32()),
         ("width", pa.int32()),
     ]
-    return pa.schema([*fields, ("file", pa.string())] if with_files else fields)
+    if with_files:
+        fields.append(("file", pa.string()))
+    if with_annotations:
+        fields.append((ANNOTATIONS, pa.uint32()))
+    return pa.schema(fields)
 
 
 class IndexRow(NamedTuple):
@@ -72,11 +81,13 @@ class IndexRows:
 
     Args:
         split_index: Position of the shard in its split.
+        with_annotations: Whether every sample is annotated.
     """
 
-    def __init__(self, split_index: int) -> None:
+    def __init__(self, split_index: int, *, with_annotations: bool = False) -> None:
         self._split_index = split_index
         self._rows: list[IndexRow] = []
+        self._annotations: list[int] | None = [] if with_annotations else None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -99,6 +110,15 @@ class IndexRows:
             )
         )
 
+    def annotate(self, annotations: bytes) -> None:
+        """Note the annotations of the sample whose row was added last; nothing where samples have none."""
+        if self._annotations is not None:
+            self._annotations.append(crc32c_of(annotations))
+
     def table(self) -> pa.Table:
-        """Return the rows as a table of `index_schema()`."""
-        return index_table(self._rows, self._split_index)
+        """Return the rows as a table of `index_schema()`, with annotations where samples have some."""
+        table = index_table(self._rows, self._split_index)
+        if self._annotations is None:
+            return table
+        field = index_schema(with_annotations=True).field(ANNOTATIONS)
+        return table.append_column(field, numbers(self._annotations, field.type))

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from dataprep.dataset.documents import convert, decode, json_text
+from dataprep.dataset.documents import JsonObject, convert, decode, json_text
+from dataprep.dataset.features import feature_faults, features_document
 from dataprep.dataset.records import (
     AdoptedOptions,
     FileEntry,
@@ -41,7 +42,22 @@ MANIFEST_ADVICE = "restore the manifest or build again"
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """Return a manifest as canonical JSON: the same manifest gives the same bytes."""
-    return json.dumps(asdict(manifest), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(manifest_document(manifest), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def manifest_document(manifest: Manifest) -> JsonObject:
+    """Return a manifest as JSON values; `features` only where there are some."""
+    document = asdict(manifest)
+    document["features"] = features_document(manifest.features)
+    if not manifest.features:
+        del document["features"]
+    return document
+
+
+def built_as(manifest: Manifest) -> str:
+    """Return the name of the dataset class that has built a dataset: its own name, unless the data are a user's."""
+    options = manifest.options
+    return options["dataset"] if "own" in options and isinstance(options.get("dataset"), str) else manifest.name
 
 
 def read_manifest(storage: Storage) -> Manifest | None:
@@ -79,6 +95,7 @@ def _value_faults(manifest: Manifest) -> Iterator[str]:
     versions."""
     if manifest.format not in FORMAT_NAMES:
         yield not_one_of("$.format", manifest.format, FORMAT_NAMES)
+    yield from (f"$.features: {fault}" for fault in feature_faults(manifest.features))
     names = [split.name for split in manifest.splits]
     if not names or len(set(names)) < len(names):
         yield f"$.splits: expected each name once and at least one, got {json_text(names)}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from msgspec import Meta
 
 from dataprep.dataset.documents import Count
+from dataprep.dataset.features import Feature, Features
 
 NO_LABEL = -1
 MAX_KEY_BYTES = 200
@@ -104,6 +105,8 @@ class SampleRef:
     num_bytes: int
     label: int = NO_LABEL
     """Position in the sorted class list, or NO_LABEL."""
+    annotations: bytes = b""
+    """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class Enumeration:
     sources: list[SourceFile]
     classes: tuple[str, ...] = ()
     """Names of the classes, sorted: a label is a position here. Empty where the dataset has no classes."""
+    features: Features = field(default_factory=dict)
+    """Types of the annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,8 @@ class Sample:
     width: int
     orientation: int
     """EXIF orientation 1..8 as recorded in the file; 1 where there is none."""
+    annotations: bytes = b""
+    """Values of the dataset's features, as canonical JSON; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +281,5 @@ class Manifest:
     splits: tuple[SplitManifest, ...]
     files: tuple[FileEntry, ...] = ()
     """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
+    features: dict[str, Feature] = field(default_factory=dict)
+    """What each sample carries besides image, key and label; the document has this field only where there is some."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar, Protocol
 
+from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.records import Placement, Sample
 
 
@@ -25,6 +26,8 @@ class DatasetInfo:
     """By split, the number of samples of each shard, in order."""
     split_bytes: Mapping[str, int]
     """By split, bytes of all its shards."""
+    features: Features = field(default_factory=dict)
+    """What each sample carries besides image, key and label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,13 @@ class ShardFormat(ABC):
         return stored
 
     @abstractmethod
-    def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> ShardWriter:
+    def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> ShardWriter:
         """Return a writer at the start of an empty stream."""
 
     @abstractmethod
-    def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
+    def read_shard(
+        self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+    ) -> Iterator[StoredSample]:
         """Yield the samples of one shard in order, in bounded memory.
 
         Raises:

@@ -8,6 +8,7 @@ tensorflow/core/example/{example,feature}.proto.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dataprep.errors import FormatError
@@ -41,7 +42,7 @@ class Feature(NamedTuple):
     stop: int
 
 
-# Writing: one value a feature
+# Writing
 
 
 def bytes_feature(value: bytes) -> bytes:
@@ -57,6 +58,23 @@ def float_feature(value: float) -> bytes:
 def integer_feature(value: int) -> bytes:
     """Write a Feature of one int64, packed."""
     return message(LEN_3, message(LEN_1, varint(value & _UINT64)))
+
+
+def bytes_list(values: Iterable[bytes]) -> bytes:
+    """Write a Feature of any number of values of bytes."""
+    return message(LEN_1, b"".join(message(LEN_1, value) for value in values))
+
+
+def float_list(values: Iterable[float]) -> bytes:
+    """Write a Feature of any number of float32, each exactly as it is."""
+    packed = b"".join(struct.pack("<f", value) for value in values)
+    return message(LEN_2, message(LEN_1, packed) if packed else b"")
+
+
+def integer_list(values: Iterable[int]) -> bytes:
+    """Write a Feature of any number of int64, packed."""
+    packed = b"".join(varint(value & _UINT64) for value in values)
+    return message(LEN_3, message(LEN_1, packed) if packed else b"")
 
 
 def map_entry(name: bytes, feature: bytes) -> bytes:

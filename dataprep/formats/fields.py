@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from dataprep.dataset.features import NO_FEATURES, Features, Values, from_json
 from dataprep.errors import FormatError, SourceError, UsageError
+from dataprep.formats.annotations import example_values
 from dataprep.formats.example import BYTES, FLOATS, INTEGERS, Feature, byte_ranges, features_of, floats, integers
 from dataprep.formats.tars import BLOCK, Member, split_name, tar_members
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
+from dataprep.messages import not_one_of
 
 CAPTIONS = ("caption", "txt")
 """Two names of the same field: the webdataset member has the suffix `txt`, and users ask for `caption`."""
@@ -17,7 +20,7 @@ CAPTIONS = ("caption", "txt")
 Record = bytes | bytearray | memoryview
 
 
-def read_fields(format_name: str, record: Record, names: Sequence[str]) -> dict[str, Any]:
+def read_fields(format_name: str, record: Record, names: Sequence[str], features: Features = NO_FEATURES) -> Values:
     """Return the values of some fields of one sample.
 
     Args:
@@ -26,30 +29,40 @@ def read_fields(format_name: str, record: Record, names: Sequence[str]) -> dict[
         names: For webdataset, suffixes of members (text becomes str, other bytes stay), else keys of the .json member.
             For TFRecord, features (text becomes str; one number, or a list of several). If only one of `caption` and
             `txt` exists, either name finds it.
+        features: Features of the dataset's manifest: their values have the same types in every format.
 
     Raises:
         FormatError: A field does not exist (the message lists those that do), or the record is damaged.
         UsageError: The format has no fields.
     """
-    check_fields(format_name, names)
-    return _READERS[format_name](record, names)
-
-
-def check_fields(format_name: str, names: Sequence[str]) -> None:
-    """Raise UsageError where a format stores no fields."""
     if format_name not in _READERS:
-        expected = " or ".join(_READERS)
-        raise UsageError(f"fields {', '.join(names)}: {format_name} holds images alone; expected {expected}")
+        raise UsageError(_no_fields(format_name, names))
+    return _READERS[format_name](record, names, features)
 
 
-def _read_tar(record: Record, names: Sequence[str]) -> dict[str, Any]:
+def check_fields(format_name: str, names: Sequence[str], features: Features = NO_FEATURES) -> None:
+    """Raise UsageError where a dataset of a format stores no fields, or an image folder not these features."""
+    if format_name in _READERS:
+        return
+    if not features:
+        raise UsageError(_no_fields(format_name, names))
+    for name in names:
+        if name not in features:
+            raise UsageError(not_one_of("field", name, sorted(features)))
+
+
+def _no_fields(format_name: str, names: Sequence[str]) -> str:
+    return f"fields {', '.join(names)}: {format_name} holds images alone; expected {' or '.join(_READERS)}"
+
+
+def _read_tar(record: Record, names: Sequence[str], features: Features) -> Values:
     reader = _TarRecord(record)
     try:
         members = {split_name(member.name)[1]: member for member in tar_members(reader) if not member.is_directory}
     except SourceError as error:
         raise FormatError(str(error)) from error
-    document: dict[str, Any] | None = None
-    values: dict[str, Any] = {}
+    document: Values | None = None
+    values: Values = {}
     for name in names:
         found = _known(name, members)
         if found is not None:
@@ -60,7 +73,7 @@ def _read_tar(record: Record, names: Sequence[str]) -> dict[str, Any]:
         found = _known(name, document)
         if found is None:
             raise _missing(name, [f".{suffix}" for suffix in members], document)
-        values[name] = document[found]
+        values[name] = from_json(features[found], document[found]) if found in features else document[found]
     return values
 
 
@@ -83,7 +96,7 @@ class _TarRecord:
         return bytes(self._record[member.offset : member.offset + member.num_bytes])
 
 
-def _document(reader: _TarRecord, member: Member | None) -> dict[str, Any]:
+def _document(reader: _TarRecord, member: Member | None) -> Values:
     if member is None:
         return {}
     try:
@@ -93,20 +106,24 @@ def _document(reader: _TarRecord, member: Member | None) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _read_example(record: Record, names: Sequence[str]) -> dict[str, Any]:
+def _read_example(record: Record, names: Sequence[str], features: Features) -> Values:
     data = memoryview(record)
 
     def read(offset: int, num_bytes: int) -> bytes:
         return bytes(data[offset : offset + num_bytes])
 
     try:
-        features = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
-        values = {}
+        stored = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
+        values: Values = {}
         for name in names:
-            found = _known(name, features)
+            feature = _known(name, features)
+            if feature is not None:
+                values |= {name: example_values({feature: features[feature]}, read, stored)[feature]}
+                continue
+            found = _known(name, stored)
             if found is None:
-                raise _missing(name, [], features)
-            values[name] = _value(read, features[found])
+                raise _missing(name, [], stored)
+            values[name] = _value(read, stored[found])
     except FormatError as error:
         raise FormatError(f"record: {error}") from error
     return values
@@ -143,7 +160,7 @@ def _missing(name: str, members: Sequence[str], keys: Iterable[str]) -> FormatEr
 
 
 _NUMBERS: dict[int, Callable[..., Sequence[float]]] = {FLOATS: floats, INTEGERS: integers}
-_READERS: dict[str, Callable[[Record, Sequence[str]], dict[str, Any]]] = {
+_READERS: dict[str, Callable[[Record, Sequence[str], Features], Values]] = {
     "webdataset": _read_tar,
     "tfrecord": _read_example,
 }

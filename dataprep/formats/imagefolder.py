@@ -6,10 +6,12 @@ files, one after the other. The build stores each file itself, under the name th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
+from dataprep.dataset.features import NO_FEATURES, Features, annotations_json, values_of
 from dataprep.dataset.records import Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
@@ -21,11 +23,12 @@ REPEATED = "images"
 """Folder that replaces the split's folder if links show each image several times; the links point into it."""
 IMAGE_SUFFIXES: Mapping[str, str] = {
     "coco-dup5": ".jpg",
+    "folder": ".jpg",
     "imagenet": ".JPEG",
     "imagenet-fake": ".JPEG",
 }
-"""Suffix of image files by dataset, as in the originals. Readers derive a file's name from it and the key, because the
-index of a build has no file names."""
+"""Suffix of image files by dataset class, as in the originals. Readers derive a file's name from it and the key,
+because the index of a build has no file names."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
@@ -51,11 +54,15 @@ class ImageFolderFormat(ShardFormat):
         """Return 1: links stand for the other passes."""
         return 1
 
-    def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> ImageFolderWriter:
+    def open_writer(
+        self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES
+    ) -> ImageFolderWriter:
         """Return a writer at the start of an empty stream, which takes the shard's bytes."""
         return ImageFolderWriter(stream)
 
-    def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
+    def read_shard(
+        self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+    ) -> Iterator[StoredSample]:
         """Raise FormatError: the keys of an image folder are in its index, and in no shard."""
         raise FormatError("a shard of an image folder is no file; read the images that its index names")
 
@@ -104,6 +111,30 @@ def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str
         check_class_folder(class_name)
         folder = class_name
     return f"{split}/{folder or FOLDERLESS}/{basename}{suffix}"
+
+
+def metadata_file(split: str) -> str:
+    """Return where the annotations of a split lie."""
+    return f"{split}/metadata.jsonl"
+
+
+def metadata_line(file: str, annotations: bytes) -> bytes:
+    """Return the line of one image: its annotations, and its file relative to the folder of the split."""
+    document = json.loads(annotations) | {"file_name": file}
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def annotations_of(line: bytes, features: Features) -> tuple[str, bytes]:
+    """Return the file that a line is about, and its annotations. Raises FormatError where it is not such a line."""
+    try:
+        document = json.loads(line)
+        file = document.pop("file_name")
+        annotations = annotations_json(features, values_of(features, document))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError(f"{line[:80]!r}, expected the annotations of an image") from error
+    if not isinstance(file, str) or line != metadata_line(file, annotations):
+        raise FormatError(f"{line[:80]!r}, expected the annotations of an image as a build writes them")
+    return file, annotations
 
 
 def repeat_links(folders: Sequence[str], count: int, *, split: str = "train") -> list[tuple[str, str]]:

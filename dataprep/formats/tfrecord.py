@@ -9,10 +9,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from dataprep.dataset.features import (
+    MAX_ANNOTATION_BYTES,
+    NO_FEATURES,
+    Features,
+    annotation_values,
+    annotations_json,
+)
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
+from dataprep.formats.annotations import example_entries, example_values, tfds_features
 from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import (
     MAX_FIELD_BYTES,
@@ -22,11 +30,21 @@ from dataprep.formats.checked import (
     check_sample,
     sample_fault,
 )
-from dataprep.formats.example import bytes_feature, example_before, integer_feature, map_entry
-from dataprep.formats.tfds import dataset_info, feature, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.example import (
+    byte_ranges,
+    bytes_feature,
+    example_before,
+    features_of,
+    integer_feature,
+    integers,
+    map_entry,
+)
+from dataprep.formats.tfds import Description, dataset_info, feature, features_dict, image, json_bytes, scalar, text
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, checksum, frame_around, frame_length
 
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
+_ANNOTATION_FACTOR = 8
+"""Bytes that annotations take here, at most, for each byte of their JSON: `-1,` becomes an integer of ten bytes."""
 
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 _BEFORE_IMAGE = re.compile(
@@ -47,7 +65,8 @@ _BEFORE_IMAGE_BYTES = 80  # more than the longest match
 class TFRecordFormat(ShardFormat):
     """Records that `tf.data.TFRecordDataset` reads, in a directory that `tfds.builder_from_directory` serves.
 
-    Features: image and key (bytes), height, width and orientation (int64), and with classes label (int64).
+    Features: image and key (bytes), height, width and orientation (int64), with classes label (int64), and those of the
+    dataset.
     """
 
     name = "tfrecord"
@@ -57,11 +76,13 @@ class TFRecordFormat(ShardFormat):
         digits = max(5, len(str(total)))  # as in TFDS
         return f"{_tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
 
-    def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> TFRecordWriter:
+    def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> TFRecordWriter:
         """Return a writer at the start of an empty stream."""
-        return TFRecordWriter(stream, has_classes=has_classes)
+        return TFRecordWriter(stream, has_classes=has_classes, features=features)
 
-    def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
+    def read_shard(
+        self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+    ) -> Iterator[StoredSample]:
         """Yield the samples of one shard in order.
 
         Raises:
@@ -70,7 +91,7 @@ class TFRecordFormat(ShardFormat):
         """
         source = CheckedStream(stream)
         while head := source.take_unless_at_end(FRAME_HEAD_BYTES):
-            yield _read_record(source, head, classes)
+            yield _read_record(source, head, classes, features)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
         """Return `dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
@@ -80,7 +101,7 @@ class TFRecordFormat(ShardFormat):
         """
         files = {
             "dataset_info.json": json_bytes(_dataset_info(info)),
-            "features.json": json_bytes(_features(len(info.classes))),
+            "features.json": json_bytes(_features(len(info.classes), info.features)),
         }
         if info.classes:
             for class_name in info.classes:
@@ -94,9 +115,10 @@ class TFRecordFormat(ShardFormat):
 class TFRecordWriter:
     """Appends samples as records. Besides the write, a sample of 110 kB costs 24 us, of which the CRC takes 15."""
 
-    def __init__(self, stream: BinaryIO, *, has_classes: bool) -> None:
+    def __init__(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> None:
         self._stream = stream
         self._has_classes = has_classes
+        self._features = features
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
@@ -107,8 +129,7 @@ class TFRecordWriter:
         """
         check_sample(sample, has_classes=self._has_classes)
         image_bytes = len(sample.image)
-        tail = _after_image(sample)
-        before = _before_image(sample.height, image_bytes, len(tail))
+        before, tail = _around_image(sample, self._features)
         head, end = frame_around(before, sample.image, tail)
         # Three writes, so that the image's bytes are not copied.
         self._stream.write(head)
@@ -120,6 +141,27 @@ class TFRecordWriter:
 
     def close(self) -> None:
         """Write nothing: a run of records has no end mark."""
+
+
+def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
+    """Write an Example but for the bytes of its image: what stands before and after them."""
+    if features:
+        return _around_annotated_image(sample, features)
+    tail = _after_image(sample)
+    return _before_image(sample.height, len(sample.image), len(tail)), tail
+
+
+def _around_annotated_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
+    """Write an Example with annotations, but for its image. Raises FormatError where these are not of the features."""
+    entries = example_entries(features, annotation_values(features, sample.annotations))
+    numbers = {b"height": sample.height, b"orientation": sample.orientation, b"width": sample.width}
+    if sample.label != NO_LABEL:
+        numbers[b"label"] = sample.label
+    entries |= {name: _int_entry(name, value) for name, value in numbers.items()}
+    entries[b"key"] = map_entry(b"key", bytes_feature(sample.key.encode()))
+    names = sorted(entries)
+    before, after = (b"".join(entries[name] for name in names if (name < b"image") == first) for first in (True, False))
+    return example_before(before, b"image", len(sample.image), len(after)), after
 
 
 def _before_image(height: int, image_bytes: int, tail_bytes: int) -> bytes:
@@ -144,21 +186,23 @@ def _int_of(digits: bytes) -> int:
     return sum((digit & 0x7F) << 7 * position for position, digit in enumerate(digits))
 
 
-def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...]) -> StoredSample:
+def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...], features: Features) -> StoredSample:
     """Read one record whose head, the length and its checksum, has been read."""
     start = source.offset - FRAME_HEAD_BYTES
     length = frame_length(head)
     if length is None:
         raise source.error("another checksum", "the one of the record's length", at=start)
-    if length > _MAX_RECORD_BYTES:
-        raise source.error(f"a record of {length:,} bytes", f"at most {_MAX_RECORD_BYTES:,}", at=start)
+    most_bytes = _MAX_RECORD_BYTES + (_ANNOTATION_FACTOR * MAX_ANNOTATION_BYTES if features else 0)
+    if length > most_bytes:
+        raise source.error(f"a record of {length:,} bytes", f"at most {most_bytes:,}", at=start)
     data = source.take(length)
     if source.take(FRAME_TAIL_BYTES) != checksum(data):
         raise source.error("another checksum", "the one of the record's data", at=start + FRAME_HEAD_BYTES)
-    decoded = _decode(data, classes)
+    decoded = _decode_annotated(data, classes, features) if features else _decode(data, classes)
     if decoded is None:
         label = " label," if classes else ""
-        expected = f"a tf.train.Example of height, image, key,{label} orientation, width"
+        more = "".join(f", {name}" for name in features)[:200]
+        expected = f"a tf.train.Example of height, image, key,{label} orientation, width{more}"
         raise source.error("another message", expected, at=start + FRAME_HEAD_BYTES)
     sample, image_start = decoded
     placement = Placement(start, source.offset - start, start + FRAME_HEAD_BYTES + image_start, len(sample.image))
@@ -196,11 +240,45 @@ def _decode(data: bytes, classes: tuple[str, ...]) -> tuple[Sample, int] | None:
     return sample, before.end()
 
 
+def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features) -> tuple[Sample, int] | None:
+    """Return what `_decode` returns, for a record with annotations."""
+
+    def read(offset: int, num_bytes: int) -> bytes:
+        return data[offset : offset + num_bytes]
+
+    try:
+        found = features_of(read, 0, len(data))
+        numbers = {
+            name: integers(read, found.pop(name))[0]
+            for name in ("height", "orientation", "width", *(("label",) if classes else ()))
+        }
+        (image_start, image_stop), *_ = byte_ranges(read, found.pop("image"))
+        (key_start, key_stop), *_ = byte_ranges(read, found.pop("key"))
+        annotations = annotations_json(features, example_values(features, read, found))
+        sample = Sample(
+            key=data[key_start:key_stop].decode(),
+            image=data[image_start:image_stop],
+            label=numbers.get("label", NO_LABEL),
+            class_name=classes[numbers["label"]] if classes else "",
+            height=numbers["height"],
+            width=numbers["width"],
+            orientation=numbers["orientation"],
+            annotations=annotations,
+        )
+        if sample_fault(sample, has_classes=bool(classes)) is not None:
+            return None
+        before, after = _around_annotated_image(sample, features)
+    except (FormatError, KeyError, IndexError, ValueError):
+        return None
+    whole = len(before) == image_start and data[:image_start] == before and data[image_stop:] == after
+    return (sample, image_start) if whole else None
+
+
 def _tfds_name(dataset: str) -> str:
     return dataset.replace("-", "_")
 
 
-def _dataset_info(info: DatasetInfo) -> dict[str, Any]:
+def _dataset_info(info: DatasetInfo) -> Description:
     named = replace(info, name=_tfds_name(info.name))
     content = dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
@@ -208,8 +286,9 @@ def _dataset_info(info: DatasetInfo) -> dict[str, Any]:
     return content
 
 
-def _features(num_classes: int) -> dict[str, Any]:
+def _features(num_classes: int, annotations: Features) -> Description:
     features = {
+        **dict(tfds_features(annotations)),
         "height": scalar("int64"),
         "image": image("jpeg"),
         "key": text(),

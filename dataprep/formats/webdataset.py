@@ -5,12 +5,23 @@ The reader renders what the writer would have written and compares the bytes, so
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from json.encoder import encode_basestring_ascii
 from typing import BinaryIO
 
+from dataprep.dataset.features import (
+    MAX_ANNOTATION_BYTES,
+    NO_FEATURES,
+    Features,
+    Values,
+    annotation_values,
+    annotations_json,
+    values_of,
+)
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
+from dataprep.errors import FormatError
 from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample
 from dataprep.formats.checked import (
     MAX_FIELD_BYTES,
@@ -36,8 +47,8 @@ class WebDatasetFormat(ShardFormat):
     """Tars that webdataset, Hugging Face datasets and plain `tar` read.
 
     A key becomes the members `key.jpg` (the image), with classes `key.cls` (the label in decimal), and
-    `key.json` with height, width and orientation, and with classes label and class_name. A side of 0 was not
-    checked.
+    `key.json` with height, width and orientation, with classes label and class_name, and with features their values. A
+    side of 0 was not checked.
     """
 
     name = "webdataset"
@@ -47,11 +58,13 @@ class WebDatasetFormat(ShardFormat):
         digits = max(5, len(str(total)))
         return f"{split}/{dataset}-{split}-{index:0{digits}d}-of-{total:0{digits}d}.tar"
 
-    def open_writer(self, stream: BinaryIO, *, has_classes: bool) -> WebDatasetWriter:
+    def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> WebDatasetWriter:
         """Return a writer at the start of an empty stream."""
-        return WebDatasetWriter(stream, has_classes=has_classes)
+        return WebDatasetWriter(stream, has_classes=has_classes, features=features)
 
-    def read_shard(self, stream: BinaryIO, *, classes: tuple[str, ...]) -> Iterator[StoredSample]:
+    def read_shard(
+        self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+    ) -> Iterator[StoredSample]:
         """Yield the samples of one shard in order.
 
         Raises:
@@ -60,7 +73,7 @@ class WebDatasetFormat(ShardFormat):
         """
         source = CheckedStream(stream)
         while (block := source.take(BLOCK_BYTES)) != _ZERO_BLOCK:
-            yield _read_sample(source, block, classes)
+            yield _read_sample(source, block, classes, features)
         if source.take(BLOCK_BYTES) != _ZERO_BLOCK:
             raise source.error("other bytes", "a second zero block", at=source.offset - BLOCK_BYTES)
         if source.take_unless_at_end(1):
@@ -74,9 +87,10 @@ class WebDatasetFormat(ShardFormat):
 class WebDatasetWriter:
     """Appends samples to a tar. Besides the write, a sample costs 7 us."""
 
-    def __init__(self, stream: BinaryIO, *, has_classes: bool) -> None:
+    def __init__(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> None:
         self._stream = stream
         self._has_classes = has_classes
+        self._features = features
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
@@ -92,7 +106,7 @@ class WebDatasetWriter:
         tail = bytes(-image_bytes % BLOCK_BYTES)
         if self._has_classes:
             tail += member(key, b".cls", b"%d" % sample.label)
-        tail += member(key, b".json", _json_of(sample))
+        tail += member(key, b".json", _json_of(sample, self._features))
         # Three writes: joining 110 kB of image with its header costs 3 us more.
         self._stream.write(head)
         self._stream.write(sample.image)
@@ -106,8 +120,10 @@ class WebDatasetWriter:
         self._stream.write(_ZERO_BLOCK * 2)
 
 
-def _json_of(sample: Sample) -> bytes:
+def _json_of(sample: Sample, features: Features) -> bytes:
     """Write all fields, sorted and none null: Hugging Face datasets infers a schema from the first samples."""
+    if features:
+        return _annotated_json(sample, features)
     height, orientation, width = sample.height, sample.orientation, sample.width
     if not sample.class_name:
         return b'{"height":%d,"orientation":%d,"width":%d}' % (height, orientation, width)
@@ -116,7 +132,30 @@ def _json_of(sample: Sample) -> bytes:
     return text % (class_name, height, sample.label, orientation, width)
 
 
-def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) -> StoredSample:
+def _annotated_json(sample: Sample, features: Features) -> bytes:
+    """Write all fields of a sample with annotations. Raises FormatError where these are not of the features."""
+    fields: Values = {"height": sample.height, "orientation": sample.orientation, "width": sample.width}
+    if sample.class_name:
+        fields |= {"class_name": sample.class_name, "label": sample.label}
+    annotation_values(features, sample.annotations)
+    document = json.loads(sample.annotations) | fields
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _read_annotations(text: bytes, features: Features, has_classes: bool) -> tuple[tuple[int, int, int], bytes]:
+    """Return height, orientation and width, and the annotations, as far as they can be; zeros where they cannot."""
+    try:
+        document = json.loads(text)
+        sides = tuple(document.pop(name) for name in ("height", "orientation", "width"))
+        for name in ("class_name", "label") if has_classes else ():
+            del document[name]
+        annotations = annotations_json(features, values_of(features, document))
+    except (FormatError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return (0, 0, 0), b""
+    return (sides if all(type(side) is int for side in sides) else (0, 0, 0)), annotations
+
+
+def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], features: Features) -> StoredSample:
     """Read one sample whose first header block has been read."""
     start = source.offset - BLOCK_BYTES
     if block[156:157] == EXTENDED:
@@ -132,11 +171,16 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...]) 
             raise source.error(got, f"0 to {len(classes) - 1}", at=start)
         label = int(digits)
         class_name = classes[label]
-    text = _read_next_member(source, key, b".json")
-    sides = _SIDES.fullmatch(text)
-    height, orientation, width = (int(digits) for digits in sides.groups()) if sides else (0, 0, 0)
-    sample = Sample(key.decode(), image, label, class_name, height, width, orientation)
-    if sample_fault(sample, has_classes=bool(classes)) is not None or text != _json_of(sample):
+    text = _read_next_member(source, key, b".json", MAX_FIELD_BYTES + (MAX_ANNOTATION_BYTES if features else 0))
+    annotations = b""
+    if features:
+        (height, orientation, width), annotations = _read_annotations(text, features, bool(classes))
+    else:
+        sides = _SIDES.fullmatch(text)
+        height, orientation, width = (int(digits) for digits in sides.groups()) if sides else (0, 0, 0)
+    sample = Sample(key.decode(), image, label, class_name, height, width, orientation, annotations)
+    unfit = bool(features and not annotations) or sample_fault(sample, has_classes=bool(classes)) is not None
+    if unfit or text != _json_of(sample, features):
         got = f"{text[:200]!r} as {key.decode()}.json"
         raise source.error(got, "the fields that are written there", at=start)
     return StoredSample(sample, Placement(start, source.offset - start, image_offset, len(image)))
@@ -157,9 +201,9 @@ def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
     return key
 
 
-def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes) -> bytes:
+def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes, limit_bytes: int = MAX_FIELD_BYTES) -> bytes:
     head = source.take(len(header(key, suffix, 0)))
-    return _read_member(source, head, key, suffix, MAX_FIELD_BYTES)
+    return _read_member(source, head, key, suffix, limit_bytes)
 
 
 def _read_member(source: CheckedStream, head: bytes, key: bytes, suffix: bytes, limit_bytes: int) -> bytes:

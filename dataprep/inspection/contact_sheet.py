@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.dataset.index import compared_index, open_index
 from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Event, Manifest, SplitManifest
 from dataprep.dataset.trust import open_named_data
 from dataprep.errors import DataprepError
@@ -93,7 +94,7 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
         if place.file:
             file = place.file
         elif FORMATS[manifest.format].one_file_per_image:
-            suffix = IMAGE_SUFFIXES[manifest.name]
+            suffix = IMAGE_SUFFIXES[built_as(manifest)]
             root = FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
             file = image_file(root, place.key, place.class_name, suffix)
         else:

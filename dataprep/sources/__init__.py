@@ -14,19 +14,25 @@ from dataprep.messages import did_you_mean
 from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
 from dataprep.sources.coco import COCO_DUP5
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
+from dataprep.sources.folder import FOLDER
 from dataprep.sources.imagenet import IMAGENET
 from dataprep.sources.laion import LAION
+from dataprep.sources.own import OwnData, OwnDataset, name_fault
 
 __all__ = [
     "BUILT",
     "DATASETS",
+    "OWN",
     "ArchiveFacts",
     "Dataset",
     "FakeImageNet",
+    "OwnData",
+    "OwnDataset",
     "SourceCheck",
     "SplitFacts",
+    "configured",
     "dataset_named",
-    "sized_dataset",
+    "own_name_fault",
 ]
 
 DATASETS: dict[str, Dataset] = {
@@ -34,9 +40,11 @@ DATASETS: dict[str, Dataset] = {
     "imagenet": IMAGENET,
     "imagenet-fake": IMAGENET_FAKE,
 }
-"""Datasets whose original files hold images, by name."""
-BUILT: dict[str, Dataset] = DATASETS | {LAION.name: LAION}
-"""All datasets that a manifest may name: DATASETS, and laion, whose original files are tables of URLs."""
+"""Published datasets whose original files hold images, by name."""
+OWN: dict[str, OwnDataset] = {"folder": FOLDER}
+"""Kinds of a user's own data, by name."""
+BUILT: dict[str, Dataset] = {**DATASETS, **OWN, LAION.name: LAION}
+"""All datasets that can be built: DATASETS, OWN, and laion, whose original files are tables of URLs."""
 
 
 def dataset_named(name: str) -> Dataset:
@@ -47,15 +55,27 @@ def dataset_named(name: str) -> Dataset:
     raise UsageError(f"unknown dataset {name!r}: expected one of {', '.join(DATASETS)}{hint}")
 
 
-def sized_dataset(name: str, fake_images: int | None) -> Dataset:
-    """Return the dataset of a build; for imagenet-fake, the one with `fake_images` images.
+def configured(name: str, *, fake_images: int | None = None, own: OwnData | None = None) -> Dataset:
+    """Return the dataset of a build, with what the build's options say of it.
+
+    Args:
+        name: One of DATASETS or OWN.
+        fake_images: Number of images of imagenet-fake.
+        own: What the user says of their own data.
 
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.
     """
+    if name in OWN:
+        return OWN[name] if own is None else OWN[name].described_by(own)
     dataset = dataset_named(name)
     if fake_images is None:
         return dataset
     if isinstance(dataset, FakeImageNet):
         return dataset.with_images(fake_images)
     raise UsageError(f"--images {fake_images}: {name} has as many images as its originals; leave it out")
+
+
+def own_name_fault(name: str) -> str:
+    """Return what keeps a user's dataset from having this name; empty where nothing does."""
+    return name_fault(name, frozenset(BUILT))

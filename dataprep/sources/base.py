@@ -81,6 +81,10 @@ class Dataset(ABC):
     """How the dataset is built: a name in `dataprep.build.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
     """True if this project generates the original files and the user chooses the number of images."""
+    is_published: ClassVar[bool] = True
+    """False if nothing is known of the data but what is found there."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of what was found."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -95,6 +99,10 @@ class Dataset(ABC):
     def repeats(self, split: str) -> int:
         """Return the number of passes over the stored images that make one epoch."""
         return self.split_facts(split).repeats
+
+    def opened(self, root: Storage, progress: Progress | None = None) -> Dataset:
+        """Return the dataset with the splits and classes that are in this place; this one, where they are published."""
+        return self
 
     @abstractmethod
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from dataprep.messages import shown
 from dataprep.sources.keys import is_hidden, name_bytes, name_parts
 from dataprep.storage.base import Storage
 
+MAX_DEPTH = 64
+"""Folders in folders, at most, of a tree that is listed whole."""
+
 
 class FolderFile(NamedTuple):
     """One file below a folder."""
@@ -46,8 +49,34 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
     return files
 
 
+def tree_files(root: Storage) -> list[FolderFile]:
+    """List all files below the source root, sorted by the bytes of their paths, but for hidden ones.
+
+    On disk a folder directly in the root may be a link to a folder anywhere.
+
+    Raises:
+        SourceError: There is no such folder, a name is hostile or no UTF-8, or something is no plain file.
+    """
+    found = list(_tree_on_disk(root) if root.is_local else _in_bucket(root, "", MAX_DEPTH))
+    return sorted(found, key=lambda file: "/".join(file.parts).encode())
+
+
+def _tree_on_disk(root: Storage) -> Iterator[FolderFile]:
+    top = Path(root.url)
+    if not top.is_dir():
+        raise SourceError(f"{root.url}: no such folder; check --source")
+    for name in os.listdir(top):  # noqa: PTH208  only names
+        if (top / name).is_dir():
+            parts = _parts(root, "", name)
+            if not is_hidden(parts):
+                yield from (
+                    FolderFile((*parts, *file.parts), file.num_bytes) for file in _on_disk(root, name, MAX_DEPTH)
+                )
+    yield from (file for file in _on_disk(root, "", 1, folders=False))
+
+
 def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
-    prefix = f"{folder}/"
+    prefix = f"{folder}/" if folder else ""
     for info in root.list(prefix):
         if info.name.endswith("/"):  # what consoles create for an empty folder
             continue
@@ -59,7 +88,8 @@ def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
         yield FolderFile(parts, info.num_bytes)
 
 
-def _on_disk(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
+def _on_disk(root: Storage, folder: str, depth: int, *, folders: bool = True) -> Iterator[FolderFile]:
+    """Yield the files of a folder; without `folders`, of none in it."""
     top = Path(root.url_of(folder))
     if not top.is_dir():
         return
@@ -71,7 +101,7 @@ def _on_disk(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
             with os.scandir(top.joinpath(*above)) as entries:
                 for entry in entries:
                     parts = (*above, *_parts(root, folder, entry.name))
-                    if is_hidden(parts):
+                    if is_hidden(parts) or (not folders and entry.is_dir()):
                         continue
                     info = _stat(root, folder, parts, entry, inside)
                     if stat.S_ISREG(info.st_mode):

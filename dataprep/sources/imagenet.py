@@ -7,6 +7,7 @@ or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in t
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -90,8 +91,13 @@ class _Finder:
         if label is None and self.classes is None and WNID.fullmatch(wnid):
             label = self._labels[wnid] = len(self._labels)  # replaced when all classes are known
         if label is None:
+            if not WNID.fullmatch(wnid):
+                raise SourceError(
+                    f"{where}: class {shown(wnid)} is none of ImageNet's, which are called n and eight digits; remove "
+                    f"it, or build pictures of your own with: {_own_command(self.root)}"
+                )
             raise SourceError(
-                f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected (n and eight digits); "
+                f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected; "
                 "remove it, or build the existing classes with --allow-partial"
             )
         return label
@@ -121,7 +127,10 @@ class _Finder:
         self.found.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label)
 
     def absent(self, expected: str) -> SourceError:
-        return SourceError(f"{self.root.url}: imagenet {self.split}: not found: expected {expected}; check --source")
+        return SourceError(
+            f"{self.root.url}: imagenet {self.split}: not found: expected {expected}; check --source, or build "
+            f"pictures of your own with: {_own_command(self.root)}"
+        )
 
 
 class _TrainFinder(_Finder):
@@ -231,6 +240,11 @@ class _ValFinder(_Finder):
             named = labels.archive if labels else "the labels"
             raise SourceError(f"{where}: no label in {named}; expected ILSVRC2012_val_00000001.JPEG and so on")
         return self.label(wnid, where)
+
+
+def _own_command(root: Storage) -> str:
+    """Return the command that builds what is there, whatever it is."""
+    return f"dataprep build folder --source {shlex.quote(root.url)} --output OUTPUT --format webdataset"
 
 
 def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:

@@ -14,7 +14,8 @@ from dataprep.build.recipe import recipe_of
 from dataprep.dataset.events import open_events
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index import open_index
-from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.messages import quoted
@@ -45,15 +46,24 @@ def check_file(storage: Storage, entry: Mapping[str, Any], findings: Findings) -
     return True
 
 
-def check_index(storage: Storage, split: SplitManifest, findings: Findings) -> bool:
-    """Compare the index file with the manifest; return whether its rows can be compared with the shards."""
+def check_index(storage: Storage, split: SplitManifest, findings: Findings, *, annotated: bool = False) -> bool:
+    """Compare the index file with the manifest; return whether its rows can be compared with the shards.
+
+    Args:
+        annotated: Whether the dataset has features, whose checksums its index must have.
+    """
     name = split.index["file"]
     if not check_file(storage, split.index, findings):
         return False
     try:
-        rows = open_index(storage, split.name).group_rows
+        index = open_index(storage, split.name)
+        rows = index.group_rows
     except FormatError as error:
         findings.add("format", name, str(error))
+        return False
+    if (ANNOTATIONS in index.columns) != annotated:
+        expected = "of annotations, as there are features" if annotated else "but of annotations: there are no features"
+        findings.add("index", name, f"columns {', '.join(index.columns)[:200]}; expected a checksum {expected}")
         return False
     if len(rows) != len(split.shards):
         findings.add("index", name, f"{len(rows):,} row groups, expected one a shard: {len(split.shards):,}")
@@ -96,7 +106,7 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
 
 def check_metadata(storage: Storage, manifest: Manifest, findings: Findings) -> None:
     """Compare the format's own metadata files with their digests and with the manifest."""
-    recipe = recipe_of(manifest.name)
+    recipe = recipe_of(built_as(manifest))
     try:
         expected = recipe.metadata_files(manifest)
     except FormatError as error:

@@ -12,6 +12,7 @@ import numpy as np
 from dataprep.build.finished import image_root
 from dataprep.dataset.hashes import name_hashes
 from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.manifest import built_as
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
@@ -70,7 +71,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
 def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterator[tuple[Row, str]]:
     """Yield the valid rows, each with its file's name."""
     manifest, where = shard.manifest, shard.entry["file"]
-    root, suffix = image_root(manifest, shard.split), IMAGE_SUFFIXES[manifest.name]
+    root, suffix = image_root(manifest, shard.split), IMAGE_SUFFIXES[built_as(manifest)]
     for position, row in enumerate(rows):
         class_name = class_name_of(row.label, manifest.classes)
         whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes

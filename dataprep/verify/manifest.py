@@ -8,20 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dataprep.build.recipe import recipe_of
+from dataprep.dataset.manifest import built_as
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.formats import FORMATS
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset, FakeImageNet, SplitFacts
-from dataprep.sources.base import MAX_SAMPLES
-
-
-def dataset_of(manifest: Manifest) -> Dataset:
-    """Return the dataset that a manifest names; a generated one has the manifest's size. Expects no shape faults."""
-    dataset, images = BUILT[manifest.name], manifest.options.get("fake_images")
-    if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
-        return dataset.with_images(images)
-    return dataset
+from dataprep.sources import Dataset, SplitFacts
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
@@ -30,7 +22,7 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
     names = [split.name for split in manifest.splits]
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
-    recipe = recipe_of(manifest.name)
+    recipe = recipe_of(built_as(manifest))
     shuffled = recipe.shuffled
     if manifest.revision < 1 or manifest.shuffled != shuffled:
         yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
@@ -48,7 +40,7 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
 
 def _option_faults(manifest: Manifest, split_names: list[str]) -> Iterator[str]:
     pairs = {
-        "dataset": (manifest.options.get("dataset"), manifest.name),
+        "dataset": (manifest.options.get("dataset"), built_as(manifest)),
         "format": (manifest.options.get("format"), manifest.format),
         "splits": (manifest.options.get("splits"), split_names),
     }
@@ -87,7 +79,7 @@ def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, .
     Args:
         classes: The published classes.
     """
-    if manifest.partial:
+    if manifest.partial or not dataset.is_published:
         return
     if manifest.classes != classes:
         other = sorted(set(manifest.classes) ^ set(classes))[:3]

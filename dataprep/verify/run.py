@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dataprep.build.finished import layout_faults, shape_faults
+from dataprep.build.finished import dataset_of, layout_faults, shape_faults
 from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
@@ -35,10 +35,11 @@ from dataprep.errors import AccessError, BuildError, FormatError, StorageError, 
 from dataprep.formats import FORMATS
 from dataprep.sources import Dataset
 from dataprep.storage import Storage, open_storage
+from dataprep.verify.annotations import check_annotations
 from dataprep.verify.files import check_events, check_index, check_metadata
 from dataprep.verify.findings import MAX_LISTED, UNPROVED, WARNINGS, Finding, Findings
 from dataprep.verify.listing import FolderFiles, check_listing
-from dataprep.verify.manifest import consistency_faults, dataset_of, published_faults
+from dataprep.verify.manifest import consistency_faults, published_faults
 from dataprep.verify.replicas import check_replicas
 from dataprep.verify.shard import NO_COUNTS, ShardResult
 from dataprep.verify.task import ShardJob, check_shard
@@ -208,10 +209,11 @@ def _verify(
     indexed = set()
     for split in manifest.splits:
         with _reading(split.index["file"], before):
-            if check_index(storage, split, before):
+            if check_index(storage, split, before, annotated=bool(manifest.features)):
                 indexed.add(split.name)
     with _reading(storage.url, before):
         check_metadata(storage, manifest, before)
+        check_annotations(storage, manifest, frozenset(indexed), before)
     findings.extend(before, _BEFORE_SHARDS)
     job = ShardJob(storage.url, manifest, frozenset(indexed), deep)
     sums = _check_shards(job, workers, progress, findings)

@@ -75,6 +75,8 @@ class Row(NamedTuple):
     label: int
     height: int | None
     width: int | None
+    annotations_crc32c: int | None = None
+    """CRC32C of the annotations; None where the dataset has no features."""
 
 
 @lru_cache(maxsize=4)
@@ -94,7 +96,8 @@ def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Fin
     if table.column("image_crc32c").null_count:
         findings.add("format", where, "values of image_crc32c are missing; build it again")
         return None
-    rows = [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in Row._fields), strict=True)]
+    names = [name for name in Row._fields if name in table.column_names]
+    rows = [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in names), strict=True)]
     for position, row in enumerate(rows):
         if row.shard != number:
             findings.add("index", f"{where} row {position}", f"shard {row.shard}, expected {number}")
@@ -146,7 +149,7 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
     with storage.open(where) as stream:
         read = FORMATS[shard.manifest.format].read_shard
         reader = cast(BinaryIO, DigestingReader(stream, digest))
-        _check_records(read(reader, classes=shard.manifest.classes), shard, result)
+        _check_records(read(reader, classes=shard.manifest.classes, features=shard.manifest.features), shard, result)
         while same_size and (chunk := stream.read(_CHUNK)):  # the bytes after a record that could not be read
             digest.write(chunk)
     result.num_bytes = digest.num_bytes
@@ -215,6 +218,7 @@ def _difference(row: Row, stored: StoredSample) -> str:
         sample.label,
         sample.height or None,
         sample.width or None,
+        crc32c_of(sample.annotations) if sample.annotations else None,
     )
     if found == row:
         return ""

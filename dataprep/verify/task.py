@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dataprep.build.recipe import load, recipe_of
+from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import StorageError, UsageError
 from dataprep.storage import open_storage
@@ -44,7 +45,7 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     try:
         storage = open_storage(job.url)
         rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
-        check: ShardCheck = load(recipe_of(job.manifest.name).shard_check)
+        check: ShardCheck = load(recipe_of(built_as(job.manifest)).shard_check)
         check(CheckedShard(storage, job.manifest, split, number, rows, job.deep), result)
     except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
         result.findings.add("unread", where, str(error))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, StorageError
-from dataprep.formats.fields import read_fields
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dataprep.storage.base import Storage
     from loaders.config import Transform
+    from loaders.dataset import Dataset
     from loaders.fetch.index import SplitIndex
 
 CLOSE_S = 10.0
@@ -109,18 +108,17 @@ class Pipeline:
     """Fills rows of batches of one split.
 
     Args:
-        storage: Place of the shards.
-        format_name: Format of the dataset, by which fields are read.
+        dataset: The split of a dataset.
         index: Index of the split.
         config: Settings of the loader.
         stats: Receives the work of the stages.
     """
 
-    def __init__(
-        self, storage: Storage, format_name: str, index: SplitIndex, config: LoaderConfig, stats: Stats
-    ) -> None:
-        self._storage, self._format, self._index = storage, format_name, index
+    def __init__(self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, stats: Stats) -> None:
+        storage = dataset.storage
+        self._storage, self._index = storage, index
         self._config, self._stats = config, stats
+        self._fields = dataset.open_fields(tuple(config.fields)) if config.fields else None
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
         self._fetcher = open_fetcher(storage, index, fetch_settings(config))
         self.activity = Activity()
@@ -190,8 +188,7 @@ class Pipeline:
         try:
             found = ticket.wait()
             if isinstance(found, Record):
-                for name, value in read_fields(self._format, found.record, self._config.fields).items():
-                    rows.fields[name][image.row] = value
+                self._read_fields(found.record, image, rows)
                 found = found.image
             image.data = found
             self._check_digest(image)
@@ -199,6 +196,11 @@ class Pipeline:
             self._skip(rows, image, error)
             return False
         return True
+
+    def _read_fields(self, record: bytes, image: _Image, rows: Rows) -> None:
+        if self._fields is not None:
+            for name, value in self._fields.read(record, image.pick.piece.shard, image.pick.sample).items():
+                rows.fields[name][image.row] = value
 
     def _check_digest(self, image: _Image) -> None:
         expected = image.ticket.entries.image_crc32c

@@ -72,7 +72,7 @@ class ThreadProducer:
         self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, plan: BatchPlan, stats: Stats
     ) -> None:
         self._config, self._stats = config, stats
-        self._pipeline = Pipeline(dataset.storage, dataset.manifest.format, index, config, stats)
+        self._pipeline = Pipeline(dataset, index, config, stats)
         num_rows, height, width, channels = image_shape(config)
         self._buffers = Buffers(num_rows * height * width * channels)
         self._room = threading.Semaphore(config.prefetch_batches)

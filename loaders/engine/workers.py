@@ -253,7 +253,7 @@ def _work(
     stats = Stats()
     try:
         index = dataset.open_index(config.deadline_s)
-        pipeline = Pipeline(dataset.storage, dataset.manifest.format, index, config, stats)
+        pipeline = Pipeline(dataset, index, config, stats)
         reporter = _Reporter(pipe, pipeline, stats, config.stall_s, beats)
         threading.Thread(target=reporter.run, args=(plan.first_batch, asked, begun), daemon=True).start()
         batches = iter(plan)

@@ -14,6 +14,7 @@ import numpy as np
 
 from dataprep.dataset.index import ParquetTable, compared_index, open_index
 from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
@@ -198,7 +199,7 @@ class SplitIndex:
                 f"{self._index_url}: {key} has label {label}, expected one of {len(self._manifest.classes)} classes; "
                 'run "dataprep verify" to see what else is wrong, and build it again'
             )
-        suffix = IMAGE_SUFFIXES.get(self._manifest.name)
+        suffix = IMAGE_SUFFIXES.get(built_as(self._manifest))
         if suffix is None:
             raise FormatError(
                 f"{self._index_url}: no column of files, which an image folder of {self._manifest.name!r} needs; "

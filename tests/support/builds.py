@@ -14,6 +14,8 @@ from dataprep.storage import open_storage
 from tests.support import warm
 
 LIMITS = ("--allow-partial", "--max-reject-ratio", "0.2")
+OWN = ("--name", "pets", "--max-reject-ratio", "0.2")
+"""Options for a user's own pictures, whose number nobody has published."""
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 
 
@@ -39,7 +41,8 @@ def command(*arguments: object) -> list[str]:
 
 
 def build_arguments(dataset: str, source: object, output: object, fmt: str, *more: object) -> list[object]:
-    return ["build", dataset, "--source", source, "--output", output, "--format", fmt, *LIMITS, "--json", *more]
+    limits = OWN if dataset == "folder" else LIMITS
+    return ["build", dataset, "--source", source, "--output", output, "--format", fmt, *limits, "--json", *more]
 
 
 def build(dataset: str, source: object, output: object, fmt: str, *more: object, **environment: str) -> dict:

@@ -42,6 +42,21 @@ def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
     return _in_process("torch", _torchvision, folder, has_classes)
 
 
+def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
+    """The content of `.json` of all samples, with the key, by `webdataset.WebDataset`."""
+    return _in_process("torch", _webdataset_annotations, list(urls))
+
+
+def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
+    """The rows of `datasets.load_dataset(kind)` without their images, `kind` being webdataset or imagefolder.
+
+    Args:
+        kind: The builder.
+        urls: Shards, or for an image folder the folder of a split.
+    """
+    return _in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
+
+
 def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
     """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
     return _in_process("tensorflow", _tfds, directory, split)
@@ -119,6 +134,29 @@ def _hf_datasets(urls: list[str]) -> list[Read]:
         return [(row["__key__"], row.get("cls", NO_LABEL), _sha256(row["jpg"]["bytes"])) for row in dataset]
 
 
+def _webdataset_annotations(urls: list[str]) -> list[dict[str, Any]]:
+    import webdataset
+
+    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["json"])
+    return [sample["json"] | {"key": sample["__key__"]} for sample in dataset]
+
+
+def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        given = {"data_dir": urls} if isinstance(urls, str) else {"data_files": {"train": urls}}
+        dataset = datasets.load_dataset(kind, **given, split="train", cache_dir=cache)
+        image = "jpg" if kind == "webdataset" else "image"
+        dataset = dataset.cast_column(image, datasets.Image(decode=False))
+        return [{name: value for name, value in row.items() if name != image} | _file_of(row[image]) for row in dataset]
+
+
+def _file_of(image: dict[str, Any]) -> dict[str, Any]:
+    return {"path": image["path"], "sha256": _sha256(image["bytes"] or Path(image["path"]).read_bytes())}
+
+
 def _torchvision(folder: Path, has_classes: bool) -> list[Read]:
     import torchvision
 
@@ -166,8 +204,15 @@ def _tfds_features(directory: Path, split: str) -> list[dict[str, Any]]:
     for example, seen in zip(stored, decoded, strict=True):
         if any(seen[name].ndim != 3 for name in images):
             raise ValueError(f"{example['key']}: images that are no arrays of three dimensions")
-        read.append({name: value if isinstance(value, bytes) else value.tolist() for name, value in example.items()})
+        read.append({name: _plain(value) for name, value in example.items()})
     return read
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, and records as dictionaries of them."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value if isinstance(value, bytes) else value.tolist()
 
 
 def _tfds_description(directory: Path) -> dict[str, Any]:

@@ -1,5 +1,9 @@
 """The recipe of archives and folders: what it plans to write is what is there in the end."""
 
+import json
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
 from dataprep.build.archives import ARCHIVES
@@ -7,12 +11,19 @@ from dataprep.build.claim import read_claim
 from dataprep.build.driver import run_build
 from dataprep.build.finished import dataset_names, readable_manifest
 from dataprep.build.job import build_shard
-from dataprep.build.plan import BuildOptions
+from dataprep.build.plan import BuildOptions, plan_from_document
+from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.build.request import BuildRequest
 from dataprep.commands.progress import BuildProgress
+from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import REPLICAS
+from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
+from tests.support.build_here import Quiet
+from tests.support.finished import verify_here
+from tests.support.own_data import annotated, build_own, class_folders, planned
+from tests.support.own_data import request as own_request
 
 
 def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
@@ -67,3 +78,65 @@ def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
         keep=False,
     ).plan
     assert 5 * sum(linked.splits[0].shard_samples) == len(keys)
+
+
+def test_a_rerun_of_own_data_lists_nothing_again_unless_it_starts_over(tmp_path):
+    source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
+    first = ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan
+    (source / "train/cats/cat 0.jpeg").unlink()
+    assert ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan == first
+    again = replace(own_request(source, output), overwrite=True)
+    afresh = ARCHIVES.plan(again, Quiet(), keep=True).plan
+    assert sum(afresh.splits[0].shard_samples) == sum(first.splits[0].shard_samples) - 1
+    assert ARCHIVES.plan(own_request(source, output), Quiet(), keep=True).plan == afresh
+
+
+def test_splits_of_own_data_are_those_that_are_there_or_those_asked_for(tmp_path):
+    source = class_folders(tmp_path / "pets")
+    assert planned(source).options.splits == ("train", "val")
+    assert planned(source, splits=("val",)).options.splits == ("val",)
+    with pytest.raises(UsageError, match="--split test: pets has train and val"):
+        planned(source, splits=("test",))
+
+
+def test_a_plan_with_features_comes_back(tmp_path):
+    plan = planned(annotated(tmp_path / "pets"))
+    document = json.loads(json.dumps(plan.document()))
+    assert list(document["features"]) == sorted(plan.features)
+    assert document["options"]["own"]["name"] == "pets"
+    assert plan_from_document(document) == plan
+    document["features"]["key"] = document["features"].pop("caption")
+    with pytest.raises(FormatError, match="the name 'key' is taken"):
+        plan_from_document(document)
+
+
+def test_another_caption_is_another_plan(tmp_path):
+    source = annotated(tmp_path / "pets")
+    before = planned(source).plan_hash
+    metadata = source / "metadata.jsonl"
+    metadata.write_text(metadata.read_text().replace("a cat on a mat", "a dog on a mat"))
+    assert planned(source).plan_hash != before
+
+
+def test_a_receipt_with_other_annotations_is_refused(tmp_path):
+    def engine(job, indexes):
+        yield from (build_shard(job, index) for index in indexes)
+        storage = open_storage(job.output_url)
+        receipt, rows = read_receipt(storage, 0, job.root)
+        changed = rows.set_column(
+            rows.num_columns - 1, rows.field(ANNOTATIONS), [pa.array([0] * len(rows), pa.uint32())]
+        )
+        storage.delete(receipt_file(0, job.root))
+        write_receipt(storage, receipt, changed, job.root)
+
+    with pytest.raises(FormatError, match="each with its key; start over with --overwrite"):
+        run_build(own_request(annotated(tmp_path / "pets"), tmp_path / "out"), engine, Quiet())
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
+    build_own(annotated(tmp_path / "pets"), storage_url, fmt)
+    asked = replace(own_request(class_folders(tmp_path / "others"), storage_url, "imagefolder"), overwrite=True)
+    run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet())
+    assert verify_here(storage_url).verdict == "whole"
+    assert not [info.name for info in open_storage(storage_url).list() if "metadata" in info.name]

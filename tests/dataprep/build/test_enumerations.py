@@ -1,10 +1,20 @@
 """An enumeration is kept for reruns while the originals are the same."""
 
+from dataclasses import replace
+
 import pytest
 
-from dataprep.build.enumerations import enumeration_file, load_enumeration, store_enumeration
+from dataprep.build.enumerations import (
+    enumeration_file,
+    load_enumeration,
+    load_splits,
+    splits_file,
+    store_enumeration,
+    store_splits,
+)
+from dataprep.dataset.features import Feature
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.sources import DATASETS
+from dataprep.sources import DATASETS, OwnData, configured
 from dataprep.storage import open_storage
 from tests.support.plans import refs_of, small_plan
 
@@ -32,6 +42,21 @@ def test_stored_enumeration_is_read_back(places):
     store_enumeration(output, name_of(source), found())
     store_enumeration(output, name_of(source), Enumeration([], [], ()))  # one that is there stays
     assert load_enumeration(output, source, name_of(source)) == found()
+
+
+def test_annotations_and_names_of_splits_come_back(places):
+    source, output = places
+    folder = configured("folder", own=OwnData(name="pets"))
+    refs = [replace(ref, annotations=b'{"n":%d}' % number) for number, ref in enumerate(found().refs)]
+    annotated = replace(found(), refs=refs, features={"n": Feature("int64")})
+    store_enumeration(output, enumeration_file(source, folder, "train", None, allow_partial=False), annotated)
+    name = enumeration_file(source, folder, "train", None, allow_partial=False)
+    assert load_enumeration(output, source, name) == annotated
+    assert load_splits(output, splits_file(source, folder)) == ()
+    store_splits(output, splits_file(source, folder), ("train", "val"))
+    assert load_splits(output, splits_file(source, folder)) == ("train", "val")
+    other = configured("folder", own=OwnData(name="pets", val_fraction=0.5))
+    assert splits_file(source, other) != splits_file(source, folder)
 
 
 def test_enumerations_of_other_sources_or_options_have_other_names(places):

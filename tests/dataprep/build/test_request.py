@@ -18,5 +18,5 @@ def test_request_cannot_be_changed():
 
 def test_command_line_progress_implements_every_method_of_progress():
     told = {name for name in dir(Progress) if not name.startswith("_")}
-    assert told == {"enumerating", "reading", "planned", "shard_done", "assembling"}
+    assert told == {"enumerating", "reading", "log", "planned", "shard_done", "assembling"}
     assert told <= set(dir(BuildProgress))

@@ -19,6 +19,7 @@ from dataprep.errors import ConflictError, FormatError, StorageError, UsageError
 from dataprep.storage import open_storage
 from dataprep.storage.gcs_location import BucketLocation
 from tests.support.finished import build_here, details, kinds, verify_here
+from tests.support.own_data import annotated, build_own
 from tests.support.replication import checksums, flip_byte, kill_replicate, remove_all
 
 _numbers = itertools.count()
@@ -83,6 +84,13 @@ def test_the_server_copies_a_dataset_of_every_format(sources, target, gcs, fmt):
     assert plan.objects == len(checksums(source))
     assert checksums(target) == checksums(source)
     assert gcs.stats()["bytes_served"] - before["bytes_served"] < 300_000  # manifests and lists of copies alone
+    assert verify_here(target).verdict == "whole"
+
+
+def test_the_annotations_of_an_image_folder_are_copied_with_it(target, tmp_path):
+    build_own(annotated(tmp_path / "pets"), tmp_path / "out", "imagefolder")
+    replicate(str(tmp_path / "out"), target)
+    assert checksums(target) == checksums(str(tmp_path / "out"))
     assert verify_here(target).verdict == "whole"
 
 

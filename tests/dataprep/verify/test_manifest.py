@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.build.finished import layout_faults, shape_faults
+from dataprep.build.finished import dataset_of, layout_faults, shape_faults
 from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.errors import FormatError
 from dataprep.sources import DATASETS
 from dataprep.storage import open_storage
 from dataprep.verify.findings import KINDS
-from dataprep.verify.manifest import consistency_faults, dataset_of, published_faults
+from dataprep.verify.manifest import consistency_faults, published_faults
 from tests.support.faults import Damaged, linked_copy
 from tests.support.finished import details, kinds, verify_here
 

@@ -1,0 +1,113 @@
+"""Options that all builds of pictures share: how shards are cut, and what is done to images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import click
+
+from dataprep.build.images import ImagePolicy
+from dataprep.build.plan import DEFAULT_SHARD_BYTES, Plan
+from dataprep.commands.options import SEED, WHOLE, Bytes, Finite
+from dataprep.dataset.documents import JsonObject
+from dataprep.dataset.records import SplitManifest
+from dataprep.formats import FORMATS
+from dataprep.messages import human_bytes
+
+Command = Callable[..., None]
+
+_SHARD_OPTIONS = (
+    click.option("--format", "format_name", required=True, type=click.Choice(list(FORMATS)), help="Format to write."),
+    click.option("--split", "splits", multiple=True, help="Build this split only; may be repeated."),
+    click.option(
+        "--shard-bytes",
+        type=Bytes(),
+        default=DEFAULT_SHARD_BYTES,
+        show_default="256MiB",
+        help="Bytes of original images in a shard.",
+    ),
+    click.option("--num-shards", type=WHOLE, help="Number of shards in each split, instead of --shard-bytes."),
+    click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the order of the samples."),
+)
+_IMAGE_OPTIONS = (
+    click.option(
+        "--resize",
+        "short_side",
+        type=WHOLE,
+        metavar="PIXELS",
+        help="Shrink larger images to this shorter side.",
+    ),
+    click.option(
+        "--quality",
+        type=WHOLE,
+        default=95,
+        show_default=True,
+        help="JPEG quality of resized images.",
+    ),
+    click.option(
+        "--check",
+        type=click.Choice(["decode", "header", "none"]),
+        default="decode",
+        show_default=True,
+        help="How to check every image: decode it, read its header, or look at its first three bytes.",
+    ),
+    click.option(
+        "--on-bad",
+        type=click.Choice(["repair", "reject", "fail"]),
+        default="repair",
+        show_default=True,
+        help="What to do with PNG, CMYK and the like. Truncated and undecodable images are always rejected.",
+    ),
+    click.option(
+        "--apply-exif", is_flag=True, help="Turn images upright whose EXIF orientation is not 1, and encode them again."
+    ),
+    click.option(
+        "--max-reject-ratio", type=Finite(0, 1), help="Largest share of images that may be rejected.  [default: 0]"
+    ),
+)
+
+
+def shard_options(command: Command) -> Command:
+    """Add the options that say how a dataset is cut into shards."""
+    return _with(_SHARD_OPTIONS, command)
+
+
+def image_options(command: Command) -> Command:
+    """Add the options that say what is done to images; `image_policy` reads them."""
+    return _with(_IMAGE_OPTIONS, command)
+
+
+def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def image_policy(options: JsonObject) -> ImagePolicy:
+    """Take the options of `image_options`, but for the limit on rejections, out of a command's."""
+    names = ("check", "on_bad", "apply_exif", "short_side", "quality")
+    return ImagePolicy(**{name: options.pop(name) for name in names})
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Describe the splits of a plan."""
+    for split in plan.splits:
+        passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
+        yield (
+            f"  {split.name}: {sum(split.shard_samples):,} samples in {len(split.shard_samples):,} shards, about "
+            f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
+            f"{split.repeat_stored} stored"
+        )
+
+
+def split_line(split: SplitManifest) -> str:
+    """Describe a finished split."""
+    repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
+    return (
+        f"{split.name}: {split.samples:,} samples, {len(split.shards)} shards, {human_bytes(split.num_bytes)}, "
+        f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
+    )
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    return f" ({', '.join(f'{count} {reason}' for reason, count in counts.items())})" if counts else ""

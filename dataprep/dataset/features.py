@@ -1,0 +1,261 @@
+"""Features: the typed description of what a sample carries besides its image, key and label.
+
+A manifest has them by name, and every format stores the same values under the same names. Annotations are the values of
+one sample, as canonical JSON: `{"caption":"a cat","objects":{"bbox":[[1.0,2.0,3.0,4.0]],"category":[7]}}`. No value is
+ever null, and each has the type that its feature says, so that a reader needs to see no other sample.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dataprep.errors import FormatError
+from dataprep.messages import quoted, shortened
+
+Kind = Literal["bool", "bytes", "float32", "float64", "int64", "records", "text"]
+
+MAX_FEATURES = 500
+"""Features of a dataset, at most, each column of records counted."""
+MAX_LENGTH = 1_000_000
+"""Length of a list of fixed length, at most."""
+MAX_ANNOTATION_BYTES = 1 << 20
+"""Size of the annotations of one sample as JSON, at most."""
+RESERVED = frozenset(
+    {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
+)
+"""Names that every dataset has already, or that readers of a format take for something else."""
+_NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """The type of one named value."""
+
+    kind: Kind
+    """Type of a value or, in a list, of each; `records` are columns of equal length."""
+    shape: tuple[int | None, ...] = ()
+    """Lengths of nested lists, None for any length: () is one value, (4,) a list of four, (None, 4) lists of four."""
+    columns: dict[str, Feature] = field(default_factory=dict)
+    """Columns of `records`, by name; each begins with a length of None, the number of records."""
+
+
+Features = Mapping[str, Feature]
+Values = dict[str, Any]
+"""By name, the values of one sample, or of a document in JSON."""
+NO_FEATURES: Features = {}
+
+
+def features_document(features: Features) -> Values:
+    """Return features as JSON values, in which an empty shape and absent columns are left out."""
+    return {name: _feature_document(feature) for name, feature in sorted(features.items())}
+
+
+def _feature_document(feature: Feature) -> Values:
+    document: Values = {"kind": feature.kind}
+    if feature.shape:
+        document["shape"] = list(feature.shape)
+    if feature.columns:
+        document["columns"] = features_document(feature.columns)
+    return document
+
+
+def flat(features: Features) -> dict[str, Feature]:
+    """Return every column by its path, such as `objects/bbox`, sorted."""
+    found = {}
+    for name, feature in features.items():
+        if feature.kind == "records":
+            found.update({f"{name}/{column}": inner for column, inner in feature.columns.items()})
+        else:
+            found[name] = feature
+    return dict(sorted(found.items()))
+
+
+def feature_faults(features: Features) -> Iterator[str]:
+    """Yield what no build writes: names that are taken, shapes that no format stores, too many of them."""
+    if sum(1 + len(feature.columns) for feature in features.values()) > MAX_FEATURES:
+        yield f"{len(features):,} features, expected at most {MAX_FEATURES} with all their columns"
+        return
+    for name, feature in features.items():
+        if fault := name_fault(name):
+            yield fault
+        columns = feature.columns if feature.kind == "records" else {name: feature}
+        if not columns or (feature.kind == "records") != bool(feature.columns) or (feature.columns and feature.shape):
+            yield f"feature {quoted(name)} is no list of records with columns, and no value"
+        for inner, column in columns.items():
+            if not _is_sound(column, in_records=feature.kind == "records") or not _NAME.fullmatch(inner):
+                yield f"feature {quoted(name)}: {quoted(inner)} of kind {column.kind} and shape {quoted(column.shape)}"
+
+
+def name_fault(name: str) -> str:
+    """Return what keeps a feature from having this name; empty where nothing does."""
+    if name in RESERVED:
+        return f"the name {quoted(name)} is taken: every sample has it, or readers of shards take it for another thing"
+    if not _NAME.fullmatch(name):
+        return f"the name {quoted(name)} is none for a feature: expected 1 to 100 characters, no '/', not '__' in front"
+    return ""
+
+
+def _is_sound(feature: Feature, *, in_records: bool) -> bool:
+    if feature.kind == "records" or feature.columns or len(feature.shape) > 2:
+        return False
+    if in_records and feature.shape[:1] != (None,):
+        return False
+    if any(length is None for length in feature.shape[1:]) or (len(feature.shape) > 1 and feature.kind in _STRINGS):
+        return False
+    return all(length is None or 1 <= length <= MAX_LENGTH for length in feature.shape)
+
+
+# Annotations: the values of one sample
+
+
+def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
+    """Return the values of one sample as canonical JSON.
+
+    Raises:
+        FormatError: A value is absent, unknown, or not of its feature's type; the text is a clause.
+    """
+    if values.keys() != features.keys():
+        odd = sorted(values.keys() ^ features.keys())
+        raise FormatError(f"{quoted(odd[0])} is {'absent' if odd[0] in features else 'no feature of the dataset'}")
+    for name, feature in features.items():
+        _check(name, feature, values[name])
+    text = _dumps({name: to_json(features[name], values[name]) for name in features})
+    if len(text) > MAX_ANNOTATION_BYTES:
+        raise FormatError(f"{len(text):,} bytes of annotations, expected at most {MAX_ANNOTATION_BYTES:,}")
+    return text
+
+
+def annotation_values(features: Features, annotations: bytes) -> Values:
+    """Return the values that `annotations_json` has written.
+
+    Raises:
+        FormatError: It has not written this; the text is a clause.
+    """
+    if not features:
+        if annotations:
+            raise FormatError("annotations without features")
+        return {}
+    try:
+        document = json.loads(annotations)
+    except (ValueError, RecursionError) as error:
+        raise FormatError("annotations that are no JSON") from error
+    return values_of(features, document)
+
+
+def values_of(features: Features, document: Any) -> Values:
+    """Return the values in a JSON object that has those of all features and nothing else.
+
+    Raises:
+        FormatError: A value is absent, unknown, or not of its feature's type; the text is a clause.
+    """
+    if not isinstance(document, dict) or document.keys() != features.keys():
+        names = sorted(map(str, document)) if isinstance(document, dict) else document
+        raise FormatError(f"fields {quoted(names)}, expected {quoted(sorted(features))}")
+    values = {}
+    for name, feature in features.items():
+        values[name] = from_json(feature, document[name])
+        _check(name, feature, values[name])
+    return values
+
+
+def to_json(feature: Feature, value: Any) -> Any:
+    """Return a value as JSON has it: bytes are written as base64."""
+    if feature.kind == "records":
+        return {name: to_json(column, value[name]) for name, column in feature.columns.items()}
+    if feature.kind != "bytes":
+        return value
+    return [to_json(feature, item) for item in value] if isinstance(value, list) else base64.b64encode(value).decode()
+
+
+def from_json(feature: Feature, value: Any) -> Any:
+    """Return what JSON holds as a value of its feature: base64 is decoded. Raises FormatError for other text."""
+    if feature.kind == "records" and isinstance(value, dict) and value.keys() == feature.columns.keys():
+        return {name: from_json(feature.columns[name], item) for name, item in value.items()}
+    if feature.kind != "bytes":
+        return value
+    if isinstance(value, list):
+        return [from_json(feature, item) for item in value]
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError, TypeError) as error:
+        raise FormatError(f"{quoted(value)} is no base64") from error
+
+
+def _dumps(document: Any) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _check(name: str, feature: Feature, value: Any) -> None:
+    if feature.kind != "records":
+        if not _fits(feature.kind, feature.shape, value):
+            raise FormatError(f"{quoted(name)} is {shown_value(value)}, expected {described(feature)}")
+        return
+    if not isinstance(value, dict) or value.keys() != feature.columns.keys():
+        raise FormatError(f"{quoted(name)} is {shown_value(value)}, expected {described(feature)}")
+    for column, inner in feature.columns.items():
+        _check(f"{name}/{column}", inner, value[column])
+    if len({len(items) for items in value.values()}) > 1:
+        raise FormatError(f"{quoted(name)} has columns of different lengths, expected a value of each for every record")
+
+
+def _fits(kind: Kind, shape: tuple[int | None, ...], value: Any) -> bool:
+    if not shape:
+        return _FITS[kind](value)
+    fits_length = isinstance(value, list) and (shape[0] is None or len(value) == shape[0])
+    return fits_length and all(_fits(kind, shape[1:], item) for item in value)
+
+
+def is_float32(value: float) -> bool:
+    """Tell whether a number is one that 32 bits hold exactly."""
+    try:
+        return bool(struct.unpack("<f", struct.pack("<f", value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
+    return True
+
+
+_STRINGS = ("bytes", "text")
+_FITS: dict[Kind, Callable[[Any], bool]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "bytes": lambda value: isinstance(value, bytes),
+    "float32": lambda value: isinstance(value, float) and math.isfinite(value) and is_float32(value),
+    "float64": lambda value: isinstance(value, float) and math.isfinite(value),
+    "int64": lambda value: type(value) is int and value in _INT64,
+    "text": _is_text,
+}
+
+
+def described(feature: Feature) -> str:
+    """Return the type of a feature in words: `list of 4 float64`."""
+    if feature.kind == "records":
+        return f"records of {', '.join(sorted(feature.columns))}"
+    words = "".join("lists of " if length is None else f"list of {length} " for length in feature.shape)
+    return f"{words}{feature.kind}"
+
+
+def shown_value(value: Any) -> str:
+    """Return a value as an error quotes it: as JSON on one line of ASCII, cut where it is long."""
+    if isinstance(value, str | bytes):
+        return quoted(value[:100], 60)
+    try:
+        return shortened(json.dumps(value, default=repr), 60)
+    except (ValueError, RecursionError):
+        return type(value).__name__

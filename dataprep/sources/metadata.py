@@ -1,0 +1,180 @@
+"""Metadata of a user's images: `metadata.csv`, `.jsonl` or `.parquet`, as Hugging Face's ImageFolder has them.
+
+Each row is of one image, whose path its column `file_name` has. Rows are read once, in order, and values are bounded
+before they are kept. A file is hostile input: no field, line or row may be larger than a sample's annotations can be,
+and no name leads out of the folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, NamedTuple
+
+from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
+from dataprep.errors import SourceError
+from dataprep.messages import one_line, quoted, shown
+from dataprep.sources.keys import name_parts
+
+FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
+FILE_COLUMN = "file_name"
+MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
+"""Size of a line of text, at most: JSON may need several bytes for one that is kept."""
+MAX_CHUNK_BYTES = 2**30
+"""Size of a column in a row group of a parquet file, uncompressed, at most."""
+_BATCH_BYTES = 2**26
+"""Bytes that a batch of rows takes in memory, at most, where every value were as large as its column in a row group."""
+_BATCH_ROWS = 1024
+_UNPARQUET = "write it again with pyarrow or pandas"
+
+
+class MetadataFile(NamedTuple):
+    """One file of metadata."""
+
+    folder: tuple[str, ...]
+    """Path of the folder to which its file names are relative."""
+    url: str
+    """URL or path, for messages."""
+    num_bytes: int
+    open: Callable[[], BinaryIO]
+    """Opens its bytes, seekable."""
+
+
+class Row(NamedTuple):
+    """One row, with the values that are there."""
+
+    parts: tuple[str, ...]
+    """Path of the image, below the root."""
+    where: str
+    """File and row, for messages."""
+    values: Values
+    is_text: bool
+    """Whether all values are texts, as a CSV file has them, whose types only all rows together tell."""
+
+
+def rows_of(file: MetadataFile) -> Iterator[Row]:
+    """Yield the rows of a file of metadata.
+
+    Raises:
+        SourceError: The file cannot be read, has no column `file_name`, or a name in it leads out of the folder.
+    """
+    suffix = PurePosixPath(file.url).suffix.lower()
+    read = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[suffix]
+    with file.open() as stream:
+        yield from _named_rows(file, read(file, stream), is_text=suffix == ".csv")
+
+
+def _named_rows(file: MetadataFile, rows: Iterator[tuple[int, Values]], *, is_text: bool) -> Iterator[Row]:
+    for number, values in rows:
+        where = f"{file.url} row {number}"
+        name = values.pop(FILE_COLUMN, None)
+        if not isinstance(name, str) or not name:
+            columns = ", ".join(sorted(map(str, values)))[:200]
+            raise SourceError(
+                f"{where}: no {FILE_COLUMN}, which names the image, relative to the folder of this file; "
+                f"it has {columns or 'nothing'}: rename the column that does"
+            )
+        try:
+            parts = name_parts(name)
+        except SourceError as error:
+            raise SourceError(f"{where}: {FILE_COLUMN} {shown(name)}: {error}") from error
+        yield Row((*file.folder, *parts), where, values, is_text)
+
+
+def _csv_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+    reader = csv.reader(_text_lines(file, stream))
+    with _parsed(file):
+        header = next(reader, [])
+    _refuse_columns(file, header)
+    while True:
+        with _parsed(file):
+            fields = next(reader, None)
+        if fields is None:
+            return
+        if not fields:
+            continue
+        if len(fields) != len(header):
+            raise SourceError(
+                f"{file.url} line {reader.line_num}: {len(fields):,} fields, the header names {len(header):,}; put "
+                "fields with commas into double quotes"
+            )
+        yield reader.line_num, dict(zip(header, fields, strict=True))
+
+
+def _jsonl_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+    for number, line in enumerate(_text_lines(file, stream), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{file.url} line {number}: no JSON ({one_line(error)}); expected an object") from error
+        if not isinstance(values, dict):
+            raise SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}")
+        _refuse_columns(file, list(values))
+        yield number, values
+
+
+def _parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"))
+        rows = _refuse_bomb(file, table.metadata)
+        _refuse_columns(file, list(table.schema_arrow.names))
+        number = 0
+        for batch in table.iter_batches(rows, use_threads=False):
+            batch.validate(full=True)
+            for values in batch.to_pylist():
+                number += 1
+                yield number, values
+    except SourceError:
+        raise
+    # Damaged thrift, pages, offsets and dictionaries raise any of these.
+    except (pa.ArrowException, ValueError, OSError, KeyError, MemoryError, OverflowError) as error:
+        raise SourceError(f"{file.url}: no readable parquet file ({one_line(error)}); {_UNPARQUET}") from error
+
+
+def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
+    """Return how many rows may be read at once. Raises SourceError for a few bytes that say they are many."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+    if largest > MAX_CHUNK_BYTES or metadata.num_rows > file.num_bytes:
+        raise SourceError(
+            f"{file.url}: {metadata.num_rows:,} rows, a column of {largest:,} bytes in a row group, in a file of "
+            f"{file.num_bytes:,}; expected at most {MAX_CHUNK_BYTES:,}: write it again with smaller row groups"
+        )
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
+
+
+def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise SourceError(f"{file.url} line {number}: over {MAX_LINE_BYTES:,} bytes; expected the row of an image")
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{file.url} line {number}: no UTF-8; save the file as UTF-8") from error
+
+
+@contextmanager
+def _parsed(file: MetadataFile) -> Iterator[None]:
+    try:
+        yield
+    except csv.Error as error:  # a field over 131,072 characters, a NUL
+        raise SourceError(f"{file.url}: {one_line(error)}; expected a CSV file with a header") from error
+
+
+def _refuse_columns(file: MetadataFile, names: list[str]) -> None:
+    if len(names) > MAX_FEATURES:
+        raise SourceError(f"{file.url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"{file.url}: the column {quoted(twice[0])} is there twice; rename one")

@@ -1,0 +1,188 @@
+"""A tree of a user's files, as it is found: images, metadata, archives, and what is passed over.
+
+Archives directly in the root are read as if they were unpacked there: into a folder of their own name, unless all that
+is in them lies in such a folder already. Hidden files are never looked at; other files that are no images are passed
+over and counted. Pictures in formats that cannot be read are refused, for they would be missed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import BinaryIO, NamedTuple
+
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import SourceError
+from dataprep.formats.tars import Member, damaged, tar_members
+from dataprep.messages import shown
+from dataprep.sources.archives import ArchiveReader, Progress, open_archive
+from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
+from dataprep.sources.folders import tree_files
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
+from dataprep.sources.metadata import FILE_NAMES, MetadataFile
+from dataprep.sources.own import SPLIT_FOLDERS, OwnData
+from dataprep.sources.zips import zip_members
+from dataprep.storage.base import Storage
+
+ARCHIVES = frozenset({"tar", "zip"})
+PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
+"""Suffixes of archives in which no byte range is an image."""
+OTHER_PICTURES = frozenset(
+    (
+        *("arw", "cr2", "cr3", "dng", "nef", "orf", "raw", "rw2", "tif", "tiff"),
+        *("avif", "heic", "heif", "jp2", "jxl", "psd", "svg"),
+    )
+)
+"""Suffixes of pictures that are not read: no decoder of them is here that is safe on hostile bytes."""
+MAX_METADATA_BYTES = 2**30
+"""Size of a file of metadata, at most; one in an archive or a bucket is held in memory."""
+
+
+class Original(NamedTuple):
+    """One original image."""
+
+    parts: tuple[str, ...]
+    """Path below the root, as if archives were unpacked."""
+    source: str
+    """File that holds it, relative to the root."""
+    offset: int
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class Tree:
+    """What a tree holds."""
+
+    root: Storage
+    images: list[Original] = field(default_factory=list)
+    metadata: list[MetadataFile] = field(default_factory=list)
+    passed_over: Counter[str] = field(default_factory=Counter)
+    """Number of other files, by suffix."""
+    sources: list[SourceFile] = field(default_factory=list)
+    """Archives, and files of metadata that are in none."""
+
+    def take(self, original: Original, own: OwnData, metadata: Callable[[], MetadataFile]) -> None:
+        """Take one file by its name; `metadata` is called if it is one of metadata."""
+        name = original.parts[-1].lower()
+        suffix = name.rpartition(".")[2] if "." in name else ""
+        if suffix in own.pass_over:
+            self.passed_over[f".{suffix}"] += 1
+        elif suffix in OTHER_PICTURES | PACKED:
+            raise self._unreadable(original, suffix)
+        elif suffix in IMAGE_SUFFIXES:
+            self._take_image(original)
+        elif name in FILE_NAMES:
+            self.metadata.append(metadata())
+        else:
+            self.passed_over[f".{suffix}" if suffix else "no suffix"] += 1
+
+    def _take_image(self, original: Original) -> None:
+        if original.num_bytes > MAX_IMAGE_BYTES:
+            raise SourceError(
+                f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has {original.num_bytes:,} "
+                f"bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+            )
+        if len(self.images) >= MAX_SAMPLES:
+            raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
+        self.images.append(original)
+
+    def _unreadable(self, original: Original, suffix: str) -> SourceError:
+        where = f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))}"
+        if suffix in PACKED:
+            what, step = "a compressed archive, in which images cannot be read in place", "unpack it"
+        else:
+            what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
+        return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {suffix}")
+
+
+def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
+    """List a tree, or the one archive that the user names.
+
+    Raises:
+        SourceError: It is absent, damaged or hostile, or has no image.
+    """
+    tree = Tree(root)
+    if own.archive:
+        _read_archive(tree, own.archive, own, progress)
+        _strip_common_folders(tree)
+    else:
+        for file in tree_files(root):
+            source = "/".join(file.parts)
+            suffix = file.parts[-1].lower().rpartition(".")[2]
+            if len(file.parts) == 1 and suffix in ARCHIVES and suffix not in own.pass_over:
+                _read_archive(tree, source, own, progress)
+            else:
+                original = Original(file.parts, source, 0, file.num_bytes)
+                tree.take(original, own, partial(_loose_metadata, tree, original))
+    if not tree.images:
+        raise SourceError(f"{root.url_of(own.archive) if own.archive else root.url}: {_no_image(tree)}")
+    return tree
+
+
+def _no_image(tree: Tree) -> str:
+    others = ", ".join(f"{count:,} {suffix}" for suffix, count in tree.passed_over.most_common(5))
+    known = ", ".join(sorted(IMAGE_SUFFIXES - OTHER_PICTURES))
+    return f"no image there (found {others or 'no file'}); expected files that end with one of {known}: check --source"
+
+
+def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
+    """Return a file of metadata on disk or in a bucket."""
+    root, url = tree.root, tree.root.url_of(original.source)
+    _refuse_large(url, original)
+    tree.sources.append(SourceFile(original.source, original.num_bytes))
+
+    def opened() -> BinaryIO:
+        return root.open(original.source) if root.is_local else io.BytesIO(root.read(original.source))
+
+    return MetadataFile(original.parts[:-1], url, original.num_bytes, opened)
+
+
+def _packed_metadata(reader: ArchiveReader, original: Original) -> MetadataFile:
+    """Return a file of metadata in an archive, which is read at once."""
+    url = f"{reader.archive}/{original.parts[-1]}"
+    _refuse_large(url, original)
+    data = reader.read_apart(original.offset, original.num_bytes)
+    return MetadataFile(original.parts[:-1], url, original.num_bytes, partial(io.BytesIO, data))
+
+
+def _refuse_large(url: str, original: Original) -> None:
+    if original.num_bytes > MAX_METADATA_BYTES:
+        raise SourceError(f"{url}: {original.num_bytes:,} bytes, expected at most {MAX_METADATA_BYTES:,}; split it")
+
+
+def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
+    with open_archive(tree.root, name, progress=progress) as reader:
+        members = zip_members(reader) if name.lower().endswith(".zip") else list(tar_members(reader))
+        found: list[tuple[tuple[str, ...], Member]] = []
+        for member in members:
+            parts = member_parts(reader, member)
+            if not member.is_directory and not is_hidden(parts):
+                found.append((parts, member))
+        stem = name.rpartition(".")[0]
+        prefix = () if own.archive or all(parts[0] == stem for parts, _ in found) else (stem,)
+        for parts, member in found:
+            original = Original((*prefix, *parts), name, member.offset, member.num_bytes)
+            if member.unreadable and _is_wanted(parts[-1], own):
+                raise damaged(reader, member.offset, member.unreadable, member=member.name)
+            tree.take(original, own, partial(_packed_metadata, reader, original))
+        tree.sources.append(SourceFile(name, reader.num_bytes))
+
+
+def _is_wanted(name: str, own: OwnData) -> bool:
+    suffix = name.lower().rpartition(".")[2]
+    return suffix not in own.pass_over and (suffix in IMAGE_SUFFIXES - OTHER_PICTURES or name.lower() in FILE_NAMES)
+
+
+def _strip_common_folders(tree: Tree) -> None:
+    """Take away folders that all of an archive lies in: `pets/cats/1.jpg` is `cats/1.jpg` if all is in `pets`."""
+    folders = [image.parts[:-2] for image in tree.images] + [file.folder for file in tree.metadata]
+    first, depth = folders[0] if folders else (), 0
+    while depth < len(first) and first[depth].lower() not in SPLIT_FOLDERS:
+        if any(parts[depth : depth + 1] != first[depth : depth + 1] for parts in folders):
+            break
+        depth += 1
+    tree.images = [image._replace(parts=image.parts[depth:]) for image in tree.images]
+    tree.metadata = [file._replace(folder=file.folder[depth:]) for file in tree.metadata]

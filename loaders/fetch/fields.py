@@ -1,0 +1,98 @@
+"""The fields of a sample that a loader delivers besides image and label: from its record, or from its image folder."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from dataprep.dataset.features import Features, Values, annotation_values
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import FormatError
+from dataprep.formats import FORMATS
+from dataprep.formats.fields import check_fields, read_fields
+from dataprep.formats.imagefolder import annotations_of, metadata_file
+from dataprep.storage.base import Storage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class FieldReader(Protocol):
+    """Reads the fields of one split; safe in many threads."""
+
+    def read(self, record: bytes, shard: int, sample: int) -> Values:
+        """Return the values of a sample's fields, by name.
+
+        Args:
+            record: Bytes of the sample in its shard; of an image folder, the image.
+            shard: Number of the shard.
+            sample: Number of the sample in it.
+
+        Raises:
+            FormatError: A field does not exist, or what holds it is damaged.
+        """
+
+
+def open_fields(storage: Storage, manifest: Manifest, split: SplitManifest, names: tuple[str, ...]) -> FieldReader:
+    """Return a reader of fields, which reads nothing before it is asked.
+
+    Raises:
+        UsageError: The dataset has no such fields.
+    """
+    check_fields(manifest.format, names, manifest.features)
+    if FORMATS[manifest.format].one_file_per_image:
+        return _FolderFields(storage, manifest, split, names)
+    return _RecordFields(manifest.format, names, manifest.features)
+
+
+class _RecordFields:
+    """Reads fields from the records of a packed format."""
+
+    def __init__(self, format_name: str, names: tuple[str, ...], features: Features) -> None:
+        self._format, self._names, self._features = format_name, names, features
+
+    def read(self, record: bytes, shard: int, sample: int) -> Values:
+        return read_fields(self._format, record, self._names, self._features)
+
+
+class _FolderFields:
+    """Reads fields of an image folder from its file of annotations, which is read whole once and kept."""
+
+    def __init__(self, storage: Storage, manifest: Manifest, split: SplitManifest, names: tuple[str, ...]) -> None:
+        self._storage, self._names, self._features = storage, names, manifest.features
+        self._name = metadata_file(split.name)
+        self._entry = next((entry for entry in manifest.files if entry["file"] == self._name), None)
+        counts = [shard["samples"] for shard in split.shards]
+        self._first_lines = np.concatenate([[0], np.cumsum(counts)])
+        self._lock = threading.Lock()
+        self._data = b""
+        self._starts: NDArray[np.int64] | None = None
+
+    def read(self, record: bytes, shard: int, sample: int) -> Values:
+        if not self._names:
+            return {}
+        starts = self._line_starts()
+        line = int(self._first_lines[shard]) + sample
+        _, annotations = annotations_of(self._data[starts[line] : starts[line + 1]], self._features)
+        values = annotation_values(self._features, annotations)
+        return {name: values[name] for name in self._names}
+
+    def _line_starts(self) -> NDArray[np.int64]:
+        """Return where each line starts, and where the last one stops; the file is compared with the manifest."""
+        with self._lock:
+            if self._starts is None:
+                where = self._storage.url_of(self._name)
+                try:
+                    data = self._storage.read(self._name)
+                except FileNotFoundError as error:
+                    raise FormatError(f"{where}: missing, the manifest lists it; restore it or build again") from error
+                if self._entry is None or hashlib.sha256(data).hexdigest() != self._entry["sha256"]:
+                    raise FormatError(f"{where}: not the file that the manifest lists; restore it or build again")
+                stops = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+                if len(stops) != self._first_lines[-1]:
+                    raise FormatError(f"{where}: {len(stops):,} lines, expected {self._first_lines[-1]:,}; build again")
+                self._data, self._starts = data, np.concatenate([[0], stops])
+            return self._starts

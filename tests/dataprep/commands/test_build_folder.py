@@ -1,0 +1,132 @@
+"""`dataprep build folder` as a newcomer uses it: odd trees, what is said of them, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import zipfile
+
+import pytest
+
+from dataprep.dataset.manifest import read_manifest
+from dataprep.storage import open_storage
+from tests.support.builds import dataprep, digests
+from tests.support.own_data import annotated, class_folders, picture, write_files
+
+JPEG = picture(1)
+TREES = {
+    "flat": ({"1.jpg": JPEG, "2.jpeg": JPEG, "3.png": picture(3, "PNG")}, 3, [], ""),
+    "classes": ({"cat/1.jpg": JPEG, "dog/1.jpg": JPEG}, 2, ["cat", "dog"], "2 classes, one a folder: cat, dog"),
+    "by date": ({"2023/05/1.jpg": JPEG, "2024/1.jpg": JPEG}, 2, [], "1 of 2 images are not in a class folder"),
+    "one class": ({"cat/1.jpg": JPEG, "cat/2.jpg": JPEG}, 2, [], "all images are in the one folder cat"),
+    "mixed": (
+        {"1.jpg": JPEG, "a/2.jpg": JPEG, "notes.txt": b"", ".x/1.jpg": b""},
+        2,
+        [],
+        "passed over, as no images: 1 .txt",
+    ),
+}
+
+
+def command(source, output, *more):
+    return ["build", "folder", "--source", source, "--output", output, "--format", "webdataset", *more]
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_odd_trees_are_built_and_whole(tmp_path, name):
+    files, samples, classes, note = TREES[name]
+    source = write_files(tmp_path / "My Pictures", files)
+    run = dataprep(*command(source, tmp_path / "shards", "--workers", 1))
+    assert run.returncode == 0, run.stderr
+    assert note in run.stderr
+    manifest = read_manifest(open_storage(str(tmp_path / "shards")))
+    assert (manifest.name, list(manifest.classes)) == ("my-pictures", classes)
+    assert sum(split.samples for split in manifest.splits) == samples
+    assert (tmp_path / "shards/train/my-pictures-train-00000-of-00001.tar").exists()
+
+
+def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
+    source = annotated(tmp_path / "source")
+    more = ["--name", "pets", "--licence", "CC0-1.0", "--origin", "my garden", "--val-fraction", "0.3", "--json"]
+    built = dataprep(*command(source, tmp_path / "out", *more))
+    assert built.returncode == 0, built.stderr
+    found = json.loads(built.stdout)
+    assert (found["name"], found["licence"], found["origin"]) == ("pets", "CC0-1.0", "my garden")
+    assert [split["name"] for split in found["splits"]] == ["train", "val"]
+    assert found["features"]["objects"]["columns"]["bbox"] == {"kind": "float64", "shape": [None, 4]}
+    before = digests(tmp_path / "out")
+    again = json.loads(dataprep(*command(source, tmp_path / "out", *more)).stdout)
+    assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
+    assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
+    assert "pets" in dataprep("inspect", tmp_path / "out").stdout
+
+
+def test_one_archive_beside_the_output(tmp_path):
+    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
+        for name in ("pets/cats/1.jpg", "pets/dogs/1.jpg"):
+            archive.writestr(name, JPEG)
+    run = dataprep(*command(tmp_path / "pets.zip", tmp_path / "out", "--workers", 1))
+    assert run.returncode == 0, run.stderr
+    manifest = read_manifest(open_storage(str(tmp_path / "out")))
+    assert (manifest.name, manifest.classes, manifest.splits[0].samples) == ("pets", ("cats", "dogs"), 2)
+
+
+def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
+    run = dataprep(*command(class_folders(tmp_path / "pets"), tmp_path / "out", "--dry-run"))
+    assert run.returncode == 0, run.stderr
+    assert "passed over, as no images: 1 .docx, 1 .txt" in run.stderr
+    assert "pets as webdataset" in run.stdout
+    assert "train: 14 samples in 1 shards" in run.stdout
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (
+            ["--name", "imagenet"],
+            "'imagenet' is the name of a dataset that dataprep builds; choose another with --name",
+        ),
+        (["--name", "My Pets"], "expected lower-case letters, digits and '-'"),
+        (["--default", "age"], "expected COLUMN=VALUE"),
+        (["--split", "training"], "--split training: expected one of train, val, test"),
+        (["--split", "test"], "--split test"),
+        (["--val-fraction", "1"], "must be from 0 to below 1"),
+        (["--group-by", "patient"], "it needs --val-fraction"),
+    ],
+)
+def test_options_that_are_refused(tmp_path, more, text):
+    run = dataprep(*command(class_folders(tmp_path / "pets"), tmp_path / "out", *more))
+    assert run.returncode == 2
+    assert text in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_pictures_that_imagenet_does_not_know_lead_to_this_command(tmp_path):
+    for folder in ("train/cats", "cats"):
+        source = write_files(tmp_path / folder.replace("/", "-"), {f"{folder}/1.jpg": JPEG})
+        run = dataprep("build", "imagenet", "--source", source, "--output", tmp_path / "out", "--format", "webdataset")
+        assert run.returncode == 2
+        words = shlex.split(run.stderr.rpartition("with: ")[2])
+        assert words[:3] == ["dataprep", "build", "folder"]
+        words[words.index("OUTPUT")] = str(tmp_path / f"out-{source.name}")
+        built = dataprep(*words[1:], "--workers", "1")
+        assert built.returncode == 0, built.stderr
+
+
+def test_two_files_of_one_name_are_both_named(tmp_path):
+    source = write_files(tmp_path / "pets", {"cats/felix.jpg": JPEG, "cats/felix.png": JPEG})
+    run = dataprep(*command(source, tmp_path / "out"))
+    assert run.returncode == 2
+    assert "cats/felix.jpg" in run.stderr
+    assert "cats/felix.png" in run.stderr
+
+
+def test_an_image_folder_has_one_folder_a_class(tmp_path):
+    rows = "file_name,label\na/1.jpg,cat\nb/1.jpg,cat\n"
+    source = write_files(tmp_path / "pets", {"a/1.jpg": JPEG, "b/1.jpg": JPEG, "metadata.csv": rows})
+    arguments = command(source, tmp_path / "out", "--workers", 1)
+    arguments[arguments.index("webdataset")] = "imagefolder"
+    run = dataprep(*arguments)
+    assert run.returncode == 2
+    assert "a/1.jpg and b/1.jpg would both be train/cat/1.jpg in an image folder" in run.stderr

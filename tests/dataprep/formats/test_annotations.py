@@ -1,0 +1,141 @@
+"""Annotations in records of both packed formats: read back exactly, with the same types, and damage is found."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.dataset.features import annotation_values, annotations_json
+from dataprep.dataset.records import Sample
+from dataprep.errors import FormatError
+from dataprep.formats import FORMATS
+from dataprep.formats.annotations import example_entries, example_values, tfds_features
+from dataprep.formats.base import DatasetInfo
+from dataprep.formats.example import features_of
+from dataprep.formats.fields import read_fields
+from tests.support.annotations import FEATURES, VALUES, annotated_values
+from tests.support.samples import CLASSES, examples, mutations, samples
+
+PACKED = ("webdataset", "tfrecord")
+SAMPLE = Sample("k", b"image", 1, CLASSES[1], 3, 4, 1, annotations_json(FEATURES, VALUES))
+
+
+def written(fmt: str, shard: list[Sample], *, has_classes: bool = True) -> tuple[bytes, list]:
+    stream = io.BytesIO()
+    writer = FORMATS[fmt].open_writer(stream, has_classes=has_classes, features=FEATURES)
+    places = [writer.write(sample) for sample in shard]
+    writer.close()
+    return stream.getvalue(), places
+
+
+def read(fmt: str, data: bytes, *, has_classes: bool = True) -> list[Sample]:
+    stored = FORMATS[fmt].read_shard(io.BytesIO(data), classes=CLASSES if has_classes else (), features=FEATURES)
+    return [found.sample for found in stored]
+
+
+@pytest.mark.parametrize("fmt", PACKED)
+@pytest.mark.parametrize("has_classes", [True, False])
+@examples
+@given(data=st.data())
+def test_shards_come_back(fmt, has_classes, data):
+    shard = [
+        replace(sample, annotations=annotations_json(FEATURES, data.draw(annotated_values())))
+        for sample in data.draw(st.lists(samples(has_classes=has_classes, max_image_bytes=600), max_size=3))
+    ]
+    assert read(fmt, written(fmt, shard, has_classes=has_classes)[0], has_classes=has_classes) == shard
+
+
+@pytest.mark.parametrize("fmt", PACKED)
+@examples
+@given(data=st.data())
+def test_what_is_accepted_is_what_the_writer_writes(fmt, data):
+    whole, _ = written(fmt, [SAMPLE, replace(SAMPLE, key="l")])
+    changed = data.draw(mutations(whole))
+    try:
+        found = read(fmt, changed)
+    except FormatError:
+        return
+    assert written(fmt, found)[0] == changed
+
+
+@pytest.mark.parametrize("fmt", PACKED)
+@examples
+@given(values=annotated_values())
+def test_fields_have_the_same_types_in_both_formats(fmt, values):
+    data, (place,) = written(fmt, [replace(SAMPLE, annotations=annotations_json(FEATURES, values))])
+    record = data[place.record_offset : place.record_offset + place.record_bytes]
+    assert read_fields(fmt, record, list(FEATURES), FEATURES) == values
+    assert read_fields(fmt, record, ("height",), FEATURES) == {"height": 3}
+
+
+@pytest.mark.parametrize("fmt", PACKED)
+@pytest.mark.parametrize("annotations", [b"", b"{}", b"{", b'{"caption":7}'])
+def test_samples_without_their_annotations_are_not_written(fmt, annotations):
+    with pytest.raises(FormatError):
+        written(fmt, [replace(SAMPLE, annotations=annotations)])
+
+
+@pytest.mark.parametrize("fmt", PACKED)
+def test_shards_without_annotations_are_refused_where_some_are_due(fmt):
+    stream = io.BytesIO()
+    writer = FORMATS[fmt].open_writer(stream, has_classes=True)
+    writer.write(replace(SAMPLE, annotations=b""))
+    writer.close()
+    with pytest.raises(FormatError):
+        read(fmt, stream.getvalue())
+
+
+def test_features_of_an_example_are_read_as_they_are_declared():
+    entries = example_entries(FEATURES, VALUES)
+    assert {name.decode() for name in entries} >= {"objects/bbox", "objects/category", "score"}
+    message = b"".join(entries.values())
+    whole = b"\x0a" + _varint(len(message)) + message
+    found = features_of(lambda offset, size: whole[offset : offset + size], 0, len(whole))
+
+    def read_bytes(offset: int, size: int) -> bytes:
+        return whole[offset : offset + size]
+
+    assert example_values(FEATURES, read_bytes, found) == VALUES
+    with pytest.raises(FormatError, match="'score' is absent"):
+        example_values(FEATURES, read_bytes, {name: value for name, value in found.items() if name != "score"})
+    with pytest.raises(FormatError, match="'score' is of another kind"):
+        example_values(FEATURES, read_bytes, found | {"score": found["year"]})
+    with pytest.raises(FormatError, match="'aa' has 1 values, expected lists of 2"):
+        example_values(FEATURES, read_bytes, found | {"aa": found["year"]})
+
+
+def test_tfds_is_told_of_every_feature():
+    described = dict(tfds_features(FEATURES))
+    assert list(described) == sorted(FEATURES)
+    assert described["score"]["tensor"] == {"dtype": "float64", "encoding": "bytes", "shape": {}}
+    assert described["tags"]["sequence"]["length"] == "-1"
+    assert described["objects"]["featuresDict"]["features"]["bbox"]["tensor"]["shape"] == {"dimensions": ["-1", "4"]}
+    info = DatasetInfo(
+        name="pets",
+        description="",
+        citation="",
+        licence="",
+        classes=(),
+        shard_samples={"train": (1,)},
+        split_bytes={"train": 1},
+        features=FEATURES,
+    )
+    features = json.loads(FORMATS["tfrecord"].metadata_files(info)["features.json"])
+    assert set(features["featuresDict"]["features"]) == {*FEATURES, "height", "image", "key", "orientation", "width"}
+
+
+def test_values_are_those_that_json_has():
+    assert annotation_values(FEATURES, SAMPLE.annotations) == VALUES
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])

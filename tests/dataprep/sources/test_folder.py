@@ -1,0 +1,290 @@
+"""A user's own tree: splits, labels, metadata and the share of val, and what a newcomer is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.dataset.features import annotation_values
+from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.sources import configured
+from dataprep.sources.folder import in_val
+from dataprep.sources.own import OwnData
+from dataprep.storage import open_originals
+from tests.support.own_data import annotated, annotated_rows, class_folders, picture, stored_values, write_files
+from tests.support.samples import examples
+
+JPEG = picture(1)
+
+
+def opened(root, **own):
+    return configured("folder", own=OwnData(name="pets", **own)).opened(open_originals(str(root)))
+
+
+def tree(root, *names, rows=None):
+    files = dict.fromkeys(names, JPEG)
+    if rows is not None:
+        files["metadata.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+    return write_files(root, files)
+
+
+def labels(dataset, split="train"):
+    found = dataset.found[split]
+    return {ref.key: found.classes[ref.label] if ref.label >= 0 else "" for ref in found.refs}
+
+
+def test_class_folders_with_splits(tmp_path):
+    dataset = opened(class_folders(tmp_path))
+    assert dataset.splits == ("train", "val")
+    assert labels(dataset, "val") == {
+        f"{name}s/{name}=20{number}": f"{name}s" for name in ("cat", "dog") for number in range(3)
+    }
+    assert dataset.notes[0] == "passed over, as no images: 1 .docx, 1 .txt"
+    assert dataset.notes[1].startswith("2 classes, one a folder: cats, dogs")
+    assert dataset.classes(open_originals(str(tmp_path)), allow_partial=False) == ("cats", "dogs")
+
+
+@pytest.mark.parametrize("names", [("Train", "VALID", "Test"), ("train", "validation", "test")])
+def test_names_of_splits(tmp_path, names):
+    dataset = opened(tree(tmp_path, *(f"{name}/1.jpg" for name in names)))
+    assert dataset.splits == ("train", "val", "test")
+    assert [ref.key for ref in dataset.found["val"].refs] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected", "note"),
+    [
+        (["1.jpg", "2.jpg"], {"1": "", "2": ""}, None),
+        (["a/1.jpg", "b/1.jpg"], {"a/1": "a", "b/1": "b"}, "2 classes, one a folder: a, b"),
+        (["a/1.jpg", "a/2.jpg"], {"a/1": "", "a/2": ""}, "warning: no labels: all images are in the one folder a"),
+        (["a/1.jpg", "2.jpg"], {"a/1": "", "2": ""}, "1 of 2 images are not in a class folder directly below"),
+        (["x/a/1.jpg", "x/b/1.jpg"], {"x/a/1": "", "x/b/1": ""}, "give the folder above them as --source"),
+    ],
+)
+def test_where_labels_come_from(tmp_path, names, expected, note):
+    dataset = opened(tree(tmp_path, *names))
+    assert labels(dataset) == expected
+    assert any(note in line for line in dataset.notes) if note else dataset.notes == ()
+
+
+def test_labels_that_the_user_asks_for(tmp_path):
+    root = tree(tmp_path, "a/1.jpg", "a/2.jpg")
+    assert set(labels(opened(root, label_from="folder")).values()) == {"a"}
+    tree(root, "b/1.jpg")
+    assert set(labels(opened(root, label_from="none")).values()) == {""}
+    tree(root, "b/deep/1.jpg", "top.jpg")
+    with pytest.raises(
+        SourceError, match=r"2 of 5 images do not lie directly in a class folder: 'b/deep/1.jpg', 'top.jpg'"
+    ):
+        opened(root, label_from="folder")
+
+
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        (["dog", "cat"], ("cat", "dog")),
+        ([10, 2], ("02", "10")),
+        ([True, False], ("false", "true")),
+    ],
+)
+@pytest.mark.parametrize("column", ["label", "breed"])
+def test_labels_of_a_column(tmp_path, values, classes, column):
+    rows = [{"file_name": f"{number}.jpg", column: value, "x": 1} for number, value in enumerate(values)]
+    own = {} if column == "label" else {"label_from": column}
+    dataset = opened(tree(tmp_path, "0.jpg", "1.jpg", rows=rows), **own)
+    assert dataset.found["train"].classes == classes
+    assert list(dataset.found["train"].features) == ["x"]
+    assert [ref.label for ref in dataset.found["train"].refs] == [1, 0]
+
+
+def test_metadata_becomes_annotations(tmp_path):
+    dataset = opened(annotated(tmp_path))
+    found = dataset.found["train"]
+    expected = {row["file_name"].removesuffix(".jpg"): stored_values(row) for row in annotated_rows()}
+    assert {ref.key: annotation_values(found.features, ref.annotations) for ref in found.refs} == expected
+    assert ("metadata.jsonl", (tmp_path / "metadata.jsonl").stat().st_size) in {
+        (source.name, source.num_bytes) for source in found.sources
+    }
+
+
+def test_metadata_of_every_split(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.jpg").write_bytes(JPEG)
+        (tmp_path / split / "metadata.csv").write_text(f"file_name,n\n1.jpg,{len(split)}\n")
+    dataset = opened(tmp_path)
+    assert [dataset.found[split].refs[0].annotations for split in ("train", "val")] == [b'{"n":5}', b'{"n":3}']
+
+
+ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "own", "text"),
+    [
+        (["1.jpg"], ROWS, {}, "metadata.jsonl row 2: '2.jpg' is not there; expected an image for every row"),
+        (["1.jpg", "2.jpg", "3.jpg"], ROWS, {}, "no row for 1 of 3 images: '3.jpg'"),
+        (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl row 3: a second row for '1.jpg'"),
+        (["1.jpg"], [{"file_name": "1.jpg", "width": 3}], {}, "the name 'width' is taken"),
+        (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is none for a feature"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "--label-from label"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": 0.5}], {}, "--label-from label: it has float64 values or lists"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": -1}], {}, "expected integers from 0"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": "a/b"}], {}, "expected one that can name a folder"),
+        (["1.jpg", "2.jpg"], [{"file_name": f"{n}.jpg", "label": "x" * (n - 1)} for n in (1, 2)], {}, "empty label"),
+        (["1.jpg", "2.jpg"], ROWS, {"label_from": "breed"}, "--label-from breed: no such column (columns: n)"),
+        (["1.jpg", "2.jpg"], ROWS, {"group_by": "who", "val_fraction": 0.5}, "--group-by who: no such column"),
+        (["1.jpg"], None, {"drop": ("n",)}, "--drop: "),
+        (["1.jpg"], None, {"label_from": "breed"}, "--label-from: "),
+        (["cat.jpg", "cat.png"], None, {}, "two images have the key cat, ignoring case"),
+        (["Cat.jpg", "cat.jpg"], None, {}, "two images have the key Cat, ignoring case"),
+        (["train/1.jpg", "other/1.jpg"], None, {}, "1 images outside of train, which are splits by their names"),
+        (["val/1.jpg", "valid/2.jpg"], None, {}, "val and valid both stand for the split val"),
+        (["train/1.jpg", "val/1.jpg"], None, {"val_fraction": 0.5}, "it needs train, and no val"),
+        (["1.jpg"], None, {"val_fraction": 0.5}, "choose another fraction"),
+    ],
+)
+def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
+    tree(tmp_path, *names, rows=rows)
+    own_folder = configured("folder", own=OwnData(name="pets", **own))
+    with pytest.raises(DataprepError) as error:
+        own_folder.enumerate(open_originals(str(tmp_path)), "train", allow_partial=False)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, SourceError | UsageError)
+
+
+def test_metadata_of_two_kinds(tmp_path):
+    tree(tmp_path, "1.jpg", rows=[{"file_name": "1.jpg"}])
+    (tmp_path / "metadata.csv").write_text("file_name\n1.jpg\n")
+    with pytest.raises(SourceError, match="both as CSV and otherwise"):
+        opened(tmp_path)
+
+
+# The share of val
+
+
+def chosen(texts, fraction, seed=0):
+    own = OwnData(name="pets", val_fraction=fraction, split_seed=seed)
+    return {text for text in texts if in_val(own, text)}
+
+
+@examples
+@given(st.sets(st.text(max_size=5), max_size=30), st.sets(st.text(max_size=5), max_size=30), st.floats(0, 0.99))
+def test_pictures_that_are_added_move_no_others(before, added, fraction):
+    assert chosen(before, fraction) == chosen(before | added, fraction) & before
+
+
+@examples
+@given(st.floats(0, 0.99), st.floats(0, 0.99))
+def test_a_larger_share_keeps_what_a_smaller_one_has(one, other):
+    texts = [str(number) for number in range(100)]
+    assert chosen(texts, min(one, other)) <= chosen(texts, max(one, other))
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_share_is_about_as_large_as_asked_for(fraction, seed):
+    count = 20_000
+    found = len(chosen([f"cats/{number}" for number in range(count)], fraction, seed))
+    assert abs(found - count * fraction) < 5 * math.sqrt(count * fraction * (1 - fraction))
+
+
+def test_no_group_is_in_two_splits(tmp_path):
+    dataset = opened(annotated(tmp_path, 40), val_fraction=0.4, group_by="patient")
+    groups = {
+        split: {annotation_values(found.features, ref.annotations)["patient"] for ref in found.refs}
+        for split, found in dataset.found.items()
+    }
+    assert groups["train"]
+    assert groups["val"]
+    assert not groups["train"] & groups["val"]
+    assert sum(len(found.refs) for found in dataset.found.values()) == 40
+
+
+def test_another_seed_chooses_others():
+    texts = [str(number) for number in range(200)]
+    assert chosen(texts, 0.5, 0) != chosen(texts, 0.5, 1)
+
+
+# Hostile trees
+
+GOOD_ROWS = [
+    {"file_name": f"{number}.jpg", "caption": "x", "n": number, "box": [[1.5, 2, 3, 4]]} for number in range(4)
+]
+GOOD_METADATA = {
+    "metadata.jsonl": "".join(json.dumps(row) + "\n" for row in GOOD_ROWS).encode(),
+    "metadata.csv": b"file_name,caption,n\r\n" + b"".join(b'%d.jpg,"a, b",%d\r\n' % (n, n) for n in range(4)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD_METADATA)
+def test_mutants_of_metadata_are_read_or_refused(tmp_path, name):
+    """Whatever bytes a file of metadata has: references with annotations, or one line of error."""
+    write_files(tmp_path, {f"{number}.jpg": JPEG for number in range(4)})
+    draw = random.Random(name)
+    refused: list[str] = []
+    for _ in range(200):
+        (tmp_path / name).write_bytes(_mutant(GOOD_METADATA[name], draw))
+        try:
+            found = opened(tmp_path).found["train"]
+        except DataprepError as error:
+            refused.append(str(error))
+        else:
+            for ref in found.refs:
+                annotation_values(found.features, ref.annotations)
+    assert 20 < len(refused) < 200
+    assert "\n" not in "".join(refused)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_mutants_of_archives_are_read_or_refused(tmp_path, kind):
+    data = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(data, "w") as archive:
+            archive.writestr("metadata.jsonl", GOOD_METADATA["metadata.jsonl"])
+            for number in range(4):
+                archive.writestr(f"{number}.jpg", bytes(40))
+    else:
+        with tarfile.open(fileobj=data, mode="w") as packed:
+            for name, content in [("metadata.jsonl", GOOD_METADATA["metadata.jsonl"])] + [
+                (f"{number}.jpg", bytes(40)) for number in range(4)
+            ]:
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                packed.addfile(member, io.BytesIO(content))
+    draw = random.Random(kind)
+    refused: list[str] = []
+    for _ in range(200):
+        (tmp_path / f"x.{kind}").write_bytes(_mutant(data.getvalue(), draw))
+        try:
+            found = opened(tmp_path, archive=f"x.{kind}").found["train"]
+        except DataprepError as error:
+            refused.append(str(error))
+        else:
+            assert all(ref.offset + ref.num_bytes <= len(data.getvalue()) * 2 for ref in found.refs)
+    assert "\n" not in "".join(refused)
+
+
+def _mutant(data: bytes, draw: random.Random) -> bytes:
+    """The bytes with some changed, left out, doubled, or cut."""
+    found = bytearray(data)
+    for _ in range(draw.choice([1, 1, 2, 4])):
+        at, how = draw.randrange(len(found)), draw.random()
+        if how < 0.6:
+            found[at] = draw.choice([0, 10, 34, 44, 45, 57, 92, 123, 255, draw.randrange(256)])
+        elif how < 0.8:
+            del found[at : at + draw.choice([1, 2, 30])]
+        elif how < 0.95:
+            found[at:at] = found[draw.randrange(len(found)) :][: draw.choice([1, 8, 60])]
+        else:
+            del found[at + 1 :]
+    return bytes(found)

@@ -1,0 +1,102 @@
+"""Files of metadata: rows as they are, and one clear error for each that is damaged or hostile."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.dataset.features import MAX_FEATURES
+from dataprep.errors import SourceError
+from dataprep.sources.metadata import MAX_LINE_BYTES, MetadataFile, Row, rows_of
+
+
+def rows(name, data, folder=()):
+    data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    return list(rows_of(MetadataFile(folder, f"/data/{name}", len(data), partial(io.BytesIO, data))))
+
+
+def parquet(columns, **options):
+    stream = io.BytesIO()
+    pq.write_table(pa.table(columns), stream, **options)
+    return stream.getvalue()
+
+
+def test_csv():
+    data = '\ufefffile_name,caption,n\r\na/1.jpg,"a, ""b""\nc",1\r\n\r\n./2.jpg,ü,2\r\n'
+    assert rows("metadata.csv", data, ("train",)) == [
+        Row(("train", "a", "1.jpg"), "/data/metadata.csv row 3", {"caption": 'a, "b"\nc', "n": "1"}, True),
+        Row(("train", "2.jpg"), "/data/metadata.csv row 5", {"caption": "ü", "n": "2"}, True),
+    ]
+
+
+def test_jsonl():
+    data = json.dumps({"file_name": "1.jpg", "boxes": [[1, 2]]}) + "\n\n" + json.dumps({"file_name": "2.jpg"})
+    assert rows("metadata.jsonl", data) == [
+        Row(("1.jpg",), "/data/metadata.jsonl row 1", {"boxes": [[1, 2]]}, False),
+        Row(("2.jpg",), "/data/metadata.jsonl row 3", {}, False),
+    ]
+
+
+def test_parquet():
+    data = parquet({"file_name": ["1.jpg", "2.jpg"], "tags": [["a"], []], "n": [1, None]}, row_group_size=1)
+    assert [(row.parts, row.values) for row in rows("metadata.parquet", data)] == [
+        (("1.jpg",), {"tags": ["a"], "n": 1}),
+        (("2.jpg",), {"tags": [], "n": None}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("metadata.csv", "image,caption\na.jpg,x\n", "no file_name, which names the image"),
+        ("metadata.csv", "", None),
+        ("metadata.csv", "file_name,a\n1.jpg\n", "line 2: 1 fields, the header names 2"),
+        ("metadata.csv", "file_name,a,a\n1.jpg,1,2\n", "the column 'a' is there twice"),
+        ("metadata.csv", "file_name,a\n1.jpg," + "x" * 200_000, "field larger than field limit"),
+        ("metadata.csv", "file_name,a\n1.jpg," + "x" * (MAX_LINE_BYTES + 1), "expected the row of an image"),
+        ("metadata.csv", b"file_name,a\n1.jpg,\xff\n", "line 2: no UTF-8"),
+        ("metadata.csv", "file_name," + ",".join(f"c{i}" for i in range(10_000)), "columns, expected at most 500"),
+        ("metadata.jsonl", "{\n", "line 1: no JSON"),
+        ("metadata.jsonl", "[1]\n", "line 1: list, expected an object"),
+        ("metadata.jsonl", "[" * 100_000, "line 1: no JSON"),
+        ("metadata.jsonl", '{"file_name": 7}\n', "no file_name"),
+        ("metadata.jsonl", json.dumps({f"c{i}": 1 for i in range(MAX_FEATURES + 1)}), "expected at most 500"),
+        ("metadata.parquet", b"PAR1 no parquet", "no readable parquet file"),
+        ("metadata.parquet", parquet({"path": ["1.jpg"]}), "no file_name"),
+    ],
+)
+def test_damaged_files(name, data, text):
+    if text is None:
+        assert rows(name, data) == []
+        return
+    with pytest.raises(SourceError) as error:
+        rows(name, data)
+    assert text in str(error.value)
+    assert str(error.value).startswith("/data/metadata.")
+
+
+HOSTILE_NAMES = ["../1.jpg", "a/../../1.jpg", "/etc/passwd", "C:/1.jpg", "a\\b.jpg", "a\0b.jpg", "\ud800"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_names_that_lead_out_of_the_folder(name):
+    with pytest.raises(SourceError, match="row 1: file_name"):
+        rows("metadata.jsonl", json.dumps({"file_name": name}) + "\n")
+
+
+def test_parquet_of_few_bytes_and_many_rows():
+    bomb = parquet({"file_name": pa.array([""] * 3_000_000).dictionary_encode()}, compression="zstd")
+    with pytest.raises(SourceError, match="3,000,000 rows"):
+        rows("metadata.parquet", bomb)
+
+
+def test_parquet_of_one_value_repeated():
+    text = "x" * 2**20
+    bomb = parquet({"file_name": ["1.jpg"] * 200, "a": pa.array([text] * 200).dictionary_encode()})
+    reader = rows_of(MetadataFile((), "/data/metadata.parquet", len(bomb), partial(io.BytesIO, bomb)))
+    assert len(next(reader).values["a"]) == len(text)

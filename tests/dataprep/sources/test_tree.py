@@ -1,0 +1,171 @@
+"""Trees of files: pictures, metadata and archives are found, the rest is counted, other pictures are refused."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from dataprep.errors import SourceError
+from dataprep.sources.own import OwnData
+from dataprep.sources.tree import read_tree
+from dataprep.storage import open_originals, open_storage
+from tests.support.own_data import picture, write_files
+
+JPEG = picture(1)
+
+
+def tree_of(root, **own):
+    return read_tree(open_originals(str(root)), OwnData(name="pets", **own), None)
+
+
+def paths(tree):
+    return ["/".join(image.parts) for image in tree.images]
+
+
+def zip_of(path, files, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+
+
+def tar_of(path, files):
+    with tarfile.open(path, "w") as archive:
+        for name, data in files.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+
+
+FILES = {
+    "a.jpg": JPEG,
+    "b/c/d.PNG": JPEG,
+    "b/x.webp": JPEG,
+    ".hidden.jpg": JPEG,
+    "__MACOSX/b.jpg": JPEG,
+    ".git/x.jpg": JPEG,
+    "notes.txt": "x",
+    "b/more.txt": "x",
+    "b/Makefile": "x",
+    "b/Thumbs.db": "x",
+    "b/metadata.csv": "file_name\nx.webp\n",
+}
+
+
+def test_files_on_disk_and_in_a_bucket(tmp_path, bucket_url):
+    write_files(tmp_path, FILES)
+    for name, data in FILES.items():
+        open_storage(bucket_url).create(name, data if isinstance(data, bytes) else data.encode())
+    for root in (tmp_path, bucket_url):
+        tree = tree_of(root)
+        assert paths(tree) == ["a.jpg", "b/c/d.PNG", "b/x.webp"]
+        assert tree.images[1].source == "b/c/d.PNG"
+        assert tree.passed_over == {".txt": 2, ".db": 1, "no suffix": 1}
+        (metadata,) = tree.metadata
+        with metadata.open() as stream:
+            assert (metadata.folder, stream.read()) == (("b",), b"file_name\nx.webp\n")
+
+
+def test_links(tmp_path):
+    write_files(tmp_path / "elsewhere", {"1.jpg": JPEG})
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/train").symlink_to(tmp_path / "elsewhere")
+    assert paths(tree_of(tmp_path / "root")) == ["train/1.jpg"]
+    (tmp_path / "elsewhere/deep").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SourceError, match="a link to a folder"):
+        tree_of(tmp_path / "root")
+
+
+def test_links_that_lead_out(tmp_path):
+    write_files(tmp_path, {"secret.jpg": JPEG, "root/a/1.jpg": JPEG})
+    (tmp_path / "root/a/2.jpg").symlink_to(tmp_path / "secret.jpg")
+    with pytest.raises(SourceError, match="leads outside"):
+        tree_of(tmp_path / "root")
+
+
+@pytest.mark.parametrize("pack", [zip_of, tar_of])
+def test_archives_are_read_as_if_they_were_unpacked(tmp_path, pack):
+    kind = "zip" if pack is zip_of else "tar"
+    write_files(tmp_path, {"loose.jpg": JPEG})
+    pack(tmp_path / f"cats.{kind}", {"1.jpg": JPEG, "notes.txt": b"x"})
+    pack(tmp_path / f"dogs.{kind}", {"dogs/1.jpg": JPEG, "__MACOSX/dogs/1.jpg": JPEG})
+    tree = tree_of(tmp_path)
+    assert paths(tree) == ["cats/1.jpg", "dogs/1.jpg", "loose.jpg"]
+    for image in tree.images:
+        assert open_originals(str(tmp_path)).read_range(image.source, image.offset, image.num_bytes) == JPEG
+    assert [source.name for source in tree.sources] == [f"cats.{kind}", f"dogs.{kind}"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["pets/cats/1.jpg", "pets/dogs/1.jpg"], ["cats/1.jpg", "dogs/1.jpg"]),
+        (["pets/cats/1.jpg", "readme.jpg"], ["pets/cats/1.jpg", "readme.jpg"]),
+        (["data/val/cats/1.jpg", "data/val/dogs/1.jpg"], ["val/cats/1.jpg", "val/dogs/1.jpg"]),
+        (["pets/1.jpg", "pets/2.jpg"], ["pets/1.jpg", "pets/2.jpg"]),
+    ],
+)
+def test_one_archive_is_the_root(tmp_path, names, expected):
+    write_files(tmp_path, {"not me.jpg": JPEG})
+    top = names[0].partition("/")[0]
+    zip_of(tmp_path / "x.zip", dict.fromkeys(names, JPEG) | {f"{top}/metadata.csv": b"file_name\n"})
+    tree = tree_of(tmp_path, archive="x.zip")
+    assert paths(tree) == expected
+    assert len(tree.metadata) == 1
+
+
+def test_compressed_members_are_refused_where_they_are_wanted(tmp_path):
+    zip_of(tmp_path / "x.zip", {"1.bmp": bytes(1000)}, zipfile.ZIP_DEFLATED)
+    with pytest.raises(SourceError, match=r"compressed .* unpack it and give the folder"):
+        tree_of(tmp_path)
+    zip_of(tmp_path / "x.zip", {"1.txt": bytes(1000)}, zipfile.ZIP_DEFLATED)
+    write_files(tmp_path, {"1.jpg": JPEG})
+    assert paths(tree_of(tmp_path)) == ["1.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a/1.heic", "a picture of type heic, which is not read; convert such files to JPEG or PNG, or leave them out"),
+        ("1.tiff", "a picture of type tiff"),
+        ("all.tar.gz", "a compressed archive, in which images cannot be read in place; unpack it"),
+    ],
+)
+def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
+    write_files(tmp_path, {"1.jpg": JPEG, name: b"x"})
+    with pytest.raises(SourceError) as error:
+        tree_of(tmp_path)
+    assert text in str(error.value)
+    suffix = name.rpartition(".")[2]
+    assert f"--pass-over {suffix}" in str(error.value)
+    assert paths(tree_of(tmp_path, pass_over=(suffix,))) == ["1.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({}, "no image there (found no file); expected files that end with one of bmp, gif"),
+        ({"a.txt": b"x", "b.mp4": b"x"}, "no image there (found 1 .txt, 1 .mp4)"),
+    ],
+)
+def test_trees_without_a_picture(tmp_path, files, text):
+    write_files(tmp_path, files)
+    with pytest.raises(SourceError) as error:
+        tree_of(tmp_path)
+    assert text in str(error.value)
+
+
+def test_places_that_are_not_there(tmp_path):
+    with pytest.raises(SourceError, match="no such folder; check --source"):
+        tree_of(tmp_path / "nowhere")
+    with pytest.raises(SourceError, match="not found; check --source"):
+        tree_of(tmp_path, archive="nothing.zip")
+
+
+@pytest.mark.parametrize("name", ["../x.jpg", "/etc/x.jpg", "a\\b.jpg", "C:/x.jpg"])
+def test_names_in_archives_that_lead_out(tmp_path, name):
+    tar_of(tmp_path / "x.tar", {name: JPEG})
+    with pytest.raises(SourceError, match="its name"):
+        tree_of(tmp_path)

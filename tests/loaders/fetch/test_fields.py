@@ -1,0 +1,62 @@
+"""Fields of a user's own data, the same from every format, from disk and from a bucket."""
+
+from __future__ import annotations
+
+import pytest
+
+from dataprep.errors import FormatError, UsageError
+from loaders import open_loader
+from tests.support.builds import FORMATS
+from tests.support.own_data import annotated, annotated_rows, build_own, class_folders, stored_values
+
+NAMES = ("caption", "indoor", "objects", "patient", "score", "tags", "year")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return annotated(tmp_path_factory.mktemp("source"))
+
+
+def fields_of(url, **settings):
+    """Values by key, as a loader delivers them."""
+    found = {}
+    settings = {"batch_size": 4, "image_size": 16, "fields": NAMES, "shuffle": False} | settings
+    with open_loader(str(url), **settings) as loader:
+        for batch in loader:
+            for row, key in enumerate(batch.keys):
+                if batch.mask[row]:
+                    found[key] = {name: batch.fields[name][row] for name in NAMES}
+    return found
+
+
+EXPECTED = {row["file_name"].removesuffix(".jpg"): stored_values(row) for row in annotated_rows()}
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_fields_are_those_of_the_metadata(source, tmp_path, bucket_url, fmt):
+    for output in (tmp_path / "out", f"{bucket_url}/out"):
+        build_own(source, output, fmt)
+        assert fields_of(output) == EXPECTED
+    assert fields_of(tmp_path / "out", processes=1) == EXPECTED
+    assert fields_of(tmp_path / "out", shuffle=True, batch_size=9) == EXPECTED
+
+
+def test_fields_that_an_image_folder_does_not_have(source, tmp_path):
+    build_own(source, tmp_path / "out", "imagefolder")
+    with pytest.raises(UsageError, match=r"field 'captions', expected one of caption, .*did you mean caption"):
+        open_loader(str(tmp_path / "out"), batch_size=1, image_size=16, fields=("captions",))
+    build_own(class_folders(tmp_path / "classes"), tmp_path / "plain", "imagefolder")
+    with pytest.raises(UsageError, match="imagefolder holds images alone"):
+        open_loader(str(tmp_path / "plain"), batch_size=1, image_size=16, fields=("caption",))
+
+
+@pytest.mark.parametrize("change", [lambda data: data[:-1] + b" ", lambda data: b"", None])
+def test_annotations_that_are_damaged(source, tmp_path, change):
+    build_own(source, tmp_path / "out", "imagefolder")
+    file = tmp_path / "out/train/metadata.jsonl"
+    if change is None:
+        file.unlink()
+    else:
+        file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(FormatError, match=r"metadata.jsonl: .* the manifest lists"):
+        fields_of(tmp_path / "out")

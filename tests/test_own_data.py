@@ -1,0 +1,99 @@
+"""A user's own pictures: webdataset, Hugging Face datasets, TFDS and torchvision read images and annotations back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from tests.support.builds import FORMATS
+from tests.support.interop import (
+    describe_with_tfds,
+    read_annotations_with_hf_datasets,
+    read_annotations_with_webdataset,
+    read_features_with_tfds,
+    read_with_hf_datasets,
+    read_with_tfds,
+    read_with_torchvision,
+    read_with_webdataset,
+)
+from tests.support.own_data import build_own, stored_values
+
+CLASSES = ("cats", "dogs", "fish")
+BUILT_IN = {"class_name", "height", "label", "orientation", "width"}
+
+
+@pytest.fixture(scope="module")
+def roots(originals, tmp_path_factory):
+    """A build of the same pictures in each format."""
+    made = {}
+    for fmt in FORMATS:
+        made[fmt] = tmp_path_factory.mktemp(fmt) / "out"
+        build_own(originals["pets"], made[fmt], fmt)
+    return made
+
+
+@pytest.fixture(scope="module")
+def rows(originals):
+    """By key, the rows of the metadata of train, as a dataset stores them."""
+    lines = (originals["pets"] / "train/metadata.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    return {row["file_name"].removesuffix(".jpg"): stored_values(row) for row in found}
+
+
+def shards_of(roots):
+    return [str(path) for path in sorted(roots["webdataset"].glob("train/*.tar"))]
+
+
+def as_bytes(value):
+    """Texts as TFDS has them."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict):
+        return {name: as_bytes(inner) for name, inner in value.items()}
+    return [as_bytes(item) for item in value] if isinstance(value, list) else value
+
+
+def test_webdataset_reads_images_and_annotations(roots, rows):
+    found = {sample.pop("key"): sample for sample in read_annotations_with_webdataset(shards_of(roots))}
+    for key, sample in found.items():
+        assert {name: value for name, value in sample.items() if name not in BUILT_IN} == rows[key]
+        assert CLASSES[sample["label"]] == sample["class_name"] == key.partition("/")[0]
+    assert found.keys() == rows.keys() == {key for key, _, _ in read_with_webdataset(shards_of(roots))}
+
+
+def test_hugging_face_datasets_reads_shards(roots, rows):
+    found = {row["__key__"]: row["json"] for row in read_annotations_with_hf_datasets("webdataset", shards_of(roots))}
+    assert found.keys() == rows.keys()
+    for key, sample in found.items():
+        assert {name: value for name, value in sample.items() if name not in BUILT_IN} == rows[key]
+    assert sorted(read_with_hf_datasets(shards_of(roots))) == sorted(read_with_webdataset(shards_of(roots)))
+
+
+def test_hugging_face_datasets_reads_an_image_folder(roots, rows):
+    folder = roots["imagefolder"] / "train"
+    found = read_annotations_with_hf_datasets("imagefolder", str(folder))
+    assert len(found) == len(rows)
+    for row in found:
+        path = row.pop("path")
+        key = "/".join(path.removesuffix(".jpg").split("/")[-2:])
+        assert row.pop("sha256") == hashlib.sha256((folder / f"{key}.jpg").read_bytes()).hexdigest()
+        assert row == rows[key]
+
+
+def test_tfds_reads_images_and_annotations(roots, rows):
+    found = {example["key"].decode(): example for example in read_features_with_tfds(roots["tfrecord"])}
+    assert found.keys() == rows.keys()
+    for key, example in found.items():
+        assert {name: example[name] for name in rows[key]} == as_bytes(rows[key])
+        assert CLASSES[example["label"]] == key.partition("/")[0]
+    described = describe_with_tfds(roots["tfrecord"])
+    assert (described["name"], list(described["class_names"])) == ("pets", list(CLASSES))
+    assert sum(described["samples"]["train"]) == len(rows)
+
+
+def test_torchvision_reads_the_images(roots):
+    expected = sorted(read_with_tfds(roots["tfrecord"]))
+    assert sorted(read_with_torchvision(roots["imagefolder"] / "train", has_classes=True)) == expected
+    assert sorted(read_with_webdataset(shards_of(roots))) == expected
