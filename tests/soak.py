@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from uuid import uuid4
 
 from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
@@ -63,7 +64,7 @@ def emulator() -> GCSEmulator:
 
 def bucket_url(name: str) -> str:
     emulator()
-    return f"gs://{BUCKET}/{name}-{time.time_ns()}"
+    return f"gs://{BUCKET}/{name}-{uuid4().hex}"
 
 
 # Odd images: 2,000 of them in all formats, on disk and in a bucket, verified

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import google_crc32c
 import psutil
 import pytest
 
+from tests.support import gcs_proxy
 from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
-from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BEFORE, RESET_BODY
+from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BEFORE, RESET_BODY, Proxy
 
 OBJECTS = "/storage/v1/b/bucket/o"
 UPLOADS = f"/upload{OBJECTS}"
@@ -248,18 +253,21 @@ def test_unknown_faults_are_refused(emulator: GCSEmulator) -> None:
 
 def test_requests_are_delayed_concurrently(emulator: GCSEmulator, client: Client) -> None:
     client.insert("slow", b"1")
-    emulator.set_latency(200)
+    begun = emulator.stats()["requests"]
+    emulator.set_latency(36_000_000)
+    with ExitStack() as stack:
+        held = [stack.enter_context(Client(emulator.url)).connection for _ in range(64)]
+        for connection in held:
+            connection.request("GET", "/bucket/slow")
+        while emulator.stats()["requests"] < begun + len(held):
+            time.sleep(0.01)
+        answered, _, _ = select.select([connection.sock for connection in held], [], [], 0)
+        assert answered == []
+        assert emulator.stats()["most_in_flight"] >= len(held)
 
-    def read(_: int) -> float:
-        started_s = time.monotonic()
-        with Client(emulator.url) as own:
-            assert own.read("slow") == b"1"
-        return time.monotonic() - started_s
 
-    with ThreadPoolExecutor(64) as threads:
-        waits_s = list(threads.map(read, range(64)))
-    assert min(waits_s) >= 0.2
-    assert emulator.stats()["most_in_flight"] >= 32
+def test_latency_is_in_milliseconds() -> None:
+    assert Proxy(200).latency_s == 0.2
 
 
 def test_a_delayed_request_does_not_delay_others(emulator: GCSEmulator, client: Client) -> None:
@@ -274,24 +282,64 @@ def test_a_delayed_request_does_not_delay_others(emulator: GCSEmulator, client: 
         assert client.read("there") == b"1"
 
 
-def test_responses_share_the_bandwidth(emulator: GCSEmulator, client: Client) -> None:
+class Link:
+    """A clock that only sleeping moves, and clients that note when a piece has come through."""
+
+    Lock = asyncio.Lock
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.came: list[tuple[float, str, int]] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+    def client(self, name: str) -> SimpleNamespace:
+        async def drain() -> None:
+            await asyncio.sleep(0)
+
+        def write(piece: bytes) -> None:
+            self.came.append((self.now_s - 100, name, len(piece)))
+
+        return SimpleNamespace(is_gone=False, writer=SimpleNamespace(write=write, drain=drain))
+
+
+def test_responses_share_the_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link()
+    monkeypatch.setattr(gcs_proxy, "time", link)
+    monkeypatch.setattr(gcs_proxy, "asyncio", link)
+
+    async def send() -> None:
+        bandwidth = gcs_proxy.Bandwidth(1e6)
+        clients = [link.client(str(number)) for number in range(8)]
+        await asyncio.gather(*(bandwidth.send(bytes(100_000), client) for client in clients))
+
+    asyncio.run(send())
+    assert link.came[-1][0] == pytest.approx(0.8 - gcs_proxy.OVERSLEPT_S)  # 800 kB at 1 MB/s
+    came = Counter[str]()
+    for _, name, num_bytes in link.came:
+        came[name] += num_bytes
+        assert max(came.values()) - min(came[str(number)] for number in range(8)) <= 1e6 * gcs_proxy.TURN_S
+    assert set(came.values()) == {100_000}
+
+
+def test_limited_bandwidth_holds_a_body_back_until_it_is_lifted(emulator: GCSEmulator, client: Client) -> None:
     data = bytes(100_000)
     client.insert("wide", data)
-    emulator.set_bandwidth(1e6)
-
-    def read(_: int) -> bytes:
-        with Client(emulator.url) as own:
-            return own.read("wide")
-
-    def elapsed_s() -> float:
-        started_s = time.monotonic()
-        with ThreadPoolExecutor(8) as threads:
-            assert list(threads.map(read, range(8))) == [data] * 8
-        return time.monotonic() - started_s
-
-    assert 0.75 <= elapsed_s() < 2  # 0.8 s for 800 kB
-    emulator.set_bandwidth(None)
-    assert elapsed_s() < 0.7
+    emulator.set_bandwidth(1e-4)
+    with Client(emulator.url) as held:
+        held.connection.request("GET", "/bucket/wide")
+        with held.connection.getresponse() as response:
+            assert held.connection.sock is not None
+            held.connection.sock.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                response.read()
+        emulator.set_bandwidth(None)
+        assert client.read("wide") == data
 
 
 # Its processes

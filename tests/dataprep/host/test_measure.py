@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dataprep.host.cpu import children, every_child, own_cpu_s
+from dataprep.host.cpu import children, every_child
 from dataprep.host.measure import measure
 
 
@@ -68,18 +68,48 @@ def test_what_a_command_leaves_behind_ends_with_it(sleeper):
     assert sleeper.poll() is None
 
 
-def test_processor_time_of_less_than_a_tick_is_seen():
-    before_s = own_cpu_s()
-    sum(range(20_000))
-    assert 0 < own_cpu_s() - before_s < 0.5
+IN_A_PROCESS_OF_ITS_OWN = """
+import os, resource, subprocess, sys, time
+from dataprep.host.cpu import own_cpu_s
+
+def ended_s():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+def living_s(pid):
+    ticks = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+def check(pid=None):
+    more_s = ended_s() + (living_s(pid) if pid else 0)
+    found = time.process_time() + more_s, own_cpu_s(), time.process_time() + more_s
+    if list(found) != sorted(found):
+        raise SystemExit(f"between {found[0]} and {found[2]} s were used, {found[1]} are said")
+    return more_s
+"""
+
+
+def run_alone(script: str) -> None:
+    words = [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN + script]
+    run = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_processor_time_is_exact_where_there_are_no_children():
+    """A tick of the kernel's has 10 ms, far more than lies between two looks at the clock."""
+    run_alone("for _ in range(100): check()")
 
 
 def test_processor_time_of_children_is_seen_once_while_they_live_and_when_they_have_ended():
-    script = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
-    before_s = own_cpu_s()
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        child.stdout.readline()
-        living_s = own_cpu_s() - before_s
-        child.communicate(b"\n")
-    assert living_s > 0.25
-    assert living_s - 0.05 < own_cpu_s() - before_s < living_s + 0.25
+    run_alone("""
+busy = "import time\\nwhile time.process_time() < 0.1: pass\\nprint(flush=True)\\ninput()"
+child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+while open(f"/proc/{child.pid}/stat").read().rpartition(")")[2].split()[0] != "S":
+    pass  # it waits for its input, and uses no more
+if not check(child.pid):
+    raise SystemExit("the child used no processor")
+child.communicate(b"\\n")
+if not check():
+    raise SystemExit("the child that has ended is not counted")
+""")
