@@ -97,3 +97,13 @@ def test_torchvision_reads_the_images(roots):
     expected = sorted(read_with_tfds(roots["tfrecord"]))
     assert sorted(read_with_torchvision(roots["imagefolder"] / "train", has_classes=True)) == expected
     assert sorted(read_with_webdataset(shards_of(roots))) == expected
+
+
+def test_an_image_folder_is_a_source_again(roots, rows, tmp_path):
+    again = build_own(roots["imagefolder"], tmp_path / "out")
+    assert again.classes == CLASSES
+    assert [split.name for split in again.splits] == ["train", "val"]
+    shards = [str(path) for path in sorted((tmp_path / "out").glob("train/*.tar"))]
+    assert sorted(read_with_webdataset(shards)) == sorted(read_with_webdataset(shards_of(roots)))
+    found = {sample.pop("key"): sample for sample in read_annotations_with_webdataset(shards)}
+    assert {key: {name: sample[name] for name in rows[key]} for key, sample in found.items()} == rows

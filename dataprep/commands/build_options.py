@@ -10,6 +10,7 @@ from dataprep.build.images import ImagePolicy
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, Plan
 from dataprep.commands.options import SEED, WHOLE, Bytes, Finite
 from dataprep.dataset.documents import JsonObject
+from dataprep.dataset.features import described
 from dataprep.dataset.records import SplitManifest
 from dataprep.formats import FORMATS
 from dataprep.messages import human_bytes
@@ -98,6 +99,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
             f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
             f"{split.repeat_stored} stored"
         )
+    if plan.features:
+        yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"
 
 
 def split_line(split: SplitManifest) -> str:

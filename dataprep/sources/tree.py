@@ -125,7 +125,9 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
 def _no_image(tree: Tree) -> str:
     others = ", ".join(f"{count:,} {suffix}" for suffix, count in tree.passed_over.most_common(5))
     known = ", ".join(sorted(IMAGE_SUFFIXES - OTHER_PICTURES))
-    return f"no image there (found {others or 'no file'}); expected files that end with one of {known}: check --source"
+    packed = any(f".{suffix}" in tree.passed_over for suffix in ARCHIVES)
+    hint = "; archives are read only if they are directly in the source, or are the source" if packed else ""
+    return f"no image there (found {others or 'no file'}); expected one of {known}: check --source{hint}"
 
 
 def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from dataprep.build.images import ImagePolicy
 from dataprep.commands.build import command
 from dataprep.commands.build_options import image_policy, plan_lines
+from dataprep.dataset.features import Feature
 from tests.support.plans import small_plan
 
 SHARED = {"--format", "--split", "--shard-bytes", "--num-shards", "--seed", "--resize", "--quality", "--check"}
@@ -28,3 +31,5 @@ def test_the_policy_takes_its_options_and_leaves_the_others():
 def test_a_plan_is_described_by_split():
     (line,) = plan_lines(small_plan())
     assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 passes, 1 stored"
+    annotated = replace(small_plan(), features={"box": Feature("float64", (None, 4)), "caption": Feature("text")})
+    assert list(plan_lines(annotated))[1:] == ["  features: box (lists of list of 4 float64), caption (text)"]

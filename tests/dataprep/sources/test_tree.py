@@ -146,8 +146,9 @@ def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ({}, "no image there (found no file); expected files that end with one of bmp, gif"),
+        ({}, "no image there (found no file); expected one of bmp, gif"),
         ({"a.txt": b"x", "b.mp4": b"x"}, "no image there (found 1 .txt, 1 .mp4)"),
+        ({"deep/a.zip": b"x"}, "archives are read only if they are directly in the source, or are the source"),
     ],
 )
 def test_trees_without_a_picture(tmp_path, files, text):
