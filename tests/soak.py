@@ -37,11 +37,13 @@ from tests.support.hostile_build import fault_of
 from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed
+from tests.support.own_data import write_pets
 from tests.support.replication import kill_replicate
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
-DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet"}
+PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
+DATASETS = {**PUBLISHED, "folder": "pets"}
 Case = tuple[str, Callable[[Path], object]]
 """A name, and what runs it in an empty folder; what it returns is shown and kept."""
 
@@ -50,7 +52,10 @@ Case = tuple[str, Callable[[Path], object]]
 def originals(name: str, images: int) -> Path:
     """Originals for all cases of a soak, odd ones among them."""
     folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-")) / name
-    write_demo(name, folder, images=images, odd=True)
+    if name == "pets":
+        write_pets(folder, images)
+    else:
+        write_demo(name, folder, images=images, odd=True)
     return folder
 
 
@@ -111,8 +116,9 @@ def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
     source, output = originals(DATASETS[dataset], 600), str(folder / "out")
     if way == "bucket":
         root = bucket_url("same-bytes")
-        for path in source.iterdir():
-            open_storage(f"{root}/originals").create(path.name, path.read_bytes())
+        for path in source.rglob("*"):
+            if path.is_file():
+                open_storage(f"{root}/originals").create(path.relative_to(source).as_posix(), path.read_bytes())
         output = f"{root}/out"
         build(dataset, f"{root}/originals", output, fmt, *shards, "--workers", 2)
     elif way == "killed and resumed":
@@ -120,7 +126,7 @@ def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
         kill_often(random.Random(way), arguments, Path(output), expected, workers=2, kills=3)
     elif way == "moved originals":
         shutil.copytree(source, folder / "other place")
-        for path in (folder / "other place").iterdir():
+        for path in (folder / "other place").rglob("*"):
             os.utime(path, (10**9, 10**9))
         build(dataset, folder / "other place", output, fmt, *shards)
     else:
@@ -226,7 +232,7 @@ def _faults(first: int, folder: Path) -> str:
     missed = []
     for seed in range(first, first + FAULTS_A_CASE):
         rng = random.Random(f"dataset/{seed}")
-        good = good_dataset(rng.choice(list(DATASETS)), rng.choice(FORMATS))
+        good = good_dataset(rng.choice(list(PUBLISHED)), rng.choice(FORMATS))
         linked_copy(good, folder / "work")
         planted = plant(folder / "work", seed)
         if not verify_here(folder / "work").findings:

@@ -61,7 +61,7 @@ ON_BEAM = [("imagenet", "webdataset"), ("coco-dup5", "imagefolder"), ("folder", 
 
 @pytest.mark.parametrize("reference", ON_BEAM, indirect=True)
 def test_beam_gives_the_same_bytes(reference, tmp_path):
-    """A third of all: each takes ten seconds to start its workers. The soak runs all of the published ones."""
+    """A third of all: each takes ten seconds to start its workers. The soak runs all."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
     assert digests(tmp_path / "out") == expected

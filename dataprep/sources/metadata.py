@@ -23,11 +23,12 @@ FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"
 MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
 """Size of a line of text, at most: JSON may need several bytes for one that is kept."""
-MAX_CHUNK_BYTES = 2**30
-"""Size of a column in a row group of a parquet file, uncompressed, at most."""
+MAX_GROUP_BYTES = 2**29
+"""Size of a row group of a parquet file, uncompressed, at most."""
 _BATCH_BYTES = 2**26
-"""Bytes that a batch of rows takes in memory, at most, where every value were as large as its column in a row group."""
+"""Bytes that a batch of rows takes in memory, if each row were as large as its row group, which one value can be."""
 _BATCH_ROWS = 1024
+_LEAST_ROWS = 8
 _UNPARQUET = "write it again with pyarrow or pandas"
 
 
@@ -140,16 +141,18 @@ def _parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, V
 
 
 def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
-    """Return how many rows may be read at once. Raises SourceError for a few bytes that say they are many."""
+    """Return how many rows may be read at once. Raises SourceError for a few bytes that say they are many.
+
+    Only row groups are asked for their size: where the metadata of a column are damaged, pyarrow ends the process.
+    """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
-    if largest > MAX_CHUNK_BYTES or metadata.num_rows > file.num_bytes:
+    largest = max((group.total_byte_size for group in groups), default=0)
+    if largest > MAX_GROUP_BYTES or metadata.num_rows > file.num_bytes:
         raise SourceError(
-            f"{file.url}: {metadata.num_rows:,} rows, a column of {largest:,} bytes in a row group, in a file of "
-            f"{file.num_bytes:,}; expected at most {MAX_CHUNK_BYTES:,}: write it again with smaller row groups"
+            f"{file.url}: {metadata.num_rows:,} rows, a row group of {largest:,} bytes, in a file of "
+            f"{file.num_bytes:,}; expected row groups of at most {MAX_GROUP_BYTES:,}: write it again with smaller ones"
         )
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
+    return max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
 
 
 def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:

@@ -88,11 +88,12 @@ def annotated(root: Path, count: int = 9) -> Path:
     return write_files(root, files)
 
 
-def write_pets(root: Path) -> None:
+def write_pets(root: Path, count: int = 80) -> None:
     """Write splits, class folders, a picture of another kind, and metadata of each split."""
     files: dict[str, bytes | str] = {"README.md": "pets"}
-    rows = annotated_rows(80)
-    for split, chosen in (("train", rows[:60]), ("val", rows[60:])):
+    rows = annotated_rows(count)
+    train = count * 3 // 4
+    for split, chosen in (("train", rows[:train]), ("val", rows[train:])):
         named = [row | {"file_name": f"{('cats', 'dogs', 'fish')[n % 3]}/{n}.jpg"} for n, row in enumerate(chosen)]
         for number, row in enumerate(named):
             kind = "PNG" if number % 20 == 7 else "JPEG"

@@ -9,6 +9,8 @@ import random
 import tarfile
 import zipfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,7 +222,10 @@ def test_another_seed_chooses_others():
 GOOD_ROWS = [
     {"file_name": f"{number}.jpg", "caption": "x", "n": number, "box": [[1.5, 2, 3, 4]]} for number in range(4)
 ]
+_PARQUET = io.BytesIO()
+pq.write_table(pa.Table.from_pylist(GOOD_ROWS), _PARQUET, row_group_size=3)
 GOOD_METADATA = {
+    "metadata.parquet": _PARQUET.getvalue(),
     "metadata.jsonl": "".join(json.dumps(row) + "\n" for row in GOOD_ROWS).encode(),
     "metadata.csv": b"file_name,caption,n\r\n" + b"".join(b'%d.jpg,"a, b",%d\r\n' % (n, n) for n in range(4)),
 }
