@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dataprep.dataset.links import open_data
+from dataprep.dataset.links import is_adopted, open_data
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.dataset.trust import check_named
@@ -63,7 +63,7 @@ class Dataset:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset:
+def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare: bool = True) -> Dataset:
     """Read the manifest of a dataset; what reading a bucket costs is checked before it is read.
 
     Where reading the URL would cost money, a copy that `replicas.json` lists is opened in its place if this machine
@@ -73,10 +73,12 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset
         url: Folder or gs:// URL.
         split: Name of a split.
         region_policy: What to do about a bucket whose reading costs money: `refuse`, `warn`, or `off`.
+        compare: Whether adopted data are compared with a listing, unless they are too many files; see
+            `dataprep.dataset.changes`.
 
     Raises:
-        UsageError: There is no such dataset or split, its data lie at a place that the user did not name, or reading it
-            from here costs money and the policy refuses that.
+        UsageError: There is no such dataset or split, its data lie at a place that the user did not name or have
+            changed since they were adopted, or reading it from here costs money and the policy refuses that.
     """
     if not open_storage(url).is_local:
         from dataprep.cloud.placement import url_to_read
@@ -95,6 +97,11 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse") -> Dataset
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
     dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
     _guard(dataset.storage, region_policy)  # adopted data may lie in another bucket than their index
+    if compare and is_adopted(manifest):
+        from dataprep.dataset import changes
+
+        max_listed = changes.MAX_LISTED_ON_DISK if dataset.storage.is_local else changes.MAX_LISTED_IN_BUCKET
+        changes.refuse_changed(storage, dataset.storage, manifest, max_listed)
     return dataset
 
 

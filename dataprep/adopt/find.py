@@ -9,16 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
-from fnmatch import fnmatchcase
 from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, field
 
 from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
 from dataprep.adopt.rows import MAX_CLASSES, NO_LABELS
+from dataprep.dataset.changes import SHARD_NAMES, fits, is_of_adoption
 from dataprep.dataset.documents import Count, decode
-from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import IMG2DATASET
@@ -35,7 +33,6 @@ _FETCH_AGAIN = "fetch it again"
 _SPLIT_WORDS = ("train", "training", "val", "valid", "validate", "validation", "test", "testing")
 _SPLIT_IN_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(_SPLIT_WORDS)})(?![A-Za-z0-9])")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_TFRECORD = re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z")
 _COMPRESSED = re.compile(r"\.(?:tar\.\w+|tgz|tfrecords?\.\w+)\Z")
 _TFDS_FILE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
@@ -148,8 +145,7 @@ def find(
         return _find_folder(storage, name, listing, splits, labels)
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
-    suffix = re.compile(r"\.tar\Z") if format_name == "webdataset" else _TFRECORD
-    files = [info for info in listing if suffix.search(info.name)]
+    files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
     if not files:
         raise UsageError(f"{storage.url}: no file of format {format_name}, as in {_examples(listing)}; check --format")
     by_split = assign_splits(storage, files, splits)
@@ -188,7 +184,7 @@ def assign_splits(
     found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
     nameless: list[ObjectInfo] = []
     for info in files:
-        names = {split for split, pattern in splits if _fits(info.name, pattern)}
+        names = {split for split, pattern in splits if fits(info.name, pattern)}
         if not splits:
             names = set(_SPLIT_IN_NAME.findall(info.name)[-1:])
         if len(names) > 1:
@@ -233,14 +229,7 @@ def _format_of(storage: Storage, listing: Sequence[ObjectInfo]) -> str:
     names = [info.name for info in listing]
     if DATASET_INFO in names:
         return "tfrecord"
-    found = [
-        format_name
-        for format_name, exists in (
-            ("webdataset", any(name.endswith(".tar") for name in names)),
-            ("tfrecord", any(_TFRECORD.search(name) for name in names)),
-        )
-        if exists
-    ]
+    found = [name for name, pattern in SHARD_NAMES.items() if any(map(pattern.search, names))]
     if len(found) > 1:
         raise UsageError(f"{storage.url}: {' and '.join(found)} files exist; choose one with --format")
     nested = [name for name in names if name.endswith(f"/{DATASET_INFO}")]
@@ -355,14 +344,9 @@ def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
         yield FoundShard(split, number, name, num_bytes, "", len(files))
 
 
-def _fits(name: str, pattern: str) -> bool:
-    return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
-
-
 def _listing(storage: Storage) -> list[ObjectInfo]:
     """List the files, except those that an adoption writes beside data and those of a running retry."""
-    ours = (f"{BUILD}/", f"{RETRY}/", "index/")
-    listing = [info for info in storage.list() if info.name != MANIFEST and not info.name.startswith(ours)]
+    listing = [info for info in storage.list() if not is_of_adoption(info.name)]
     info = next((info for info in listing if info.name == DATASET_INFO), None)
     if info is not None and info.num_bytes <= MAX_DESCRIPTION_BYTES and is_ours(storage.read(DATASET_INFO)):
         return [info for info in listing if info.name not in (DATASET_INFO, FEATURES)]

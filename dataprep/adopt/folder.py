@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from dataprep.adopt.rows import crc32c_number
+from dataprep.dataset.changes import IMAGE_SUFFIXES, is_in_class_folder
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shown
-from dataprep.sources.keys import is_hidden, key_of
+from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.names import FORBIDDEN
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Suffixes of images, the same as in torchvision."""
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
 _DIGESTS_IN_FLIGHT = 8
@@ -117,12 +116,8 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
         if not info.name.startswith(prefix):
             continue
         inner = info.name[len(prefix) :]
-        class_name, slash, _ = inner.partition("/")
-        if is_hidden(tuple(inner.split("/"))) or not slash:
-            skipped += 1
-            continue
-        if inner.lower().endswith(IMAGE_SUFFIXES):
-            found.setdefault(class_name, []).append(info)
+        if is_in_class_folder(inner):
+            found.setdefault(inner.partition("/")[0], []).append(info)
         else:
             skipped += 1
     for files in found.values():

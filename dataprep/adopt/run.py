@@ -17,6 +17,7 @@ from dataprep.adopt.find import Found, FoundShard, find
 from dataprep.adopt.rows import distinct_key, key_hash
 from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards
 from dataprep.adopt.tfds import Description, describe
+from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
 from dataprep.dataset.events import events_file, events_schema, events_table
 from dataprep.dataset.index_rows import index_schema
@@ -28,7 +29,6 @@ from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.dataset.trust import remember_data
 from dataprep.errors import AccessError, ConflictError, DataprepError, SourceError, UsageError
-from dataprep.formats import FORMATS
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
@@ -102,7 +102,8 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         _check_existing(index, existing, data, request)
         if not request.overwrite:
             remember_data(index, data)
-            return Adoption(index.url, existing, already=True, changes=_changes(existing, data))
+            changes = changes_of(data, existing) if is_adopted(existing) else ""
+            return Adoption(index.url, existing, already=True, changes=changes)
     elif index.stat(PLAN_JSON) is not None:
         raise UsageError(
             f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: --index DIR"
@@ -147,31 +148,6 @@ def _check_existing(index: Storage, existing: Manifest, data: Storage, request: 
             )
     elif request.overwrite or request.index_url:
         raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there; it can be loaded as it is")
-
-
-def _changes(existing: Manifest, data: Storage) -> str:
-    """Describe a change of the data since their adoption, as far as a listing shows it; no data are read.
-
-    An image folder in a bucket is not listed: that takes a minute for each 200,000 images.
-    """
-    adopted = existing.options["adopted"] if is_adopted(existing) else None
-    if adopted is None or (FORMATS[existing.format].one_file_per_image and not data.is_local):
-        return ""
-    splits = tuple((name, pattern) for name, pattern in adopted.get("splits", ()))
-    try:
-        found = find(data, format_name=existing.format, splits=splits, labels=adopted.get("labels"))
-    except DataprepError as error:
-        return str(error)
-    for split in existing.splits:
-        shards = [shard for shard in found.shards if shard.split == split.name]
-        if found.images:
-            before = split.samples + sum(split.rejected.values())
-            now = sum(shard.samples or 0 for shard in shards)
-            if now != before:
-                return f"{split.name}: {now:,} images, {before:,} when they were adopted"
-        elif {(each.name, each.num_bytes) for each in shards} != {(e["file"], e["bytes"]) for e in split.shards}:
-            return f"{split.name}: {len(shards):,} files of other names or sizes than the {len(split.shards):,} adopted"
-    return ""
 
 
 def _log_skipped(found: Found, progress: Progress) -> None:

@@ -1,5 +1,9 @@
 """Names below a dataset's root that several packages use; dataprep/build describes what lies under them."""
 
+from __future__ import annotations
+
+import re
+
 BUILD = "_build"
 """Folder of a running build."""
 PLAN_JSON = f"{BUILD}/plan.json"
@@ -10,3 +14,9 @@ OVERWRITTEN = f"{BUILD}/overwritten"
 """Marker that `--overwrite` is done and a build may begin; in a bucket it lists the names that were removed."""
 RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
+_HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")
+
+
+def is_hidden_name(name: str) -> bool:
+    """Tell whether a path is hidden, as the files are that macOS and shells leave behind."""
+    return _HIDDEN.search(name) is not None

@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from dataprep.dataset.paths import is_hidden_name
 from dataprep.dataset.records import MAX_KEY_BYTES, SampleRef
 from dataprep.errors import SourceError
 from dataprep.messages import shown
@@ -32,7 +33,6 @@ _CLOSE = "=00"
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
-_HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")
 _OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
@@ -85,7 +85,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
     """Tell whether a path is hidden, as the files are that macOS and shells leave behind."""
-    return _HIDDEN.search("/".join(parts)) is not None
+    return is_hidden_name("/".join(parts))
 
 
 def key_of(parts: Sequence[str]) -> str:

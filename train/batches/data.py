@@ -11,7 +11,10 @@ from pathlib import Path
 
 from dataprep.adopt import AdoptRequest, adopt
 from dataprep.cloud.placement import guard
+from dataprep.dataset.changes import refuse_changed
+from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
 from dataprep.storage import open_storage
@@ -60,7 +63,8 @@ class Data:
         return next((name for name in names if name in self.splits), None)
 
     def _loader(self, split: str, config: LoaderConfig) -> Loader:
-        return Loader(open_dataset(self.url, split, config.region_policy), config)
+        dataset = open_dataset(self.url, split, config.region_policy, compare=False)  # open_data has compared it
+        return Loader(dataset, config)
 
 
 def open_data(data_path: str, *, index_dir: str | None = None, region_policy: str = "refuse") -> Data:
@@ -86,7 +90,10 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
 def _indexed(data_path: str, index_dir: str | None) -> str:
     """Index plain data, and return the URL of the index with its manifest."""
     data = open_storage(data_path)
-    if index_dir is None and read_manifest(data) is not None:
+    manifest = read_manifest(data) if index_dir is None else None
+    if manifest is not None:
+        if is_adopted(manifest):
+            refuse_changed(data, open_named_data(data, manifest), manifest, None)
         return data_path
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
     index_url = index_dir or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])

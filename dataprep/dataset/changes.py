@@ -1,0 +1,148 @@
+"""Changes of adopted data since they were adopted, as far as a listing shows them: no byte of the data is read.
+
+Compared are the number and bytes of the images of a folder, and the names, bytes and (in a bucket) CRC32C of shards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from itertools import islice
+
+from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import BUILD, RETRY, is_hidden_name
+from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
+from dataprep.errors import AccessError, UsageError
+from dataprep.messages import shown
+from dataprep.storage import ObjectInfo, Storage
+
+MAX_LISTED_ON_DISK = 200_000
+"""Files that are listed on a disk when a loader is opened, at most: each takes 7 us of CPU time."""
+MAX_LISTED_IN_BUCKET = 20_000
+"""Objects that are listed in a bucket when a loader is opened, at most: 20 requests, which take some seconds."""
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Suffixes of images in a folder, as torchvision has them."""
+SHARD_NAMES = {
+    "webdataset": re.compile(r"\.tar\Z"),
+    "tfrecord": re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z"),
+}
+"""Patterns of the names of shards, by format; of a format that is not here, every image is a file of its own."""
+
+
+def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
+    """Refuse adopted data of which a listing shows that they have changed since; see `changes_of`.
+
+    Args:
+        index: Where the manifest is.
+        data: Where the data are.
+        manifest: The manifest of adopted data.
+        max_listed: Compare only data of at most so many files.
+
+    Raises:
+        UsageError: The data have changed; the text says how, and what to do.
+    """
+    found = changes_of(data, manifest, max_listed)
+    if not found or index.stat(f"{RETRY}/plan.json") is not None:  # retry-failed puts new shards before the manifest
+        return
+    place = "" if index.url == data.url else f" --index {index.url}"
+    raise UsageError(
+        f"{index.url}: the data have changed since they were adopted ({found}); read them again with --overwrite: "
+        f'"dataprep adopt {data.url}{place} --overwrite", with the other options that you gave then'
+    )
+
+
+def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None) -> str:
+    """Return what a listing shows of a change since data were adopted; empty where it shows none.
+
+    Args:
+        data: Where the data are.
+        manifest: The manifest of adopted data.
+        max_listed: Return empty where there are more files than that. An image folder in a bucket of more than
+            MAX_LISTED_IN_BUCKET is never listed.
+    """
+    in_folder = manifest.format not in SHARD_NAMES
+    if in_folder and not data.is_local:
+        max_listed = MAX_LISTED_IN_BUCKET if max_listed is None else min(max_listed, MAX_LISTED_IN_BUCKET)
+    known = sum(split.samples if in_folder else len(split.shards) for split in manifest.splits)
+    if max_listed is not None and known > max_listed:
+        return ""
+    try:
+        listing = list(islice(data.list(), None if max_listed is None else max_listed + 1))
+    except AccessError:
+        return ""  # who may read objects need not be allowed to list them
+    if max_listed is not None and len(listing) > max_listed:
+        return ""
+    listing = [info for info in listing if not is_of_adoption(info.name)]
+    if not in_folder:
+        return _changes_of_shards(manifest, listing)
+    found = (_changes_of_images(split, _folder_of(split, manifest, listing), listing) for split in manifest.splits)
+    return next(filter(None, found), "")
+
+
+def is_of_adoption(name: str) -> bool:
+    """Tell whether a file is one that adoption or a retry puts beside data."""
+    return name == MANIFEST or name.startswith((f"{BUILD}/", f"{RETRY}/", "index/"))
+
+
+def is_in_class_folder(name: str) -> bool:
+    """Tell whether a file is one that torchvision's ImageFolder reads, by its name below the folder of its split."""
+    return "/" in name and not is_hidden_name(name) and name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Tell whether a shard belongs to a split: whether its name has the split's pattern, or is below that folder."""
+    return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
+
+
+def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[ObjectInfo]) -> str:
+    """Return the prefix of the names of a split's images: as `--split` said, else its own folder, else the root."""
+    patterns = dict(manifest.options["adopted"].get("splits", ()))
+    if split.name in patterns:
+        folder = patterns[split.name].strip("/")
+        return "" if folder == "." else f"{folder}/"
+    folder = f"{split.name}/"
+    return folder if len(manifest.splits) > 1 or any(info.name.startswith(folder) for info in listing) else ""
+
+
+def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[ObjectInfo]) -> str:
+    sizes = [
+        info.num_bytes
+        for info in listing
+        if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])
+    ]
+    before = split.samples + sum(split.rejected.values())
+    if len(sizes) != before:
+        return f"{split.name}: {len(sizes):,} images, {before:,} when they were adopted"
+    # The bytes of images that were left out for their names are not in the manifest; empty ones have none.
+    if set(split.rejected) <= {"empty"} and sum(sizes) != split.num_bytes:
+        return f"{split.name}: images of {sum(sizes):,} bytes, {split.num_bytes:,} when they were adopted"
+    return ""
+
+
+def _changes_of_shards(manifest: Manifest, listing: Sequence[ObjectInfo]) -> str:
+    there = {info.name: info for info in listing}
+    for split in manifest.splits:
+        changed = [shard["file"] for shard in split.shards if not _is_same(shard, there.get(shard["file"]))]
+        if changed:
+            count, example = len(changed), shown(changed[0])
+            return f"{split.name}: of {len(split.shards):,} shards gone or replaced: {count:,}, such as {example}"
+    adopted = manifest.options["adopted"]
+    if adopted.get("kind") == "tfds":
+        return ""  # its description lists the files, and others are none of it
+    patterns = [pattern for _, pattern in adopted.get("splits", ())]
+    known = {shard["file"] for split in manifest.splits for shard in split.shards}
+    added = [
+        name
+        for name in there
+        if name not in known
+        and SHARD_NAMES[manifest.format].search(name)
+        and (not patterns or any(fits(name, pattern) for pattern in patterns))
+    ]
+    return f"shards added: {len(added):,}, such as {shown(added[0])}" if added else ""
+
+
+def _is_same(shard: ShardEntry, info: ObjectInfo | None) -> bool:
+    if info is None or info.num_bytes != shard["bytes"]:
+        return False
+    return not (shard["crc32c"] and info.crc32c) or shard["crc32c"] == info.crc32c
