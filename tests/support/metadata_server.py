@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
 ROOT = "/computeMetadata/v1/"
 # Each attribute as the documentation shows it.
 TPU = {
@@ -86,3 +88,12 @@ def metadata_server(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def vm_in(zone: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
+    """Make this machine one of Google Cloud in a zone; the running server that says so."""
+    with metadata_server({"instance/zone": f"projects/1/zones/{zone}"}) as server:
+        monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        yield server

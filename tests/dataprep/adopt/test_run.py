@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +17,6 @@ from dataprep.inspection.inspect import inspect_dataset
 from dataprep.pages.page import require_report_packages
 from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here, image_of, read_all, tar_of
-from tests.support.builds import dataprep
 
 
 def test_data_of_a_build_can_be_adopted_without_their_manifest(finished, tmp_path):
@@ -139,27 +137,3 @@ def test_adopted_data_can_be_inspected_and_shown(folder, tars, tmp_path):
         shown = [picture for picture in pictures if picture.jpeg]
         assert len(shown) > len(pictures) // 2
         assert {picture.problem.partition(":")[0] for picture in pictures if not picture.jpeg} <= {"png", "webp"}
-
-
-def test_adopt_inspect_and_verify_take_adopted_data_on_the_command_line(folder, tmp_path):
-    dry = json.loads(dataprep("adopt", folder, "--dry-run", "--json").stdout)
-    assert [split["shards"] for split in dry["splits"]] == [1, 1]
-    assert not (folder / "dataset.json").exists()
-    run = dataprep("adopt", folder, "--index", tmp_path / "index", "--json")
-    assert (run.returncode, json.loads(run.stdout)["already"]) == (0, False), run.stderr
-    again = dataprep("adopt", folder, "--index", tmp_path / "index")
-    assert again.returncode == 0
-    assert "exists already" in again.stdout
-    assert "train: 27 images in 1 shards" in again.stdout
-    assert dataprep("inspect", tmp_path / "index").returncode == 0
-    verified = dataprep("verify", tmp_path / "index")
-    assert (verified.returncode, verified.stdout) == (2, "")
-    assert "written by other tools and adopted" in verified.stderr
-    wrong = dataprep("adopt", folder, "--split", "train")
-    assert (wrong.returncode, "expected NAME=PATTERN" in wrong.stderr) == (2, True)
-    damaged = tmp_path / "tars"
-    damaged.mkdir()
-    (damaged / "a.tar").write_bytes(b"x" * 2000)
-    run = dataprep("adopt", damaged)
-    assert (run.returncode, "a.tar: at byte 0: no tar header" in run.stderr) == (2, True), run.stderr
-    assert "Traceback" not in run.stderr

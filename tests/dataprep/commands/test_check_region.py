@@ -13,14 +13,12 @@ from dataprep.cloud.placement import guard
 from dataprep.cloud.region import CO_LOCATED, FREE, PAID, UNKNOWN
 from dataprep.commands import build as build_module
 from dataprep.commands.check_region import command
-from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UsageError
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.support.builds import dataprep
-from tests.support.finished import build_here
 from tests.support.gcs_emulator import GCSEmulator
-from tests.support.metadata_server import MetadataServer, metadata_server
+from tests.support.metadata_server import MetadataServer, vm_in
 
 BUCKETS = {
     "region-eu": {"location": "EUROPE-WEST4"},
@@ -50,30 +48,17 @@ def buckets(gcs: GCSEmulator) -> None:
         gcs.create_bucket(name, **place)
     gcs.create_bucket("layout-only", location="US-CENTRAL1", deny=["storage.buckets.get"])
     gcs.create_bucket("hidden", location="US-CENTRAL1", deny=["storage.buckets.get", "storage.objects.list"])
-    gcs.create_bucket("cold", location="EUROPE-WEST4", storage_class="NEARLINE")
-    gcs.create_bucket("auto", location="EUROPE-WEST4", storage_class="NEARLINE", autoclass=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def dataset(buckets, originals, gcs) -> str:
-    """The same dataset in Europe, and with colder objects."""
-    return build_here("imagenet", originals["imagenet"], "gs://region-eu/imagenet", "webdataset")
+@pytest.fixture(scope="module")
+def dataset(buckets, uploaded) -> str:
+    """A dataset in Europe."""
+    return uploaded("imagenet-webdataset", "gs://region-eu/imagenet")
 
 
 @pytest.fixture(params=READERS)
 def vm(request, monkeypatch) -> Iterator[MetadataServer]:
-    yield from _vm(request.param, monkeypatch)
-
-
-@pytest.fixture
-def american_vm(monkeypatch) -> Iterator[MetadataServer]:
-    yield from _vm(READERS[0], monkeypatch)
-
-
-def _vm(zone: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    with metadata_server({"instance/zone": f"projects/1/zones/{zone}"}) as server:
-        monkeypatch.delenv("NO_GCE_CHECK", raising=False)
-        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+    with vm_in(request.param, monkeypatch) as server:
         yield server
 
 
@@ -164,52 +149,10 @@ def test_costs_of_a_dataset_are_those_of_its_bytes(dataset):
     ]
 
 
-def test_hosts_read_all_multiplies_the_cost_by_the_hosts(dataset):
-    shared = checked(dataset, "--zone", "us-central1-a", "--hosts", 8)
-    alone = checked(dataset, "--zone", "us-central1-a", "--hosts", 8, "--hosts-read-all")
-    assert alone["training_usd"]["total"] == pytest.approx(8 * shared["training_usd"]["total"])
-
-
-def test_retrieval_is_charged_by_each_objects_own_class(gcs):
-    storage = open_storage("gs://cold/mixed")
-    for name in ("a.tar", "b.tar", "c.tar"):
-        storage.create(name, bytes(2**20))
-    gcs.set_storage_class("cold/mixed/c.tar", "ARCHIVE")
-    found = checked("gs://cold/mixed", "--zone", "europe-west4-a")
-    assert found["verdict"] == CO_LOCATED
-    assert found["one_pass_usd"]["retrieval"] == pytest.approx((2 * 0.01 + 0.05) / 2**10)
-    assert found["one_pass_usd"]["operations"] == pytest.approx((2 * 0.001 + 0.05) / 1000)
-    assert checked("gs://cold/mixed", "--zone", "us-central1-a")["commands"][1] == (
-        "gcloud storage cp --recursive gs://cold/mixed gs://NEW-BUCKET/"
-    )
-
-
-def test_autoclass_has_no_retrieval():
-    open_storage("gs://auto/x").create("a.tar", bytes(2**20))
-    assert checked("gs://auto/x", "--zone", "europe-west4-a")["one_pass_usd"]["retrieval"] == 0
-
-
 def test_prices_of_a_given_file_are_used(dataset, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("item,of,where,usd\ntransfer_per_gib,europe-west4,us-central1,0\n")
     assert checked(dataset, "--zone", "us-central1-a", "--prices", prices)["verdict"] == FREE
-
-
-def test_a_copy_in_the_readers_region_is_named(originals, gcs):
-    url = build_here("imagenet", originals["imagenet"], "gs://region-eu/copied", "tfrecord")
-    replicas = [
-        {"url": "gs://far/copied", "location": "ASIA-EAST1", "location_type": "region"},
-        {"url": "gs://region-us/copied", "location": "US-CENTRAL1", "location_type": "region"},
-    ]
-    storage = open_storage(url)
-    open_storage("gs://region-us/copied").create("dataset.json", storage.read("dataset.json"))
-    storage.create(REPLICAS, json.dumps({"version": 1, "replicas": replicas}).encode())
-    found = checked(url, "--zone", "us-central1-a")
-    assert found["replica"]["url"] == "gs://region-us/copied"
-    assert found["commands"] == []
-    storage.delete(REPLICAS)
-    storage.create(REPLICAS, b"{}")
-    assert "no list of replicas" in checked(url, "--zone", "us-central1-a")["notes"][0]
 
 
 def test_the_text_has_the_price_and_the_next_step(dataset):
@@ -322,39 +265,6 @@ def test_a_dataflow_build_is_judged_from_its_workers_region(american_vm, dataset
     arguments = ["--source", "gs://region-us/none", "--output", tmp_path / "out", "--format", "webdataset"]
     result = build(*arguments, "--runner", "DataflowRunner", "--", "--region=europe-west4")
     assert "gs://region-us/none lies in us-central1 and is read from europe-west4" in str(result.exception)
-
-
-def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, originals):
-    arguments = ["--source", originals["imagenet"], "--format", "webdataset", "--allow-partial", "--dry-run"]
-    result = build(*arguments, "--output", "gs://region-eu/dry")
-    assert result.exit_code == 0, result.exception
-    assert "output gs://region-eu/dry: paid; us-central1-a reads from europe-west4" in result.stdout
-    assert "requests and costs under $0.01" in result.stdout
-    document = json.loads(build(*arguments, "--output", "gs://region-eu/dry", "--json").stdout)
-    assert document["buckets"][0]["usd_per_gib"] == 0.05
-
-
-@pytest.mark.parametrize(
-    ("name", "fmt"), [("imagenet", "webdataset"), ("imagenet", "imagefolder"), ("coco-dup5", "tfrecord")]
-)
-def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):
-    folder, source = originals[name.removesuffix("-dup5")], f"gs://region-us/originals/{name}"
-    for path in folder.rglob("*"):
-        if path.is_file():
-            open_storage(source).create(str(path.relative_to(folder)), path.read_bytes())
-    arguments = ["build", name, "--source", source, "--output", f"gs://region-us/predicted-{name}-{fmt}"]
-    arguments += ["--format", fmt, "--allow-partial", "--num-shards", 4, "--workers", 1, "--max-reject-ratio", 1]
-    planned = dataprep(*arguments, "--dry-run", "--json")
-    assert planned.returncode == 0, planned.stderr
-    predicted = {each["role"]: each["traffic"] for each in json.loads(planned.stdout)["buckets"]}
-    before = gcs.stats()
-    run = dataprep(*arguments)
-    assert run.returncode == 0, run.stderr
-    after = gcs.stats()
-    found = {kind: after["operations"][kind] - before["operations"][kind] for kind in ("A", "B")}
-    assert found["A"] == pytest.approx(sum(each["inserts"] for each in predicted.values()), rel=0.05)
-    assert found["B"] == pytest.approx(sum(each["gets"] for each in predicted.values()), rel=0.05)
-    assert after["bytes_served"] - before["bytes_served"] == pytest.approx(predicted["source"]["num_bytes"], rel=0.05)
 
 
 def _manifest(url: str) -> dict:

@@ -1,6 +1,5 @@
 import base64
 import io
-import json
 import re
 from dataclasses import replace
 
@@ -91,16 +90,3 @@ def test_a_split_without_classes_sides_or_troubles_has_a_page(finished):
     assert "every image was copied as it is" in html
     assert "images not checked" in html
     assert html.count('class="chart ') == 1
-
-
-def test_inspect_prints_text_json_or_a_page(finished, tmp_path):
-    run = dataprep("inspect", finished("imagenet-webdataset"))
-    assert (run.returncode, run.stderr) == (0, "")
-    for text in ("imagenet · webdataset", "about 4:3", "█", "rejected: ", " classes of "):
-        assert text in run.stdout
-    run = dataprep("inspect", finished("imagenet-webdataset"), "--json", "--split", "val")
-    (split,) = json.loads(run.stdout)["splits"]
-    assert (split["name"], sum(split["aspects"]["counts"])) == ("val", split["samples"])
-    assert dataprep("inspect", tmp_path / "nothing").returncode == 2
-    run = dataprep("inspect", finished("imagenet-webdataset"), "--html", tmp_path / "no/such/folder.html")
-    assert (run.returncode, "cannot be written (No such file or directory)" in run.stderr) == (2, True)

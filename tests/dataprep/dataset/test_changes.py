@@ -1,4 +1,4 @@
-"""Data that changed after they were adopted: noticed, refused by the command, indexed anew by a training run."""
+"""Data that changed after they were adopted: noticed, refused, indexed anew by a training run."""
 
 import io
 import shlex
@@ -47,16 +47,6 @@ def test_an_added_and_a_removed_image_are_noticed(folder):
     (folder / "train/a/0.jpg").unlink()
     (folder / "train/b/1.jpg").unlink()
     assert adopt_here(folder).changes == "train: 3 images, 4 when they were adopted"
-
-
-def test_the_command_refuses_changed_data_until_it_may_overwrite(folder):
-    adopt_here(folder)
-    add(folder, 4)
-    run = dataprep("adopt", folder, "--index", f"{folder}-index")
-    assert run.returncode == 2
-    assert "the data have changed since they were adopted (train: 5 images, 4 when" in run.stderr
-    assert "read them again with --overwrite" in run.stderr
-    assert dataprep("adopt", folder, "--index", f"{folder}-index", "--overwrite").returncode == 0
 
 
 def test_a_training_run_indexes_changed_data_anew(folder, capsys):

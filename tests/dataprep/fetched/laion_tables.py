@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataprep.sources.laion import LaionTables, measure_tables
+from dataprep.dataset.records import Placement
+from dataprep.fetched.collect import RowOptions, RowResult, collect
+from dataprep.fetched.shard import ShardSchema, schema_with, write_samples
+from dataprep.sources.laion import LaionTables, Row, measure_tables, read_shard_rows
 from dataprep.storage import open_storage
 from dataprep.web.outcomes import Outcome, Request, Status
+from tests.dataprep.fetched.pictures import encoded, photo
+
+BODIES = [encoded(photo(80, 60), "JPEG"), None, encoded(photo(300, 400, 1), "PNG"), encoded(photo(9, 9), "JPEG")]
+ROWS = [
+    {
+        "SAMPLE_ID": 10**17 + i,
+        "URL": f"http://h/{i}.jpg",
+        "TEXT": text,
+        "LICENSE": "?",
+        "NSFW": None if i == 2 else "UNLIKELY",
+        "similarity": None if i == 2 else 0.3125,
+        "key": f"theirs-{i}",
+    }
+    for i, text in enumerate(['ä "quoted"\nline', "gone", None, "last"])
+]
+"""Rows whose answers BODIES are: some lack values, one fails, and `key` is a name that records take."""
 
 
 def make_tables(folder: Path, rows: Sequence[dict[str, Any]], rows_per_shard: int = 10_000) -> LaionTables:
@@ -34,3 +55,29 @@ def answers(bodies: Sequence[bytes | None], order: Sequence[int] | None = None):
                     yield Outcome(key, Status.SUCCESS, body=body)
 
     return fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What became of ROWS."""
+
+    rows: list[Row]
+    results: list[RowResult]
+    schema: ShardSchema
+    spool: io.BytesIO
+    """The images."""
+
+    def write(self, format_name: str) -> tuple[bytes, list[Placement]]:
+        """Return the shard, and where each sample lies in it."""
+        stream = io.BytesIO()
+        places = write_samples(stream, format_name, self.rows, self.results, self.schema, self.spool)
+        return stream.getvalue(), places
+
+
+def collect_rows(folder: Path, **options: Any) -> Collected:
+    """Collect ROWS, whose answers come in another order."""
+    tables = make_tables(folder, ROWS)
+    rows = read_shard_rows(open_storage(str(folder)), tables, 0)
+    row_options, spool = RowOptions(**options), io.BytesIO()
+    results = collect(rows, answers(BODIES, [3, 2, 1, 0]), row_options, spool)
+    return Collected(rows, results, schema_with(tables.carried, row_options), spool)

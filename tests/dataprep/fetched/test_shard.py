@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
-import sys
 import tarfile
 
 import google_crc32c
@@ -15,8 +13,6 @@ import pytest
 
 from dataprep.fetched.collect import RowOptions, collect, count_reasons, count_statuses, read_image
 from dataprep.fetched.duplicates import DuplicatePolicy, find_duplicates, sidecar_hashes
-from dataprep.fetched.encode import EncodeOptions
-from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.shard import (
     index_table,
@@ -28,50 +24,12 @@ from dataprep.fetched.shard import (
 from dataprep.formats.fields import read_fields
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
-from tests.dataprep.fetched.laion_tables import answers, make_tables
-from tests.dataprep.fetched.pictures import encoded, photo
+from tests.dataprep.fetched.laion_tables import BODIES, ROWS, answers, collect_rows, make_tables
 from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
 
-BODIES = [encoded(photo(80, 60), "JPEG"), None, encoded(photo(300, 400, 1), "PNG"), encoded(photo(9, 9), "JPEG")]
-ROWS = [
-    {
-        "SAMPLE_ID": 10**17 + i,
-        "URL": f"http://h/{i}.jpg",
-        "TEXT": text,
-        "LICENSE": "?",
-        "NSFW": None if i == 2 else "UNLIKELY",
-        "similarity": None if i == 2 else 0.3125,
-        "key": f"theirs-{i}",
-    }
-    for i, text in enumerate(['ä "quoted"\nline', "gone", None, "last"])
-]
 
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """Tables, rows, results, schema and spool of a shard, by whether duplicates were looked for."""
-    folder = tmp_path_factory.mktemp("table")
-    tables = make_tables(folder, ROWS)
-    rows = read_shard_rows(open_storage(str(folder)), tables, 0)
-
-    def build(**options):
-        row_options = RowOptions(**options)
-        spool = io.BytesIO()
-        results = collect(rows, answers(BODIES, [3, 2, 1, 0]), row_options, spool)
-        return rows, results, schema_with(tables.carried, row_options), spool
-
-    return build
-
-
-def _write(built, format_name, **options):
-    rows, results, schema, spool = built(**options)
-    stream = io.BytesIO()
-    places = write_samples(stream, format_name, rows, results, schema, spool)
-    return stream.getvalue(), places, rows, results, schema, spool
-
-
-def test_members_and_fields_are_those_of_img2dataset(built):
-    data, *_ = _write(built, "webdataset")
+def test_members_and_fields_are_those_of_img2dataset(tmp_path):
+    data, _ = collect_rows(tmp_path).write("webdataset")
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         members = {member.name: tar.extractfile(member).read() for member in tar}
     assert list(members) == [f"00000000{row}.{suffix}" for row in (0, 2, 3) for suffix in ("jpg", "json", "txt")]
@@ -103,9 +61,9 @@ def test_members_and_fields_are_those_of_img2dataset(built):
     assert (absent["NSFW"], absent["similarity"], absent["original_height"], absent["height"]) == ("", -1.0, 400, 341)
 
 
-def test_the_parquet_has_every_row_and_true_nulls(built):
-    rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
-    table = pq.read_table(io.BytesIO(rows_parquet(rows, results, schema)))
+def test_the_parquet_has_every_row_and_true_nulls(tmp_path):
+    found = collect_rows(tmp_path, duplicates=DuplicatePolicy(exact="report"))
+    table = pq.read_table(io.BytesIO(rows_parquet(found.rows, found.results, found.schema)))
     assert table.column("status").to_pylist() == ["success", "failed_to_download", "success", "success"]
     assert table.column("error_message").to_pylist() == [None, "http 404", None, None]
     assert table.column("similarity").to_pylist() == [0.3125, 0.3125, None, 0.3125]
@@ -115,20 +73,20 @@ def test_the_parquet_has_every_row_and_true_nulls(built):
     assert [len(dhash or "") for dhash in table.column("dhash").to_pylist()] == [16, 0, 16, 16]
 
 
-def test_duplicates_over_shards_are_found_from_the_sidecars(built, tmp_path):
-    rows, results, schema, _ = built(duplicates=DuplicatePolicy(exact="report"))
+def test_duplicates_over_shards_are_found_from_the_sidecars(tmp_path):
+    found = collect_rows(tmp_path, duplicates=DuplicatePolicy(exact="report"))
     storage = open_storage(str(tmp_path))
     names = built_names("webdataset", "train", 5)
     files = {index: names.parquet_file(index) for index in (0, 1, 2)}
     for name in files.values():
-        storage.create(name, rows_parquet(rows, results, schema))
+        storage.create(name, rows_parquet(found.rows, found.results, found.schema))
     for column in ("sha256", "dhash"):
-        found = list(find_duplicates(lambda column=column: sidecar_hashes(storage, files, 10, column), 9, 4))
-        assert sorted(found) == [(10, 0), (12, 2), (13, 3), (20, 0), (22, 2), (23, 3)]
+        pairs = list(find_duplicates(lambda column=column: sidecar_hashes(storage, files, 10, column), 9, 4))
+        assert sorted(pairs) == [(10, 0), (12, 2), (13, 3), (20, 0), (22, 2), (23, 3)]
 
 
-def test_counts_in_the_stats_add_up(built):
-    _, results, *_ = built()
+def test_counts_in_the_stats_add_up(tmp_path):
+    results = collect_rows(tmp_path).results
     stats = json.loads(stats_json(count_statuses(results), count_reasons(results)))
     assert stats["count"] == 4 and stats["successes"] == 3 and stats["failed_to_download"] == 1
     parts = ("successes", "failed_to_download", "failed_to_resize", "filtered", "duplicates")
@@ -136,13 +94,14 @@ def test_counts_in_the_stats_add_up(built):
 
 
 @pytest.mark.parametrize("format_name", ["webdataset", "tfrecord"])
-def test_offsets_of_the_index_lead_to_images_and_fields(built, format_name):
-    data, places, rows, results, _, spool = _write(built, format_name)
-    index = index_table(0, rows, results, places, spool).to_pylist()
+def test_offsets_of_the_index_lead_to_images_and_fields(tmp_path, format_name):
+    found = collect_rows(tmp_path)
+    data, places = found.write(format_name)
+    index = index_table(0, found.rows, found.results, places, found.spool).to_pylist()
     assert [entry["key"] for entry in index] == ["000000000", "000000002", "000000003"]
     for entry, position in zip(index, (0, 2, 3), strict=True):
         image = data[entry["image_offset"] : entry["image_offset"] + entry["image_bytes"]]
-        assert image == read_image(spool, results[position])
+        assert image == read_image(found.spool, found.results[position])
         assert entry["image_crc32c"] == google_crc32c.value(image)
         record = data[entry["record_offset"] : entry["record_offset"] + entry["record_bytes"]]
         fields = read_fields(format_name, record, ["caption", "url", "SAMPLE_ID"])
@@ -150,46 +109,15 @@ def test_offsets_of_the_index_lead_to_images_and_fields(built, format_name):
         assert (fields["url"], fields["SAMPLE_ID"]) == (ROWS[position]["URL"], ROWS[position]["SAMPLE_ID"])
 
 
-def test_webdataset_and_hugging_face_read_a_fetched_shard(built, tmp_path):
+def test_webdataset_and_hugging_face_read_a_fetched_shard(tmp_path):
     """The second sample has columns without a value: a schema of the first ones holds for it too."""
-    data, places, *_ = _write(built, "webdataset")
+    data, places = collect_rows(tmp_path).write("webdataset")
     (tmp_path / "00000.tar").write_bytes(data)
     images = [data[place.image_offset : place.image_offset + place.image_bytes] for place in places]
     keys = ("000000000", "000000002", "000000003")
     expected = [(key, NO_LABEL, hashlib.sha256(image).hexdigest()) for key, image in zip(keys, images, strict=True)]
     assert read_with_webdataset([str(tmp_path / "00000.tar")]) == expected
     assert read_with_hf_datasets([str(tmp_path / "00000.tar")]) == expected
-
-
-_TFDS = """
-import json, sys
-import tensorflow_datasets as tfds
-builder = tfds.builder_from_directory(sys.argv[1])
-found = []
-for sample in builder.as_dataset(split="train", shuffle_files=False).as_numpy_iterator():
-    image = sample.pop("jpg")
-    values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
-    found.append(values | {"shape": list(image.shape)})
-print(json.dumps([builder.info.splits["train"].num_examples, found]))
-"""
-
-
-def test_tfds_reads_fetched_shards(built, tmp_path):
-    """Two shards whose names hold their numbers alone, and metadata from counts."""
-    data, places, _, _, schema, _ = _write(built, "tfrecord", encode=EncodeOptions(image_size=50))
-    for index in range(2):
-        (tmp_path / built_names("tfrecord", "train", 5).samples_file(index)).write_bytes(data)
-    counts = {"train": [len(places)] * 2}
-    for name, content in metadata_files(schema, counts, {"train": 2 * len(data)}).items():
-        (tmp_path / name).write_bytes(content)
-    read = subprocess.run([sys.executable, "-W", "ignore", "-c", _TFDS, str(tmp_path)], capture_output=True, text=True)
-    assert read.returncode == 0, read.stderr[-2000:]
-    count, samples = json.loads(read.stdout.splitlines()[-1])
-    assert count == len(samples) == 6
-    assert [sample["key"] for sample in samples[:3]] == ["000000000", "000000002", "000000003"]
-    assert samples[0]["txt"] == samples[0]["caption"] == ROWS[0]["TEXT"]
-    assert (samples[0]["SAMPLE_ID"], samples[0]["similarity"], samples[1]["similarity"]) == (10**17, 0.3125, -1.0)
-    assert [sample["shape"] for sample in samples[:3]] == [[50, 67, 3], [67, 50, 3], [9, 9, 3]]
 
 
 def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_path):

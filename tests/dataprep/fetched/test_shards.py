@@ -13,17 +13,11 @@ from dataprep.fetched.shards import ShardFetcher
 from dataprep.web.addresses import parse_networks
 from dataprep.web.limits import Limits
 from tests.support.builds import digests
+from tests.support.fetched import Watcher
 from tests.support.picture_web import picture_web
 
 ROWS_PER_SHARD = 20
 SHARDS = 3
-
-
-class Watcher:
-    """Takes what builds tell."""
-
-    def __getattr__(self, name):
-        return lambda *_: None
 
 
 class LateRows:

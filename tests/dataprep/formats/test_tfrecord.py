@@ -86,30 +86,6 @@ def test_shards_equal_their_golden_digests(shard, has_classes, num_bytes, sha256
     assert (len(data), hashlib.sha256(data).hexdigest()) == (num_bytes, sha256)
 
 
-@examples
-@given(st.one_of(labelled_shards, plain_shards))
-def test_samples_are_read_back_with_their_offsets(case):
-    shard, classes = case
-    data, placements = write_shard(FORMAT, shard, has_classes=bool(classes))
-    stored = list(FORMAT.read_shard(io.BytesIO(data), classes=classes))
-    assert [each.sample for each in stored] == shard
-    assert [each.placement for each in stored] == placements
-    end = 0
-    for sample, place in zip(shard, placements, strict=True):
-        assert data[place.image_offset : place.image_offset + place.image_bytes] == sample.image
-        assert place.record_offset == end
-        end += place.record_bytes
-    assert end == len(data)
-
-
-@examples
-@given(st.one_of(labelled_shards, plain_shards))
-def test_each_record_depends_on_its_sample_alone(case):
-    shard, classes = case
-    alone = [write(sample, has_classes=bool(classes)) for sample in shard]
-    assert write(*shard, has_classes=bool(classes)) == b"".join(alone)
-
-
 SIDES = [0, 1, 127, 128, 16_383, 16_384, 65_535]
 """Around each length that a varint can have."""
 LABELLED_EDGES = [

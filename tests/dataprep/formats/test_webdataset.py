@@ -68,30 +68,6 @@ def test_members_equal_their_golden_bytes():
 
 @examples
 @given(st.one_of(labelled_shards, plain_shards))
-def test_samples_are_read_back_with_their_offsets(case):
-    shard, classes = case
-    data, placements = write_shard(FORMAT, shard, has_classes=bool(classes))
-    stored = list(FORMAT.read_shard(io.BytesIO(data), classes=classes))
-    assert [each.sample for each in stored] == shard
-    assert [each.placement for each in stored] == placements
-    end = 0
-    for sample, place in zip(shard, placements, strict=True):
-        assert data[place.image_offset : place.image_offset + place.image_bytes] == sample.image
-        assert place.record_offset == end
-        end += place.record_bytes
-    assert data[end:] == bytes(1024)
-
-
-@examples
-@given(st.one_of(labelled_shards, plain_shards))
-def test_each_record_depends_on_its_sample_alone(case):
-    shard, classes = case
-    alone = [write(sample, has_classes=bool(classes))[:-1024] for sample in shard]
-    assert write(*shard, has_classes=bool(classes)) == b"".join(alone) + bytes(1024)
-
-
-@examples
-@given(st.one_of(labelled_shards, plain_shards))
 def test_tarfile_reads_the_same_from_a_stream(case):
     shard, classes = case
     found = []

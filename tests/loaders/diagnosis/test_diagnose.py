@@ -3,10 +3,7 @@
 import time
 
 import pytest
-from click.testing import CliRunner
 
-from dataprep.commands.diagnose import command
-from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.diagnose import apply_best, diagnose
@@ -106,29 +103,3 @@ def test_a_cache_is_judged_by_its_rate_once_filled_and_not_while_it_fills_slowly
     assert tried["cache"] == pytest.approx(150, rel=CLOSE)
     assert tried["resize"] == pytest.approx(150, rel=CLOSE), "images of a few kilobytes come by the same link"
     assert 2 * found.observed_images_per_s < 150
-
-
-def test_the_command_prints_the_verdict_and_writes_a_page(dataset, tmp_path):
-    page = tmp_path / "report.html"
-    words = [str(dataset("webdataset")), "--device", "simulated:100", "--batch-size", "8", "--image-size", "32"]
-    done = CliRunner().invoke(command, [*words, "--seconds", "0.3", "--html", str(page)], catch_exceptions=False)
-
-    assert done.exit_code == 0
-    assert "The device is the limit" in done.output
-    assert "The device is the limit" in page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--device", "tpu"], "--device tpu: expected xla, cuda, cpu or simulated:IMAGES_PER_S"),
-        (["--device", "cpu"], "--device cpu: say which model it trains"),
-        (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
-        (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),
-        (["--device", "simulated:5", "--transform", "json"], "expected MODULE:NAME of a Python function"),
-        (["--device", "simulated:5", "--batch-size", "8"], "not found; give a dataset that `dataprep build` finished"),
-    ],
-)
-def test_a_wrong_option_is_refused_in_one_line(tmp_path, words, message):
-    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
-        CliRunner().invoke(command, [str(tmp_path / "none"), *words], catch_exceptions=False)

@@ -1,18 +1,13 @@
-"""A Google Cloud of folders and real processes."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""The workers of a TPU in a Google Cloud of folders and real processes."""
 
 import pytest
 
-from tests.support.fake_gcloud import FakeCloud, fake_gcloud
+from dataprep.cloud.tpu.fleet import Fleet
+from tests.support.fake_gcloud import FakeCloud
+from tests.support.tpu import two_workers
 
 
 @pytest.fixture
-def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCloud]:
-    """`gcloud` on the PATH, with no TPU yet; the test runs in a folder of its own."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    with fake_gcloud(tmp_path / "cloud", monkeypatch) as cloud:
-        yield cloud
+def fleet(pod: FakeCloud) -> Fleet:
+    """The two workers of `pod`."""
+    return two_workers()

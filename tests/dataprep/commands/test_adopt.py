@@ -1,0 +1,94 @@
+"""`dataprep adopt`: what it prints of data that are found, adopted, adopted already, changed or damaged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dataprep.cli import group
+from dataprep.errors import DataprepError, UsageError
+from tests.support.adoption import image_of, tar_of
+from tests.support.builds import dataprep
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An image folder of two splits, which is read in this process."""
+    root = tmp_path / "photos"
+    for number in range(5):
+        write_image(root, "train" if number < 3 else "val", number)
+    return root
+
+
+def write_image(root, split, number):
+    path = root / split / "ab"[number % 2] / f"{number}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(image_of(number))
+
+
+def run(*words: object) -> Result:
+    """Call a command; an expected error is raised."""
+    result = CliRunner().invoke(group, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_dry_run_says_what_was_found_and_writes_nothing(folder):
+    found = json.loads(run("adopt", folder, "--dry-run", "--json").stdout)
+    sizes = {split: sum(path.stat().st_size for path in (folder / split).rglob("*.jpg")) for split in ("train", "val")}
+    assert found == {
+        "url": str(folder),
+        "kind": "imagefolder",
+        "format": "imagefolder",
+        "splits": [{"name": name, "shards": 1, "bytes": num_bytes} for name, num_bytes in sizes.items()],
+    }
+    assert not (folder / "dataset.json").exists()
+
+
+def test_what_was_adopted_is_said_now_and_again(folder, tmp_path):
+    words = ("adopt", folder, "--index", tmp_path / "index")
+    found = json.loads(run(*words, "--json").stdout)
+    assert (found["already"], found["classes"], found["revision"]) == (False, 2, 1)
+    assert [(split["name"], split["samples"], split["rejected"]) for split in found["splits"]] == [
+        ("train", 3, {}),
+        ("val", 2, {}),
+    ]
+    again = run(*words).stdout
+    assert "2 classes exists already; read it again with --overwrite\n" in again
+    assert "  train: 3 images in 1 shards, " in again
+    assert run("inspect", tmp_path / "index").exit_code == 0
+    with pytest.raises(DataprepError, match="written by other tools and adopted") as refused:
+        run("verify", tmp_path / "index")
+    assert refused.value.exit_code == 2
+
+
+def test_changed_data_are_refused_until_they_may_be_read_again(folder, tmp_path):
+    words = ("adopt", folder, "--index", tmp_path / "index")
+    run(*words)
+    write_image(folder, "train", 7)
+    with pytest.raises(UsageError, match=r"the data have changed since they were adopted \(train: 4 images, 3 when"):
+        run(*words)
+    assert "  train: 4 images in 1 shards, " in run(*words, "--overwrite").stdout
+
+
+def test_a_split_without_a_pattern_is_refused(folder):
+    with pytest.raises(UsageError, match="--split train: expected NAME=PATTERN, such as "):
+        run("adopt", folder, "--split", "train")
+
+
+def test_samples_that_are_left_out_are_counted_by_reason(tmp_path):
+    tar_of(tmp_path / "a.tar", [("1.jpg", image_of(1)), ("2.txt", b"no image")])
+    done = dataprep("adopt", tmp_path, "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert "train: 1 images in 1 shards" in done.stdout
+    assert "; left out: 1 " in done.stdout
+
+
+def test_damaged_data_end_it_in_one_line(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"x" * 2000)
+    done = dataprep("adopt", tmp_path)
+    assert (done.returncode, "a.tar: at byte 0: no tar header" in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,36 @@
+"""`dataprep diagnose`: its verdict on the terminal and on a page, and options that are refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.diagnose import command
+from dataprep.errors import UsageError
+
+
+def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
+    page = tmp_path / "report.html"
+    words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
+    words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+
+    assert done.exit_code == 0
+    assert "The device is the limit" in done.output
+    assert "The device is the limit" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--device", "tpu"], "--device tpu: expected xla, cuda, cpu or simulated:IMAGES_PER_S"),
+        (["--device", "cpu"], "--device cpu: say which model it trains"),
+        (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
+        (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),
+        (["--device", "simulated:5", "--transform", "json"], "expected MODULE:NAME of a Python function"),
+        (["--device", "simulated:5", "--batch-size", "8"], "not found; give a dataset that `dataprep build` finished"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(tmp_path, words, message):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        CliRunner().invoke(command, [str(tmp_path / "none"), *words], catch_exceptions=False)

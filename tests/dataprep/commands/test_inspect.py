@@ -1,0 +1,56 @@
+"""`dataprep inspect`: a dataset as text and as JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.inspect import command
+from dataprep.errors import UsageError
+from dataprep.inspection.inspect import inspect_dataset
+from tests.support.builds import dataprep
+
+
+def inspected(*words: object) -> str:
+    result = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_numbers_bars_and_troubles_are_printed(finished):
+    shown = inspected(finished("imagenet-webdataset"))
+    for text in ("imagenet · webdataset", "about 4:3", "█", "rejected: ", " classes of "):
+        assert text in shown
+    train, _ = inspect_dataset(str(finished("imagenet-webdataset"))).splits
+    assert f"{train.samples:,} in {train.shards} shards" in shown
+    for trouble in train.troubles:
+        assert f"{trouble.kind}: {trouble.count:,} {trouble.reason}" in shown
+
+
+def test_every_bin_that_is_not_empty_has_a_bar(finished):
+    shown = inspected(finished("imagenet-webdataset"), "--split", "train")
+    bars = re.findall(r"^ +\S.*?  +([█▏▎▍▌▋▊▉]*) +(\d[\d,]*) +\d+\.\d % *$", shown, re.MULTILINE)
+    (train,) = inspect_dataset(str(finished("imagenet-webdataset")), "train").splits
+    counts = [count for bins in (train.widths, train.heights, train.aspects, train.sizes) for count in bins.counts]
+    assert [int(count.replace(",", "")) for _, count in bars] == counts
+    assert [bool(bar) for bar, _ in bars] == [count > 0 for count in counts]
+    assert max(len(bar) for bar, _ in bars) == 24
+
+
+def test_json_has_the_chosen_split(finished):
+    (split,) = json.loads(inspected(finished("imagenet-webdataset"), "--json", "--split", "val"))["splits"]
+    assert (split["name"], sum(split["aspects"]["counts"])) == ("val", split["samples"])
+
+
+def test_a_missing_dataset_is_wrong_usage(tmp_path):
+    with pytest.raises(UsageError, match="no dataset there"):
+        inspected(tmp_path / "nothing")
+
+
+def test_a_page_that_cannot_be_written_ends_it_in_one_line(finished, tmp_path):
+    run = dataprep("inspect", finished("imagenet-webdataset"), "--html", tmp_path / "no/such/folder.html")
+    assert (run.returncode, "cannot be written (No such file or directory)" in run.stderr) == (2, True)
+    assert (run.stdout, run.stderr.count("\n")) == ("", 1)

@@ -1,0 +1,60 @@
+"""What a build's buckets cost, said before the first byte is written, and as the emulator counts it afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dataprep.commands.build import command
+from dataprep.storage import open_storage
+from tests.support.builds import dataprep
+
+
+@pytest.fixture(scope="module", autouse=True)
+def buckets(gcs) -> None:
+    gcs.create_bucket("planned-eu", location="EUROPE-WEST4")
+    gcs.create_bucket("planned-us", location="US-CENTRAL1")
+
+
+def planned(*arguments: object) -> Result:
+    """Call `dataprep build` for a dry run."""
+    result = CliRunner().invoke(command, [*(str(each) for each in arguments), "--dry-run"])
+    assert result.exit_code == 0, result.exception
+    return result
+
+
+def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, originals):
+    arguments = ["imagenet", "--source", originals["imagenet"], "--format", "webdataset", "--allow-partial"]
+    arguments += ["--output", "gs://planned-eu/dry"]
+    result = planned(*arguments)
+    assert "output gs://planned-eu/dry: paid; us-central1-a reads from europe-west4" in result.stdout
+    assert "requests and costs under $0.01" in result.stdout
+    (bucket,) = json.loads(planned(*arguments, "--json").stdout)["buckets"]
+    assert (bucket["role"], bucket["where"], bucket["verdict"]) == ("output", "us-central1-a", "paid")
+    assert bucket["usd_per_gib"] == 0.05
+    assert bucket["cost"]["operations"] == pytest.approx(
+        bucket["traffic"]["inserts"] * 0.005 / 1000 + bucket["traffic"]["gets"] * 0.0004 / 1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "fmt"), [("imagenet", "webdataset"), ("imagenet", "imagefolder"), ("coco-dup5", "tfrecord")]
+)
+def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):
+    folder, source = originals[name.removesuffix("-dup5")], f"gs://planned-us/originals/{name}"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            open_storage(source).create(str(path.relative_to(folder)), path.read_bytes())
+    arguments = [name, "--source", source, "--output", f"gs://planned-us/predicted-{name}-{fmt}"]
+    arguments += ["--format", fmt, "--allow-partial", "--num-shards", 4, "--workers", 1, "--max-reject-ratio", 1]
+    predicted = {each["role"]: each["traffic"] for each in json.loads(planned(*arguments, "--json").stdout)["buckets"]}
+    before = gcs.stats()
+    run = dataprep("build", *arguments)
+    assert run.returncode == 0, run.stderr
+    after = gcs.stats()
+    found = {kind: after["operations"][kind] - before["operations"][kind] for kind in ("A", "B")}
+    assert found["A"] == pytest.approx(sum(each["inserts"] for each in predicted.values()), rel=0.05)
+    assert found["B"] == pytest.approx(sum(each["gets"] for each in predicted.values()), rel=0.05)
+    assert after["bytes_served"] - before["bytes_served"] == pytest.approx(predicted["source"]["num_bytes"], rel=0.05)

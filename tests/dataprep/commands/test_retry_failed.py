@@ -1,0 +1,73 @@
+"""`dataprep retry-failed`: which rows it would try, what it says of those that it tried, and what it must be told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.retry_failed import command
+from dataprep.errors import UsageError
+from tests.support.builds import dataprep
+from tests.support.fetched import FAULTS, PASSING, adopted, build_table, check_adopted, check_built
+from tests.support.img2dataset import MADE_SO
+from tests.support.picture_web import WEB, picture_web
+
+
+@pytest.fixture
+def web():
+    with picture_web() as server:
+        server.faults = dict(FAULTS)
+        yield server
+
+
+def called(*words: object) -> str:
+    """What the command prints; an error is raised."""
+    result = CliRunner().invoke(command, [str(word) for word in (*words, *WEB)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_a_dry_run_counts_rows_by_reason(fetched):
+    url = str(fetched("webdataset"))
+    assert json.loads(called(url, "--dry-run", "--json")) == {
+        "url": url,
+        "rows": len(PASSING),
+        "reasons": {"http 503": 3, "http 429": 1, "http 500": 1},
+    }
+    assert called(url, "--dry-run", "--reason", "http 404") == (f"{url}: 2 rows would be tried again\n  http 404: 2\n")
+    assert called(url, "--dry-run", "--all").startswith(f"{url}: {len(FAULTS)} rows would be tried again\n")
+
+
+def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
+    url = str(tmp_path / "out")
+    build_table(web, tmp_path, url, "webdataset")
+    web.faults = {2: 404}
+    words = ("retry-failed", url, *WEB, "--workers", 1)
+    run = dataprep(*words)
+    assert run.returncode == 0, run.stderr
+    assert f"{url} is whole at revision 2: 4 of 5 rows came, in 1 new shards and " in run.stdout
+    assert "http 404: 3\n" in run.stdout
+    check_built(url)
+    assert called(url, "--workers", 1).startswith(f"{url}: nothing to try; revision 2 ")
+
+
+def test_how_img2dataset_made_its_images_must_be_told(web, tmp_path):
+    url = adopted(web, tmp_path / "cc3m", "tfrecord")
+    web.faults.clear()
+    assert json.loads(called(url, "--dry-run", "--json"))["rows"] == len(PASSING)
+    with pytest.raises(UsageError, match="say it with --resize-mode"):
+        called(url)
+    run = dataprep("retry-failed", url, *WEB, "--workers", 1, "--json", "--all", *MADE_SO)
+    assert run.returncode == 0, run.stderr
+    summary = json.loads(run.stdout)
+    assert (summary["rows"], summary["came"], summary["shards"], summary["revision"]) == (7, 7, 1, 2)
+    check_adopted(url)
+
+
+def test_options_of_img2dataset_are_not_for_what_was_built_here(fetched, tmp_path):
+    shutil.copytree(fetched("webdataset"), tmp_path / "out")
+    with pytest.raises(UsageError, match=r"--image-size: how .*out makes its images "):
+        called(tmp_path / "out", "--image-size", 256)

@@ -1,0 +1,238 @@
+"""`dataprep tpu run`, `kill`, `status` and `exec` over real processes: what is started once, ended, and left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import UsageError
+from tests.support.tpu import QUICK, alive, counting, starts, tpu, wait_for
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
+HOLDER = "import sys, time; file = open(sys.argv[1]); print('held', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def holder(pod):
+    """A process that holds a chip of worker 1, and is of no run."""
+    device = pod.root(1) / "dev/accel0"
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(device)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+# run
+
+
+def test_run_starts_on_every_worker_follows_and_collects(pod):
+    result = tpu(
+        "run", "--run", "first", *QUICK, "--env", "WORD=two words", "--", *counting('echo "$PJRT_DEVICE $WORD"')
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "TPU two words\n"
+    assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
+    logs = sorted(Path("logs/my-tpu/first").iterdir())
+    assert [path.name for path in logs] == ["worker-00.log", "worker-01.log"]
+    assert {path.read_text() for path in logs} == {"TPU two words\n"}
+
+
+def test_the_commands_of_a_dry_run_are_those_of_the_run(pod):
+    shown = tpu("run", "--dry-run", "--run", "r", "--env", "A=b c", "--", "echo", "it's").stdout
+    tpu("run", "--run", "r", *QUICK, "--env", "A=b c", "--", "echo", "it's")
+    (start,) = (shlex.split(line) for line in shown.splitlines() if " start " in line)
+    *start, sign, sent = start
+    assert start in pod.calls(" start ")
+    assert sign == "<<<"
+    assert json.loads(sent) == {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1", "A": "…hidden"}
+    for line in shown.splitlines():
+        assert line.startswith("#") or "scp" in line or any(shlex.split(line)[1:5] == call[1:5] for call in pod.calls())
+
+
+SECRET = "s3cret-of-the-user"
+
+
+@pytest.mark.parametrize("given", [f"TOKEN={SECRET}", "TOKEN"])
+def test_values_of_variables_are_in_no_argument_no_output_and_no_file_that_others_read(pod, monkeypatch, given):
+    monkeypatch.setenv("TOKEN", SECRET)
+    shown = tpu("run", "--dry-run", "--run", "r", "--env", given, "--", "true")
+    result = tpu("run", "--run", "r", *QUICK, "--env", given, "--", *counting("sleep 1"))
+    status = tpu("status", "--json")
+    assert result.exit_code == 0, result.output
+    for said in (shown, result, status):
+        assert SECRET not in said.output
+        assert SECRET not in said.stderr
+    assert SECRET not in json.dumps(pod.calls())
+    holding = [path for path in pod.folder.rglob("*") if path.is_file() and SECRET in path.read_text(errors="replace")]
+    assert [path.name for path in holding] == ["command.json"] * 2
+    for path in holding:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert any(folder.stat().st_mode & 0o777 == 0o700 for folder in path.parents[:3])
+    assert not [path for path in Path().rglob("*") if path.is_file() and SECRET in path.read_text()]
+
+
+def test_the_command_gets_the_values_of_its_variables(pod, monkeypatch):
+    monkeypatch.setenv("TOKEN", SECRET)
+    result = tpu("run", "--run", "r", *QUICK, "--env", "TOKEN", "--env", "A=b=c", "--", "sh", "-c", 'echo "$TOKEN $A"')
+    assert result.stdout == f"{SECRET} b=c\n"
+
+
+@pytest.mark.parametrize("text", [f"MY-KEY={SECRET}", SECRET, f"={SECRET}", f"{SECRET}=", "NOT_SET_ANYWHERE"])
+def test_a_malformed_variable_is_refused_and_not_printed(pod, text):
+    with pytest.raises(UsageError, match=r"^--env: a (value|KEY) .* give ") as refused:
+        tpu("run", "--run", "r", "--env", text, "--", "true")
+    assert text not in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_a_run_with_other_variables_is_another_run_and_none_of_them_is_shown(pod):
+    tpu("run", "--run", "r", *QUICK, "--env", "KEY=other", "--", "true")
+    with pytest.raises(UsageError, match="run r had other variables; choose another --run, or") as refused:
+        tpu("run", "--run", "r", *QUICK, "--env", f"KEY={SECRET}", "--", "true")
+    assert SECRET not in str(refused.value)
+
+
+def test_the_same_run_again_follows_it_and_another_command_is_refused(pod):
+    first = tpu("run", "--run", "r", "--detach", "--", *counting("sleep 1; echo ended"))
+    assert (first.exit_code, first.stdout) == (0, "r\n")
+    assert tpu("run", "--run", "r", *QUICK, "--", *counting("sleep 1; echo ended")).stdout == "ended\n"
+    assert tpu("run", "--run", "r", *QUICK).stdout == "ended\n"
+    assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
+    with pytest.raises(UsageError, match=r"run r had another command: sh -c .*; choose another --run"):
+        tpu("run", "--run", "r", "--", "true")
+
+
+def test_when_one_worker_fails_the_others_are_ended(pod):
+    (pod.home(1) / "fails").touch()
+    result = tpu(
+        "run", "--run", "r", *QUICK, "--grace-s", "5", "--", *counting('[ -e "$HOME/fails" ] && exit 7; sleep 60')
+    )
+    assert result.exit_code == 1
+    assert "worker 1: exit code 7; the others would wait for it and are ended" in result.stderr
+    assert "worker 0: ended by signal 15" in result.stderr
+    assert not any(alive(int(pid)) for worker in range(2) for pid in starts(pod, worker))
+
+
+def test_a_run_of_a_missing_program_says_so(pod):
+    result = tpu("run", "--run", "r", *QUICK, "--", "no-such-program")
+    assert result.exit_code == 1
+    assert "worker 1: could not start: [Errno 2] No such file or directory: 'no-such-program'" in result.stderr
+
+
+# kill
+
+
+@as_root
+def test_kill_ends_the_processes_of_the_run_alone(pod, holder):
+    tpu("run", "--run", "mine", "--detach", "--", *counting("setsid sleep 60 & sleep 60 & wait"))
+    wait_for(lambda: all(starts(pod, worker) for worker in range(2)))
+    bystander = subprocess.Popen(["sleep", "60"])
+    (pod.root(0) / "tmp/libtpu_lockfile").touch()
+    (pod.root(1) / "tmp/libtpu_lockfile").touch()
+    result = tpu("kill", "--run", "mine")
+    assert "run mine: 6 processes ended on 2 workers" in result.stdout  # a shell, a sleep, and one that left its group
+    assert alive(bystander.pid)
+    assert alive(holder.pid)
+    assert re.search(rf"worker 1: held by process {holder.pid} of user \w+: ", result.stdout)
+    assert "lock file removed on 1 workers" in result.stdout
+    assert not (pod.root(0) / "tmp/libtpu_lockfile").exists()
+    assert (pod.root(1) / "tmp/libtpu_lockfile").exists()
+    assert result.exit_code == 1
+    bystander.kill()
+    bystander.wait()
+
+
+def test_kill_gives_time_for_a_checkpoint(pod):
+    program = (
+        "import signal, sys, time\n"
+        "def stop(*_): time.sleep(2.5); print('checkpoint', flush=True); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, stop); print('ready', flush=True); time.sleep(60)"
+    )
+    tpu("run", "--run", "r", "--detach", "--", sys.executable, "-c", program)
+    wait_for(lambda: all((pod.home(w) / ".dataprep/runs/r/log").read_text() == "ready\n" for w in range(2)))
+    assert tpu("kill").exit_code == 0  # all that still run
+    result = tpu("run", "--run", "r", *QUICK)
+    assert (result.exit_code, result.stdout) == (1, "ready\ncheckpoint\n")
+    assert "worker 0: exit code 143" in result.stderr
+
+
+def test_kill_identifies_a_process_by_more_than_its_id(pod):
+    tpu("run", "--run", "r", "--detach", "--", "sleep", "60")
+    bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    for worker in range(2):
+        record = pod.home(worker) / ".dataprep/runs/r/started.json"
+        started = json.loads(record.read_text())
+        os.kill(started["pid"], 9)
+        record.write_text(json.dumps({**started, "pid": bystander.pid}))  # as if the number had been given away again
+    assert "run r: 0 processes ended on 2 workers" in tpu("kill", "--run", "r").stdout
+    assert alive(bystander.pid)
+    bystander.kill()
+    bystander.wait()
+
+
+def test_kill_asks_before_it_ends_what_others_started(pod, holder):
+    refused = tpu("kill", "--others", input="n\n")
+    assert re.search(rf"worker 1: end process {holder.pid} of user \w+: .*\? \[y/N\]: n", refused.stdout)
+    assert alive(holder.pid)
+    ended = tpu("kill", "--others", "--yes")
+    assert re.search(rf"process {holder.pid} of user \w+: .*: ended", ended.stdout)
+    assert holder.wait(10) == -15
+
+
+# status
+
+
+def test_status_shows_states_runs_and_holders(pod, holder):
+    tpu("run", "--run", "done", *QUICK, "--", "sh", "-c", "exit 3")
+    tpu("run", "--run", "going", "--detach", "--", "sleep", "60")
+    shown = tpu("status").stdout
+    assert shown.startswith("my-tpu in us-central2-b: READY, HEALTHY, v4-16, 2 workers\n")
+    assert len(re.findall(r"\d +run done +exit code 3", shown)) == 2
+    assert len(re.findall(r"\d +run going +running +\d+ +sleep 60", shown)) == 2
+    assert re.search(rf"1 +chips +\w+ holds .* {holder.pid} +", shown)
+    document = json.loads(tpu("status", "--json").stdout)
+    assert document["by_worker"]["1"]["holders"][0]["pid"] == holder.pid
+    assert document["by_worker"]["0"]["runs"]["going"]["state"] == "running"
+    os.kill(json.loads((pod.home() / ".dataprep/runs/going/claimed.json").read_text())["pid"], 9)
+    os.kill(document["by_worker"]["0"]["runs"]["going"]["pid"], 9)
+    wait_for(lambda: "lost" in tpu("status").stdout)
+
+
+@pytest.mark.parametrize("state", ["CREATING", "PREEMPTED"])
+def test_status_shows_a_tpu_that_is_not_ready(cloud, state):
+    cloud.add_tpu("my-tpu", state=state)
+    assert f"my-tpu in us-central2-b: {state}" in tpu("status").stdout
+    with pytest.raises(UsageError, match=f"my-tpu is {state}, expected READY"):
+        tpu("exec", "--", "true")
+
+
+def test_status_shows_a_queued_request_and_refuses_a_missing_tpu(cloud):
+    with pytest.raises(UsageError, match="no such TPU in us-central2-b"):
+        tpu("status")
+    cloud.add_request("my-tpu", "WAITING_FOR_RESOURCES")
+    assert tpu("status").stdout == "my-tpu in us-central2-b: WAITING_FOR_RESOURCES, queued request, 0 workers\n"
+
+
+# exec
+
+
+def test_exec_prints_the_output_of_every_worker(pod):
+    result = tpu("exec", "--", 'echo "a  b" | tr a-z A-Z')
+    assert (result.exit_code, result.stdout) == (0, "[0] A  B\n[1] A  B\n")
+    result = tpu("exec", "--worker", "1", "--", "printf", "%s\n", "it's; $HOME", "--x")
+    assert result.stdout == "[1] it's; $HOME\n[1] --x\n"
+    result = tpu("exec", "--", 'case "$PWD" in */1/home) echo broken >&2; exit 4;; esac')
+    assert (result.exit_code, result.stderr) == (1, "[1] exit code 4: broken\n")
+    pod.drop("true", how="before", worker=0, times=10)
+    result = tpu("exec", "--", "true")
+    assert result.exit_code == 3
+    assert "[0] not reached: gcloud compute tpus tpu-vm ssh my-tpu: the worker cannot be reached" in result.stderr
+    with pytest.raises(UsageError, match="--worker 2: my-tpu has workers 0 to 1"):
+        tpu("exec", "--worker", "2", "--", "true")

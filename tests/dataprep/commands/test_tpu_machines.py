@@ -1,0 +1,91 @@
+"""`dataprep tpu plan`, `create` and `delete`: what is made is deleted, and every error of gcloud is one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.tpu import command
+from dataprep.errors import AccessError, StorageError, UsageError
+from tests.support.tpu import tpu
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (("--type", "v4-32"), {"tpu"}),
+        (("--type", "v4-32", "--queued"), {"request"}),
+        (("--type", "v6e-8", "--api", "compute-engine"), {"machines"}),
+        (("--type", "tpu7x-2x2x4", "--project", "p"), {"policy", "template", "group", "machines"}),
+    ],
+)
+def test_what_is_created_is_deleted_after_a_question(cloud, options, kinds):
+    assert tpu("create", *options, "--nfs", "10.0.0.2:/vol1=/mnt/data").exit_code == 0
+    everything = ("tpu", "request", "machines", "policy", "template", "group")
+    there = {kind: cloud.names(kind) for kind in everything}
+    assert {kind for kind, names in there.items() if names} == kinds
+    script = Path("my-tpu-startup.sh").read_text()
+    assert "try share 10.0.0.2:/vol1 /mnt/data\n" in script
+    assert subprocess.run(["bash", "-n", "my-tpu-startup.sh"], check=False).returncode == 0
+    if kinds == {"policy", "template", "group", "machines"}:
+        for kind, rename in (("policy", "my-tpu-policy"), ("template", "my-tpu-template")):
+            assert there[kind] == {rename}
+    project = ("--project", "p")
+    assert tpu("delete", *project, input="n\n").exit_code == 1
+    assert {kind: cloud.names(kind) for kind in everything} == there
+    assert tpu("delete", *project, input="y\n").exit_code == 0
+    assert not any(cloud.names(kind) for kind in everything)
+    with pytest.raises(UsageError, match="no such TPU"):
+        tpu("delete", "--yes")
+
+
+def test_create_is_refused_before_anything_is_made(cloud):
+    for options, said in [
+        (("--type", "v4-9"), "v4 does not come with 9 cores"),
+        (("--type", "v4-8", "--nfs", "x"), "expected SERVER:/SHARE=/FOLDER"),
+        (("--type", "v4-8", "--package", "x; rm"), "not a name of a Debian package"),
+        (("--type", "v4-8", "--label", "x"), "expected KEY=VALUE"),
+    ]:
+        with pytest.raises(UsageError, match=re.escape(said)):
+            tpu("create", *options)
+    assert cloud.calls() == []
+    assert not Path("my-tpu-startup.sh").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "advice"),
+    [
+        ("You do not currently have an active account selected.", AccessError, 'run "gcloud auth login"'),
+        ("Failed to find attribute [project].", UsageError, "add --project"),
+        ("RESOURCE_EXHAUSTED: Quota limit 'TPUV4sPodPerProject' has been exceeded.", AccessError, "quota"),
+        ("There is no more capacity in the zone us-central2-b", StorageError, "try --queued, --spot, or another zone"),
+        ("PERMISSION_DENIED: Permission 'tpu.nodes.create' denied", AccessError, "ask for the role TPU Admin"),
+        ("INVALID_ARGUMENT: Location us-moon1-a is not found or access is unauthorized.", UsageError, "locations list"),
+        ("Invalid value for field 'zone': Unknown zone us-moon1-a", UsageError, "gcloud compute tpus locations list"),
+        ("Cloud TPU API has not been used in project 1 before or it is disabled.", AccessError, "services enable"),
+        ("INVALID_ARGUMENT: accelerator type v4-32 not found in zone", UsageError, "accelerator-types list"),
+        ("something new", StorageError, "something new; fix that"),
+    ],
+)
+def test_errors_of_gcloud_become_one_line(cloud, said, kind, advice):
+    cloud.fail("tpu-vm create", said)
+    with pytest.raises(kind, match=re.escape(advice)) as raised:
+        tpu("create", "--type", "v4-32")
+    assert "\n" not in str(raised.value)
+
+
+def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):
+    result = CliRunner().invoke(command, ["plan", "v3-256"])
+    assert "128 chips" in result.stdout
+    assert "32, each 4 chips" in result.stdout
+    assert "--accelerator-type=v3-256" in result.stdout
+    document = json.loads(CliRunner().invoke(command, ["plan", "tpu7x-2x2x4", "--json"]).stdout)
+    assert document["api"] == "compute-engine"
+    assert document["accelerator"]["hosts"] == 4
+    assert len(document["commands"]) == 4
+    assert cloud.calls() == []

@@ -1,0 +1,29 @@
+"""A web whose pictures partly fail, and what stands after a retry was begun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fetched import FAULTS, begin_retry, build_table
+from tests.support.picture_web import PictureWeb, picture_web
+
+
+@pytest.fixture
+def web() -> Iterator[PictureWeb]:
+    with picture_web() as server:
+        server.faults = dict(FAULTS)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of which a retry was begun, and no row tried; only ever read."""
+    folder = tmp_path_factory.mktemp("begun")
+    with picture_web() as server:
+        server.faults = dict(FAULTS)
+        build_table(server, folder, str(folder / "out"), "webdataset")
+    begin_retry(str(folder / "out"))
+    return folder / "out"

@@ -1,0 +1,165 @@
+"""Datasets of which some rows failed, fetched by us or by img2dataset, and their failed rows tried again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.adopt import AdoptRequest, adopt
+from dataprep.build.driver import run_build
+from dataprep.commands.adopt import AdoptProgress
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.fetched.collect import RowOptions
+from dataprep.fetched.newest import Choice
+from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
+from dataprep.fetched.retry import Engine, Retried, retry_failed
+from dataprep.fetched.retry_shards import RetryJob, retry_shard
+from dataprep.fetched.shards import FetchJob, ShardFetcher
+from dataprep.formats.img2dataset import reason_of
+from dataprep.storage import open_storage
+from dataprep.verify.run import verify
+from tests.support.img2dataset import MADE, write_img2dataset
+from tests.support.picture_web import LIMITS, PictureWeb, picture_web
+from tests.support.shared import made_once, shared_folder
+
+ROWS = 34
+SHARD_ROWS = 10
+FAULTS = {2: 503, 5: 404, 11: 503, 12: 500, 13: 429, 25: 503, 30: 404}
+PASSING = {number: code for number, code in FAULTS.items() if code != 404}
+"""Faults that may pass, so that their rows are tried again."""
+DEFAULT, ALL = Choice(), Choice(everything=True)
+MADE_SO = {"image_size": MADE.image_size, "resize_mode": MADE.resize_mode}
+"""How img2dataset made the images, as a retry must be told."""
+
+
+class Watcher:
+    """Takes what builds and verifications tell."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+# Fetched by us
+
+
+def build_table(
+    web: PictureWeb, folder: Path, url: str, fmt: str, *, rows: int = ROWS, options: RowOptions | None = None
+) -> Manifest:
+    """Build the first pictures as a dataset, ten rows a shard; with no `rows` from a table that is there already."""
+    table = folder / "laion.parquet"
+    if rows:
+        web.write_table(table, rows)
+
+    def fetch(job: FetchJob, indexes: Sequence[int]) -> Iterator[ShardReceipt]:
+        return map(ShardFetcher(job).build, indexes)
+
+    tables = TableRequest(sources=(str(table),), rows_per_shard=SHARD_ROWS, limits=LIMITS, rows=options or RowOptions())
+    request = FetchRequest(
+        options=build_options(fmt), source_url=str(folder), output_url=url, max_reject_ratio=1.0, tables=tables
+    )
+    return run_build(request, fetch, Watcher()).manifest
+
+
+def fetched_dataset(fmt: str, factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset in which FAULTS failed, made once in a run of the tests, beside its table; only ever read."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        with picture_web() as web:
+            web.faults = dict(FAULTS)
+            build_table(web, folder, str(folder / "out"), fmt)
+
+    return made_once(shared_folder(factory) / f"fetched-{fmt}", make) / "out"
+
+
+def check_built(url: str) -> None:
+    """No byte is wrong, and the manifest counts the newest status of every row."""
+    report = verify(url, deep=True, workers=0, progress=Watcher())
+    assert report.findings == ()
+    newest: dict[str, tuple[str, str]] = {}
+    storage = open_storage(url)
+    for name in sorted(info.name for info in storage.list("train/") if info.name.endswith(".parquet")):
+        for row in pq.read_table(pa.BufferReader(storage.read(name))).to_pylist():
+            newest[row["key"]] = (row["status"], row["error_message"])
+    split = read_manifest(storage).splits[0]
+    assert Counter(status for status, _ in newest.values()) == Counter(split.statuses)
+    assert Counter(reason or status for status, reason in newest.values()) == Counter(split.reasons)
+
+
+# Fetched by img2dataset
+
+
+def adopt_here(url: object, **options: Any) -> Manifest:
+    return adopt(AdoptRequest(url=str(url), **options), AdoptProgress(quiet=True)).manifest
+
+
+def adopted(web: PictureWeb, folder: Path, fmt: str = "webdataset", **how: Any) -> str:
+    """Return the URL of an adopted dataset; nothing counts as asked for yet."""
+    adopt_here(write_img2dataset(web, folder, fmt, ROWS, **how))
+    web.asked.clear()
+    return str(folder)
+
+
+def img2dataset_tables(url: str) -> list[pa.Table]:
+    """The parquet files, in the order of the shards."""
+    storage = open_storage(url)
+    names = sorted(info.name for info in storage.list() if info.name.endswith(".parquet") and "/" not in info.name)
+    return [pq.read_table(pa.BufferReader(storage.read(name))) for name in names]
+
+
+def check_adopted(url: str) -> None:
+    """The newest status of every row is what the manifest counts, and what adopting it anew would count."""
+    manifest = read_manifest(open_storage(url))
+    newest = {row["key"]: row for table in img2dataset_tables(url) for row in table.to_pylist()}
+    split = manifest.splits[0]
+    assert Counter(row["status"] for row in newest.values()) == Counter(split.statuses)
+    reasons = Counter(reason_of(row["error_message"] or "success") for row in newest.values())
+    assert reasons == Counter(split.reasons)
+    assert split.samples == split.statuses["success"]
+    assert not [info.name for info in open_storage(url).list("_")]
+    again = adopt_here(url, overwrite=True)
+    assert (again.revision, again.splits[0].samples) == (manifest.revision + 1, split.samples)
+    assert (again.splits[0].statuses, again.splits[0].reasons) == (split.statuses, split.reasons)
+    shards = [[(shard["file"], shard["samples"]) for shard in found.splits[0].shards] for found in (again, manifest)]
+    assert shards[0] == shards[1]
+
+
+# Tried again
+
+
+def retry(
+    url: str,
+    choice: Choice = DEFAULT,
+    engine: Engine | None = None,
+    *,
+    making: Mapping[str, Any] | None = None,
+    log: Callable[[str], None] = lambda _: None,
+) -> Retried:
+    """Try failed rows again in this process."""
+    progress = SimpleNamespace(shards=lambda *_: None, shard_done=lambda _: None, log=log)
+    return retry_failed(url, choice, LIMITS, engine or _shards_here, progress, making)
+
+
+def _shards_here(job: RetryJob, indexes: Sequence[int]) -> Iterator[ShardReceipt]:
+    return (retry_shard(job, index) for index in indexes)
+
+
+def begin_retry(url: str, choice: Choice = DEFAULT, *, making: Mapping[str, Any] | None = None) -> RetryJob:
+    """Begin a retry that is interrupted before a row is asked for; what its workers would get."""
+    jobs: list[RetryJob] = []
+
+    def interrupted(job: RetryJob, _: Sequence[int]) -> Iterator[ShardReceipt]:
+        jobs.append(job)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        retry(url, choice, interrupted, making=making)
+    return jobs[0]
