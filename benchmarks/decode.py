@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from loaders.decode.augment import View, train_views
+from loaders.decode.crop import View, train_views
 from loaders.decode.decoders import extension_available, open_decoder
 
 SIZE = 224

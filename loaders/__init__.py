@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dataprep.formats.fields import read_fields
     from loaders.config import LoaderConfig, LoaderSettings
     from loaders.decode.decoders import open_decoder
-    from loaders.decode.transforms import PilTransform
+    from loaders.decode.pil_transform import PilTransform
     from loaders.loader import Batch, Loader, open_loader
 
 __all__ = [
@@ -45,7 +45,7 @@ _MODULES = {
     "Loader": "loaders.loader",
     "LoaderConfig": "loaders.config",
     "LoaderSettings": "loaders.config",
-    "PilTransform": "loaders.decode.transforms",
+    "PilTransform": "loaders.decode.pil_transform",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
     "read_fields": "dataprep.formats.fields",

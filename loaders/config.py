@@ -14,7 +14,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import did_you_mean
-from loaders.decode.augment import RandomCrop
+from loaders.decode.crop import RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 

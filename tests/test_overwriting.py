@@ -105,7 +105,7 @@ def start(stopper, arguments, stops=EVERYWHERE):
 
 @pytest.fixture
 def old_dataset(stopper, sources, storage_url):
-    """Arguments of a build at a place where a dataset stands; it has another seed and format."""
+    """Arguments of a build at a place where a dataset exists; it has another seed and format."""
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], storage_url, "webdataset")
     assert go_on(start(stopper, arguments, Stops())).ended().code == 0
     return build_arguments("coco-dup5", sources["coco-dup5"], storage_url, "tfrecord", "--num-shards", 3, "--overwrite")

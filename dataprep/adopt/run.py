@@ -144,10 +144,10 @@ def _check_existing(index: Storage, existing: Manifest, data: Storage, request: 
         their_url = open_data(index, existing, named=False).url
         if their_url != data.url and not request.overwrite:
             raise UsageError(
-                f"{index.url}: the index of {their_url} exists there; choose another --index, or --overwrite it"
+                f"{index.url}: the index of {their_url} exists there already; choose another --index, or --overwrite it"
             )
     elif request.overwrite or request.index_url:
-        raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there; it can be loaded as it is")
+        raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; it can be loaded as it is")
 
 
 def _log_skipped(found: Found, progress: Progress) -> None:

@@ -115,7 +115,7 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
     if manifest is None or manifest.plan_hash == plan.plan_hash:
         return manifest
     raise UsageError(
-        f"{storage.url}: another dataset exists there ({manifest.name}, {manifest.format}, plan "
+        f"{storage.url}: another dataset exists there already ({manifest.name}, {manifest.format}, plan "
         f"{manifest.plan_hash[:12]}, expected {plan.plan_hash[:12]}); choose another --output or --overwrite it"
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.cloud.region import describe
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.gcs_errors import bucket_errors
 from dataprep.storage.gcs_location import BucketLocation
 
@@ -109,7 +109,7 @@ def _found(client: Client, name: str) -> Bucket | None:
     try:
         with bucket_errors(f"gs://{name}", "storage.buckets.get"):
             try:
-                return client.get_bucket(name, retry=gcs_client.retry_policy())
+                return client.get_bucket(name, retry=gcs_retry.retry_policy())
             except NotFound:
                 return None
     except AccessError as error:
@@ -133,7 +133,7 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
     bucket.soft_delete_policy.retention_duration_seconds = request.soft_delete_days * _DAY_S
     try:
         with bucket_errors(f"gs://{request.name}", _CREATE):
-            client.create_bucket(bucket, project=project, location=request.location, retry=gcs_client.retry_policy())
+            client.create_bucket(bucket, project=project, location=request.location, retry=gcs_retry.retry_policy())
     except AccessError as error:
         if not isinstance(error.__cause__, Forbidden):
             raise

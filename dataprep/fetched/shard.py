@@ -24,7 +24,7 @@ from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image
 from dataprep.formats.example import bytes_feature, example_before, float_feature, integer_feature, map_entry
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
-from dataprep.formats.ustar import BLOCK_BYTES, header, member
+from dataprep.formats.ustar import BLOCK_BYTES, members_around
 from dataprep.formats.wire import frame_around
 from dataprep.sources.laion import Row
 from dataprep.sources.tables import Column, Kind
@@ -163,12 +163,10 @@ def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Reco
     """Return a sample as members of a tar: `key.jpg`, `key.json` and `key.txt`, in the order of webdataset's writer."""
     fields = _present(values, schema)
     written = dict(zip(fields, values, strict=True)) if schema.json_nulls else fields
-    key = fields["key"].encode()
-    tail = member(key, b".json", _indented(written).encode())
-    if schema.has_captions:
-        tail += member(key, b".txt", fields["caption"].encode())
-    padding = bytes(-len(image) % BLOCK_BYTES)
-    return Record(header(key, f".{schema.image_name}".encode(), len(image)), image, padding + tail)
+    caption = {b".txt": fields["caption"].encode()} if schema.has_captions else {}
+    members = {b".json": _indented(written).encode(), **caption}
+    head, tail = members_around(fields["key"].encode(), f".{schema.image_name}".encode(), len(image), members)
+    return Record(head, image, tail)
 
 
 def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:

@@ -5,6 +5,8 @@ The format is that of POSIX.1-1988 ("ustar"), and of POSIX.1-2001 ("pax") for na
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 BLOCK_BYTES = 512
 NAME_BYTES = 100
 
@@ -31,6 +33,21 @@ _EXTENDED_NAME = b"././@PaxHeader"
 def member(key: bytes, suffix: bytes, data: bytes) -> bytes:
     """Return a whole member: headers, data, zeros up to the next block."""
     return header(key, suffix, len(data)) + data + bytes(-len(data) % BLOCK_BYTES)
+
+
+def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Return what a sample has before and after its image, whose own bytes need not be copied.
+
+    Args:
+        key: Key of the sample, with which the names of all its members begin.
+        suffix: Suffix of the image's name.
+        image_bytes: Size of the image.
+        fields: Contents of the members that follow, by suffix.
+    """
+    after = bytes(-image_bytes % BLOCK_BYTES)
+    for name, data in fields.items():
+        after += member(key, name, data)
+    return header(key, suffix, image_bytes), after
 
 
 def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:

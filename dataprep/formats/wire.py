@@ -92,7 +92,7 @@ def masked(crc: int) -> bytes:
 
 
 def checksum(data: bytes) -> bytes:
-    """Return the masked CRC32C of bytes, as it stands in a TFRecord file."""
+    """Return the masked CRC32C of bytes, as a TFRecord file has it."""
     return masked(google_crc32c.value(data))
 
 

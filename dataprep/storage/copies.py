@@ -54,7 +54,7 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
     found = (theirs.num_bytes, stored_crc32c(target, theirs) if theirs.num_bytes == info.num_bytes else theirs.crc32c)
     if found != ours:
         raise ConflictError(
-            f"{target.url_of(info.name)}: another object exists there, {found[0]:,} bytes with CRC32C "
+            f"{target.url_of(info.name)}: another object exists there already, {found[0]:,} bytes with CRC32C "
             f"{found[1] or 'unread'}, where {ours[0]:,} bytes with CRC32C {ours[1]} belong; it is left as it is: "
             "choose another place, or remove it"
         )

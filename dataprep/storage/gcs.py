@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from dataprep.errors import ConflictError, StorageError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
-from dataprep.storage import gcs_client, gcs_ranges
+from dataprep.storage import gcs_client, gcs_ranges, gcs_retry
 from dataprep.storage.base import ObjectInfo, TooLargeError
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.disk_errors import disk_errors
@@ -77,9 +77,9 @@ class GCSStorage:
     is_local = False
     reads_in_flight = 64
 
-    def __init__(self, url: str, deadlines: gcs_client.Deadlines | None = None) -> None:
+    def __init__(self, url: str, deadlines: gcs_retry.Deadlines | None = None) -> None:
         self._deadlines = deadlines
-        self._timeout_s = gcs_client.request_timeout_s(deadlines)
+        self._timeout_s = gcs_retry.request_timeout_s(deadlines)
         self.bucket, _, prefix = url.partition("://")[2].partition("/")
         if not _BUCKET.fullmatch(self.bucket):
             raise UsageError(f"{quoted(url)} names no bucket; expected gs://bucket/prefix, the bucket in a-z 0-9 . _ -")
@@ -88,7 +88,7 @@ class GCSStorage:
         self._root = f"{self.prefix}/" if self.prefix else ""
         self._following: dict[Path, Following] = {}
 
-    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Deadlines | None]]:
+    def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_retry.Deadlines | None]]:
         return GCSStorage, (self.url, self._deadlines)
 
     def url_of(self, name: str) -> str:
@@ -102,7 +102,7 @@ class GCSStorage:
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             blob = self._blob(name)
             try:
-                blob.reload(retry=gcs_client.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
+                blob.reload(retry=gcs_retry.retry_policy(deadlines=self._deadlines), timeout=self._timeout_s)
             except NotFound as error:
                 if is_missing_bucket(error):
                     raise
@@ -121,7 +121,7 @@ class GCSStorage:
 
         with bucket_errors(self.url_of(name), "storage.objects.get"):
             try:
-                retry = gcs_client.retry_policy(deadlines=self._deadlines)
+                retry = gcs_retry.retry_policy(deadlines=self._deadlines)
                 sink = _BoundedBytes(max_bytes)
                 self._blob(name).download_to_file(sink, retry=retry, timeout=self._timeout_s, checksum="crc32c")
             except _PastBoundError:
@@ -205,7 +205,7 @@ class GCSStorage:
                 process_spools().discard(spool)
                 return
             with bucket_errors(self.url_of(name), "storage.objects.delete"):
-                blob.delete(if_generation_match=blob.generation, retry=gcs_client.retry_policy())
+                blob.delete(if_generation_match=blob.generation, retry=gcs_retry.retry_policy())
         try:
             with disk_errors(spool), spool.open("rb") as stream:
                 self._upload(name, stream, spool.stat().st_size, crc32c)
@@ -231,7 +231,7 @@ class GCSStorage:
         if expected is not None:
             with bucket_errors(self.url_of(name), "storage.objects.get"):
                 try:
-                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
+                    blob.reload(retry=gcs_retry.retry_policy(), timeout=self._timeout_s)
                 except NotFound as error:
                     if is_missing_bucket(error):
                         raise
@@ -255,7 +255,7 @@ class GCSStorage:
             with disk_errors(spool), bucket_errors(self.url_of(name), "storage.objects.create"):
                 ours = (spool.stat().st_size, crc32c)
                 try:
-                    blob.reload(retry=gcs_client.retry_policy(), timeout=self._timeout_s)
+                    blob.reload(retry=gcs_retry.retry_policy(), timeout=self._timeout_s)
                 except NotFound as error:
                     if is_missing_bucket(error):
                         raise
@@ -291,7 +291,7 @@ class GCSStorage:
         try:
             with bucket_errors(self.url_of(name), "storage.objects.create"):
                 while True:
-                    retry = gcs_client.retry_policy()
+                    retry = gcs_retry.retry_policy()
                     token, so_far, _ = blob.rewrite(original, token=token, if_generation_match=0, retry=retry)
                     copied(so_far - done)
                     done = so_far
@@ -312,7 +312,7 @@ class GCSStorage:
 
         with bucket_errors(self.url_of(info.name), "storage.objects.delete"):
             try:
-                self._blob(info.name).delete(if_generation_match=info.generation, retry=gcs_client.retry_policy())
+                self._blob(info.name).delete(if_generation_match=info.generation, retry=gcs_retry.retry_policy())
             except (NotFound, PreconditionFailed):
                 return False
         return True
@@ -351,7 +351,7 @@ class GCSStorage:
         """
         from google.api_core.exceptions import PreconditionFailed
 
-        send = gcs_client.retry_policy(_session_is_lost)(self._send)
+        send = gcs_retry.retry_policy(_session_is_lost)(self._send)
         for _ in range(UPLOAD_TRIES):
             try:
                 with bucket_errors(self.url_of(name), "storage.objects.create"):
@@ -379,7 +379,7 @@ class GCSStorage:
             content_type=_content_type(name),
             if_generation_match=generation,
             checksum=None,
-            retry=gcs_client.retry_policy(),
+            retry=gcs_retry.retry_policy(),
         )
 
     def _send_growing(self, name: str, stream: GrowingFile) -> Blob:
@@ -390,7 +390,7 @@ class GCSStorage:
             content_type=_content_type(name),
             if_generation_match=0,
             checksum=None,
-            retry=gcs_client.retry_policy(),
+            retry=gcs_retry.retry_policy(),
         )
         return blob
 
@@ -400,14 +400,14 @@ class GCSStorage:
     def _blobs(self, prefix: str) -> Iterator[Blob]:
         full = f"{self._full(prefix)}/" if prefix else self._root
         with bucket_errors(self.url_of(prefix), "storage.objects.list"):
-            retry = gcs_client.retry_policy()
+            retry = gcs_retry.retry_policy()
             yield from gcs_client.client().list_blobs(self.bucket, prefix=full, fields=LISTED_FIELDS, retry=retry)
 
     def _delete(self, blob: Blob) -> None:
         from google.api_core.exceptions import NotFound
 
         with contextlib.suppress(NotFound):
-            blob.delete(retry=gcs_client.retry_policy())
+            blob.delete(retry=gcs_retry.retry_policy())
 
     def _full(self, name: str) -> str:
         """Return the object's name in its bucket."""

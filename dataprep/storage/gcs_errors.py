@@ -1,4 +1,7 @@
-"""Errors of Cloud Storage and its clients, turned into one line that names the next step."""
+"""Errors of Cloud Storage and its clients that remain after all retries, turned into one line that names the next step.
+
+`gcs_retry.py` decides which answers are retried at all, and for how long.
+"""
 
 from __future__ import annotations
 

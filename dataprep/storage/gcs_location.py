@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dataprep.errors import AccessError, UndecidedError
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.gcs_errors import bucket_errors
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
 # The guard runs before the first byte of every run, so nobody should wait five minutes for it.
-DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
+DEADLINES = gcs_retry.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
 
@@ -98,13 +98,13 @@ def _client(url: str) -> Client:
 
 def _get(client: Client, path: str, query: dict[str, str]) -> dict[str, Any]:
     """Send a GET as the library's own calls do, because it has no call for the storage layout."""
-    timeout_s = gcs_client.request_timeout_s(DEADLINES)
+    timeout_s = gcs_retry.request_timeout_s(DEADLINES)
     found: dict[str, Any] = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
     return found
 
 
 def _retry() -> Any:
-    return gcs_client.retry_policy(deadlines=DEADLINES)
+    return gcs_retry.retry_policy(deadlines=DEADLINES)
 
 
 def _location_of(document: dict[str, Any], missing_permission: str = "") -> BucketLocation:

@@ -8,7 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_client, gcs_retry
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, GCSStore
@@ -22,7 +22,7 @@ _runtime_pid: int | None = None
 
 
 def read_range(
-    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None = None
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None = None
 ) -> bytes:
     """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
 
@@ -42,7 +42,7 @@ def read_range(
 
     store = _store(bucket, gcs_client.emulator_url(), deadlines)
     # Obstore's own retries are off: they leave out 429.
-    retry = gcs_client.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status)
+    retry = gcs_retry.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status)
     read = retry(obstore.get_range)
     try:
         data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
@@ -77,13 +77,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def _read_with_client(
-    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_retry.Deadlines | None
 ) -> bytes:
     from google.api_core.exceptions import NotFound, RequestRangeNotSatisfiable
 
     blob = gcs_client.client().bucket(bucket).blob(name)
-    last, retry = offset + num_bytes - 1, gcs_client.retry_policy(deadlines=deadlines)
-    timeout_s = gcs_client.request_timeout_s(deadlines)
+    last, retry = offset + num_bytes - 1, gcs_retry.retry_policy(deadlines=deadlines)
+    timeout_s = gcs_retry.request_timeout_s(deadlines)
     try:
         data: bytes = blob.download_as_bytes(start=offset, end=last, checksum=None, retry=retry, timeout=timeout_s)
     except RequestRangeNotSatisfiable:
@@ -94,15 +94,15 @@ def _read_with_client(
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, emulator: str, deadlines: gcs_client.Deadlines | None = None) -> GCSStore:
+def _store(bucket: str, emulator: str, deadlines: gcs_retry.Deadlines | None = None) -> GCSStore:
     from obstore.auth.google import GoogleCredentialProvider
     from obstore.store import GCSStore
 
-    stall_s = gcs_client.request_timeout_s(deadlines)
+    stall_s = gcs_retry.request_timeout_s(deadlines)
     options: ClientConfig = {
         "connect_timeout": f"{min(stall_s, CONNECT_TIMEOUT_S) * 1000:.0f}ms",
         "read_timeout": f"{stall_s * 1000:.0f}ms",
-        "timeout": f"{gcs_client.RETRY_DEADLINE_S:.0f}s",
+        "timeout": f"{gcs_retry.RETRY_DEADLINE_S:.0f}s",
     }
     if emulator:
         key = {"gcs_base_url": emulator, "disable_oauth": True}

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from dataprep.errors import ConflictError, StorageError
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_retry
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.messages import conflict, spool_gone, unsettled
@@ -32,7 +32,7 @@ class StagedGCS(GCSStorage):
         url: str,
         root: str,
         still_ours: Callable[[], None],
-        deadlines: gcs_client.Deadlines | None = None,
+        deadlines: gcs_retry.Deadlines | None = None,
     ) -> None:
         super().__init__(url, deadlines)
         self._staging, self._still_ours = check_name(root), still_ours

@@ -40,7 +40,7 @@
  * once; unaligned rows save 0.15 ms of an image. */
 #define ROW_OFFSET 4
 
-/* A loaders.decode.augment.View. */
+/* A loaders.decode.crop.View. */
 typedef struct {
     int32_t top, left, height, width, resized_height, resized_width, out_top, out_left, flip;
 } view_t;

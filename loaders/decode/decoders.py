@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from dataprep.errors import ImageError, UsageError
 from dataprep.formats.image_limits import MAX_PIXELS, REPAIRABLE_FORMATS, too_many_scans
 from dataprep.messages import did_you_mean, one_line
-from loaders.decode.augment import View
+from loaders.decode.crop import View
 
 if TYPE_CHECKING:
     import numpy as np

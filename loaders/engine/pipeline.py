@@ -23,7 +23,7 @@ from dataprep.errors import DataprepError, FormatError, StorageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
-from loaders.decode.augment import View, evaluation_view, train_views, transform_generator
+from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
 from loaders.engine.stats import Stats
 from loaders.engine.watch import Activity, some

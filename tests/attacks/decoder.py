@@ -16,7 +16,7 @@ from dataprep.build.images import ImagePolicy, check_image
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.records import Event
 from loaders import open_loader
-from loaders.decode.augment import View
+from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
 from tests.attacks import Attack
 from tests.support.jpeg_parts import HUFFMAN_TABLES, many_scans, without

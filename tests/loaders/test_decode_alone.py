@@ -11,7 +11,7 @@ from PIL import Image
 
 from dataprep.build.images import CheckedImage, ImagePolicy, check_image
 from dataprep.dataset.records import Event
-from loaders.decode.augment import View
+from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
 from tests.loaders.decode.test_decoders import BACKENDS, by_pillow, needs_extension, picture
 from tests.support.jpeg_parts import (

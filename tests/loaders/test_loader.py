@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from dataprep.errors import StorageError, UsageError
-from dataprep.storage import gcs_client
-from dataprep.storage.gcs_client import Deadlines
+from dataprep.storage import gcs_retry
+from dataprep.storage.gcs_retry import Deadlines
 from loaders import LoaderConfig, open_loader
 from tests.loaders.conftest import FORMATS
 from tests.support.finished import build_here
@@ -166,8 +166,8 @@ def noisy(image_HWC, rng):
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, processes):
-    monkeypatch.setattr("dataprep.storage.gcs_client.Deadlines", partial(Deadlines, refused_s=HOURS_S))
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", HOURS_S)
+    monkeypatch.setattr("dataprep.storage.gcs_retry.Deadlines", partial(Deadlines, refused_s=HOURS_S))
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", HOURS_S)
     with GCSEmulator() as emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
         emulator.create_bucket("gone")

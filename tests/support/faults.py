@@ -35,7 +35,7 @@ UNCHECKABLE = frozenset(
 
 
 def linked_copy(source: Path, target: Path) -> None:
-    """A copy of a dataset whose files are hard links; one that stands there is removed."""
+    """A copy of a dataset whose files are hard links; an existing one is removed."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, copy_function=os.link, symlinks=True)
 

@@ -81,7 +81,7 @@ def test_a_second_run_does_nothing_and_overwriting_indexes_anew(folder, tmp_path
     assert sorted(path.name for path in index.rglob("*") if path.is_file()) == [
         "dataset.json", "train-events.parquet", "train.parquet", "val-events.parquet", "val.parquet",
     ]  # fmt: skip
-    with pytest.raises(UsageError, match=r"the index of .*photos exists there; choose another --index"):
+    with pytest.raises(UsageError, match=r"the index of .*photos exists there already; choose another --index"):
         adopt_here(tmp_path / "elsewhere", index)
 
 
@@ -119,7 +119,7 @@ def test_a_foreign_index_is_not_replaced(folder):
 def test_a_dataset_of_a_build_is_not_adopted(finished, tmp_path):
     copy = shutil.copytree(finished("imagenet-webdataset"), tmp_path / "built")
     assert adopt_here(copy).already
-    with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there"):
+    with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there already"):
         adopt_here(copy, overwrite=True)
 
 

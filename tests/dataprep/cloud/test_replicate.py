@@ -178,7 +178,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
     shard = next(name for name in checksums(sources()) if name.endswith(".tar"))
     num_bytes = checksums(sources())[shard][0]
     open_storage(target).create(shard, bytes(num_bytes))
-    with pytest.raises(ConflictError, match=r"another object exists there, .* it is left as it is"):
+    with pytest.raises(ConflictError, match=r"another object exists there already, .* it is left as it is"):
         replicate(sources(), target)
     assert list(checksums(target)) == [shard]
     assert open_storage(target).read(shard) == bytes(num_bytes)
@@ -187,7 +187,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
 def test_an_object_created_during_the_copy_is_not_overwritten(sources, target):
     plan = plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
     open_storage(target).create("dataset.json", b"{}")
-    with pytest.raises(ConflictError, match=r"dataset\.json: another object exists there"):
+    with pytest.raises(ConflictError, match=r"dataset\.json: another object exists there already"):
         copy_dataset(plan, workers=2, copied=lambda objects, num_bytes: None)
     assert open_storage(target).read("dataset.json") == b"{}"
 

@@ -42,7 +42,7 @@ def test_another_dataset_is_replaced_only_with_overwrite(originals, tmp_path):
     other = build_arguments("coco-dup5", originals["coco"], output, "webdataset")
     refused = dataprep(*other)
     assert refused.returncode == 2
-    assert "another dataset exists there (coco-dup5, tfrecord" in refused.stderr
+    assert "another dataset exists there already (coco-dup5, tfrecord" in refused.stderr
     (output / "notes.txt").write_text("mine")
     assert dataprep(*other, "--overwrite").returncode == 0
     assert (output / "notes.txt").read_text() == "mine"

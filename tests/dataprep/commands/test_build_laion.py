@@ -107,7 +107,7 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
     assert (digests(output), sum(web.asked.values())) == (before, asked)
     other = dataprep(*laion_arguments(table, output, fmt, "--image-size", 32))
     assert other.returncode == 2
-    assert "another dataset exists there" in other.stderr
+    assert "another dataset exists there already" in other.stderr
 
 
 def test_a_build_into_a_bucket_takes_the_requests_of_the_dry_run(built, table, bucket_url, gcs):

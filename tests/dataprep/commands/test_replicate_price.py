@@ -32,12 +32,12 @@ def dataset(buckets, uploaded) -> str:
     return uploaded("imagenet-webdataset", "gs://priced-eu/imagenet")
 
 
-def copying_of(source: str, target: str, sizes: tuple[int, ...] = (3 * MIB, MIB), standing: int = 0) -> Copying:
+def copying_of(source: str, target: str, sizes: tuple[int, ...] = (3 * MIB, MIB), existing: int = 0) -> Copying:
     """A copy of new objects of these sizes."""
     storage = open_storage(f"{source}/{next(_numbers)}")
     for number, num_bytes in enumerate(sizes):
         storage.create(f"{number}.tar", bytes(num_bytes))
-    return Copying(source=storage, target=open_storage(target), phases=(tuple(storage.list()),), standing=standing)
+    return Copying(source=storage, target=open_storage(target), phases=(tuple(storage.list()),), existing=existing)
 
 
 def priced(copying: Copying, prices: Prices = PRICES) -> PlannedCopy:
@@ -109,7 +109,7 @@ def test_a_price_that_is_not_known_says_why(source, target, reason, tmp_path):
 
 
 def test_where_nothing_is_missing_nothing_is_priced():
-    found = priced(copying_of("gs://priced-us/whole", "gs://priced-us/copy", sizes=(), standing=11))
+    found = priced(copying_of("gs://priced-us/whole", "gs://priced-us/copy", sizes=(), existing=11))
     assert found.lines[1:] == ["  copy      0 objects, 0.00 GiB, 11 more exist there already"]
 
 

@@ -66,7 +66,7 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
     with pytest.raises(ConflictError) as caught:
         storage.create("x", b"abcd")
     assert str(caught.value) == (
-        f"{storage.url_of('x')}: another object exists there, 3 bytes with CRC32C Nks/tw==, where 4 bytes "
+        f"{storage.url_of('x')}: another object exists there already, 3 bytes with CRC32C Nks/tw==, where 4 bytes "
         "with CRC32C ksgKMQ== belong; move it away and run the same command again, or choose another output"
     )
     assert storage.read("x") == b"abc"
@@ -391,7 +391,7 @@ def test_a_file_is_replaced_where_exactly_the_expected_one_stands(storage):
         assert not spool.exists()
         return replaced
 
-    assert not put(b"new", b"old")  # nothing stands there
+    assert not put(b"new", b"old")  # nothing exists there
     storage.create("index.parquet", b"old")
     assert put(b"new", b"old")
     assert put(b"new", b"old")  # again, as after a lost answer

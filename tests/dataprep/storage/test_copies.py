@@ -38,7 +38,7 @@ def test_an_object_with_the_expected_digest_is_copied(places):
     source, target, info = places
     copy_object(source, target, info, lambda num_bytes: None)
     assert target.read("train/shard") == DATA
-    copy_object(source, target, info, lambda num_bytes: None)  # the same bytes stand there already
+    copy_object(source, target, info, lambda num_bytes: None)  # the same bytes exist there already
 
 
 def test_an_object_of_the_same_size_and_another_crc32c_is_not_kept(places):

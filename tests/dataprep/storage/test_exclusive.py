@@ -32,12 +32,12 @@ def _publish_without_links(folder: Path) -> None:
     storage = LocalStorage(folder / "root")
     assert storage.create("x", b"1")
     assert not storage.create("x", b"1")
-    with pytest.raises(ConflictError, match="another object exists there"):
+    with pytest.raises(ConflictError, match="another object exists there already"):
         storage.create("x", b"2")
     assert storage.read("x") == b"1"
     # As another writer would come between looking and renaming: nothing here says that the place is taken.
     exists, Path.exists = Path.exists, lambda path: False  # type: ignore[method-assign, assignment]
-    with pytest.raises(ConflictError, match="another object exists there"):
+    with pytest.raises(ConflictError, match="another object exists there already"):
         storage.create("x", b"2")
     Path.exists = exists  # type: ignore[method-assign]
     assert storage.read("x") == b"1"

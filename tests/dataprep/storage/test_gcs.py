@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
@@ -23,8 +23,8 @@ GO_ON = "run the same command again: it goes on where it stopped"
 
 @pytest.fixture
 def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(gcs_retry, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_retry, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
 
 
@@ -92,7 +92,7 @@ def test_a_conflict_is_reported_despite_faults(gcs: GCSEmulator, storage: GCSSto
     storage.create("x", b"theirs")
     gcs.set_faults(0.5, seed=4)
     for _ in range(10):
-        with pytest.raises(ConflictError, match="another object exists there, 6 bytes with CRC32C"):
+        with pytest.raises(ConflictError, match="another object exists there already, 6 bytes with CRC32C"):
             storage.create("x", b"ours")
     gcs.set_faults(0)
     assert storage.read("x") == b"theirs"
@@ -103,7 +103,7 @@ def test_a_failing_request_is_an_error_after_the_deadline(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     storage.create("x", b"1")
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.1)
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.1)
     gcs.set_faults(1, kinds=[kind])
     for call in all_calls(storage):
         with pytest.raises(StorageError, match=re.escape(GO_ON)) as caught:
@@ -116,7 +116,7 @@ def test_a_failing_request_is_an_error_after_the_deadline(
 def test_an_upload_session_that_never_accepts_a_whole_chunk_is_abandoned(
     gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.5)
     gcs.set_faults(1, kinds=[HALF_CHUNK])
     with pytest.raises(StorageError, match=r"Bytes stream is in unexpected state.*run the same command again"):
         publish(storage, "x", bytes(LARGE_BYTES))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dataprep.errors import AccessError
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_retry
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.storages import all_calls
@@ -17,8 +17,8 @@ from tests.support.storages import all_calls
 
 @pytest.fixture
 def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(gcs_retry, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_retry, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
 
 

@@ -12,7 +12,7 @@ import google.auth.exceptions
 import pytest
 
 from dataprep.errors import AccessError
-from dataprep.storage import gcs_client
+from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import RESET_BODY
@@ -21,8 +21,8 @@ from tests.support.storages import run_python
 
 @pytest.fixture
 def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(gcs_retry, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_retry, "RETRY_LONGEST_WAIT_S", 0.02)
     return GCSStorage(bucket_url)
 
 
@@ -70,7 +70,7 @@ def test_64_ranges_are_read_concurrently(bucket_url: str) -> None:
 
 def test_a_slow_link_shared_by_many_reads_is_not_taken_for_a_lost_server(bucket_url: str) -> None:
     """All of them together take three times as long as an unanswered read may."""
-    patient = gcs_client.Deadlines(lost_s=0.8)
+    patient = gcs_retry.Deadlines(lost_s=0.8)
     with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
         own.create_bucket("dataprep-tests")
         patch.setenv("STORAGE_EMULATOR_HOST", own.url)

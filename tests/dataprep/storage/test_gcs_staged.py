@@ -67,7 +67,7 @@ def test_a_place_that_is_taken_after_the_look_gets_no_copy(put, place):
 @pytest.mark.parametrize("put", [publish, create])
 def test_an_existing_object_is_not_replaced(put, place):
     place.create("train/a.tar", b"another")
-    with pytest.raises(ConflictError, match=r"another object exists there, 7 bytes .* move it away"):
+    with pytest.raises(ConflictError, match=r"another object exists there already, 7 bytes .* move it away"):
         put(place.staged(ROOT, lambda: None), "train/a.tar")
     assert place.read("train/a.tar") == b"another"
     assert list(place.list(f"{ROOT}/")) == []

@@ -16,8 +16,8 @@ def test_a_missing_object_is_named_as_the_system_names_a_file():
 
 def test_a_conflict_names_both_objects():
     assert messages.conflict("/data/x", (1_000, "AAAA=="), (2_000_000, "BBBB==")) == (
-        "/data/x: another object exists there, 2,000,000 bytes with CRC32C BBBB==, where 1,000 bytes with CRC32C "
-        "AAAA== belong; move it away and run the same command again, or choose another output"
+        "/data/x: another object exists there already, 2,000,000 bytes with CRC32C BBBB==, where 1,000 bytes with "
+        "CRC32C AAAA== belong; move it away and run the same command again, or choose another output"
     )
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 
 from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
-from loaders.decode.augment import View, evaluation_view, train_views
+from loaders.decode.crop import View, evaluation_view, train_views
 from loaders.decode.decoders import extension_available, open_decoder
 
 needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")

@@ -11,7 +11,7 @@ import webdataset
 from timm.data.auto_augment import rand_augment_transform
 
 from loaders import open_loader
-from loaders.decode.transforms import PilTransform
+from loaders.decode.pil_transform import PilTransform
 from tests.support.builds import dataprep
 from tests.support.loading import load
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
-from loaders.decode.augment import TRIES, WORDS, RandomCrop, View, evaluation_view, train_views, transform_generator
+from loaders.decode.crop import TRIES, WORDS, RandomCrop, View, evaluation_view, train_views, transform_generator
 
 SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
 RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
