@@ -168,7 +168,7 @@ class LoaderConfig:
             return self.threads
         return max(1, min(MAX_THREADS, available_cores() // max(1, self.processes)))
 
-    def sequence_document(self) -> dict[str, Any]:
+    def sequence_document(self) -> dict[str, object]:
         """Return the settings on which the sequence of batches depends, without ranks and settings of speed alone."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]

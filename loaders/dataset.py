@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dataprep.dataset.links import is_adopted, open_data
 from dataprep.dataset.manifest import MANIFEST, read_manifest
@@ -59,7 +59,7 @@ class Dataset:
     def _index_storage(self) -> Storage:
         return open_storage(self.url)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

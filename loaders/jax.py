@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import Batch, Loader
+from loaders.loader import Batch, Loader, LoaderState
 
 if TYPE_CHECKING:
     import jax
@@ -39,7 +39,7 @@ class JaxBatch:
     """Keys of the N rows on this process's devices, in the order of the rows."""
     fields: dict[str, list[Any]]
     """Fields of the same rows."""
-    state: dict[str, Any]
+    state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
 
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings, check_names
 from loaders.decode.decoders import open_decoder
 from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.stats import Stats
+from loaders.engine.stats import Stage, Stats
 from loaders.fetch.budget import check_budget
 from loaders.order import Order, check_world, samples_per_block
 
@@ -35,6 +35,26 @@ if TYPE_CHECKING:
     from loaders.engine.producer import Producer
 
 STATE_VERSION = 1
+
+
+class LoaderState(TypedDict):
+    """Where a loader goes on: JSON, under 4 KB."""
+
+    state_version: int
+    position: int
+    """Images of all ranks before the next batch, counted over all epochs."""
+    epoch: int
+    sequence: dict[str, object]
+    """All that the sequence of batches depends on."""
+
+
+class LoaderStats(TypedDict):
+    """What a loader did so far."""
+
+    stages: dict[str, Stage]
+    fetch: dict[str, float]
+    skipped: dict[str, int]
+    """Images that were skipped, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +71,8 @@ class Batch:
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
     """Values of the fields that the setting `fields` names, one for each row."""
-    state: dict[str, Any]
-    """State for `load_state_dict`, which continues after this batch; JSON, under 4 KB."""
+    state: LoaderState
+    """State for `load_state_dict`, which continues after this batch."""
 
 
 def open_loader(
@@ -73,12 +93,12 @@ def open_loader(
     if not isinstance(url, str | PathLike) or not isinstance(split, str):
         raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
     check_names(settings)
-    given: dict[str, Any] = {"batch_size": batch_size, **settings}
-    if given.get("shuffle") is None:
-        given["shuffle"] = split == "train"
-    if given.get("augment") is None:
-        given["augment"] = given["shuffle"]
-    return open_configured(url, split, LoaderConfig(**given))
+    if settings.get("shuffle") is None:
+        settings["shuffle"] = split == "train"
+    if settings.get("augment") is None:
+        settings["augment"] = settings["shuffle"]
+    # The config checks every value, and makes tuples of lists.
+    return open_configured(url, split, LoaderConfig(batch_size=batch_size, **settings))  # type: ignore[arg-type]
 
 
 def open_configured(url: str | PathLike[str], split: str, config: LoaderConfig) -> Loader:
@@ -146,7 +166,7 @@ class Loader:
         if self.config.shuffle:
             self._go_to(self.order.first_batch(epoch))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken: its position, and all that the sequence depends on."""
         return {
             "state_version": STATE_VERSION,
@@ -169,8 +189,8 @@ class Loader:
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
         self._go_to(int(state["position"]) // self.config.batch_size)
 
-    def stats(self) -> dict[str, Any]:
-        """Return `stages` (each with items, busy_s, get_wait_s, put_wait_s), `fetch`, and `skipped` (by reason)."""
+    def stats(self) -> LoaderStats:
+        """Return what every stage and the fetching did so far, and what was skipped."""
         fetch = self._producer.fetch_stats() if self._producer is not None else {}
         return {"stages": self._stats.snapshot(), "fetch": fetch, "skipped": dict(self._skipped)}
 
@@ -232,7 +252,7 @@ class Loader:
         return open_producer(self.dataset, self.index, config, plan, self._stats)
 
     @cached_property
-    def _sequence(self) -> dict[str, Any]:
+    def _sequence(self) -> dict[str, object]:
         manifest = self.dataset.manifest
         return {
             "dataset": {"name": manifest.name, "plan": manifest.plan_hash, "revision": manifest.revision},

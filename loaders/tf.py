@@ -14,13 +14,28 @@ import json
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from loaders.engine.producer import image_shape
 from loaders.loader import Batch, Loader
 
 if TYPE_CHECKING:
+    import numpy as np
     import tensorflow as tf
+    from numpy.typing import NDArray
+
+
+class Element(TypedDict):
+    """A batch as tf.data takes it."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    keys: list[str]
+    fields: dict[str, list[str | bytes]]
+    state: str
+    """JSON."""
+
 
 _END_S = 5.0
 """Longest wait for a running iterator when the interpreter ends, seconds: a lost bucket is noticed sooner."""
@@ -55,7 +70,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
 
-def _elements(loader: Loader, epochs: int | None) -> Iterator[dict[str, Any]]:
+def _elements(loader: Loader, epochs: int | None) -> Iterator[Element]:
     batches = chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
     # A thread of tf.data that runs Python when the interpreter ends waits for ever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
@@ -76,7 +91,7 @@ def _elements(loader: Loader, epochs: int | None) -> Iterator[dict[str, Any]]:
         atexit.unregister(end)
 
 
-def _element(batch: Batch) -> dict[str, Any]:
+def _element(batch: Batch) -> Element:
     return {
         "images": batch.images,
         "labels": batch.labels,

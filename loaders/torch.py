@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.errors import UsageError
-from loaders.loader import Batch, Loader
+from loaders.loader import Batch, Loader, LoaderState
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TorchBatch:
     """(N,), bool; False where a row holds no sample."""
     keys: list[str]
     fields: dict[str, list[Any]]
-    state: dict[str, Any]
+    state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch."""
 
 

@@ -17,16 +17,16 @@ from collections import deque
 from collections.abc import Generator
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from dataprep.errors import UsageError
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import Loader
+from loaders.loader import Loader, LoaderState
 from loaders.torch import TorchBatch, tensors
 
 if TYPE_CHECKING:
     import torch
-    from torch_xla.distributed.spmd import Mesh
+    from torch_xla.distributed.spmd import Mesh, ShardingSpec
 
 
 def host_rank() -> tuple[int, int]:
@@ -72,13 +72,23 @@ def device_batches(
     return _run(loader, torch_xla.device() if device is None else device, sharding, prefetch)
 
 
-def _run(loader: Loader, device: torch.device, sharding: dict[str, Any] | None, prefetch: int) -> Generator[TorchBatch]:
+class _Beside(TypedDict):
+    """What a batch has that no device can hold."""
+
+    keys: list[str]
+    fields: dict[str, list[Any]]
+    state: LoaderState
+
+
+def _run(
+    loader: Loader, device: torch.device, sharding: dict[str, ShardingSpec] | None, prefetch: int
+) -> Generator[TorchBatch]:
     from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
     batches, state = iter(loader), loader.state_dict()
     # Only the user's thread uses the loader, so that errors are raised there; MpDeviceLoader's threads see tensors.
     sent: SimpleQueue[dict[str, torch.Tensor] | None] = SimpleQueue()
-    ahead: deque[dict[str, Any]] = deque()
+    ahead: deque[_Beside] = deque()
     # A prefetch size of 1, because MpDeviceLoader collects as many batches before it sends the first.
     devices = MpDeviceLoader(
         iter(sent.get, None), device, input_sharding=sharding, loader_prefetch_size=1, device_prefetch_size=1
@@ -110,7 +120,7 @@ def _run(loader: Loader, device: torch.device, sharding: dict[str, Any] | None, 
         loader.load_state_dict(state)
 
 
-def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> dict[str, Any]:
+def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> dict[str, ShardingSpec]:
     from torch_xla.distributed.spmd import ShardingSpec
 
     axes = (axis,) if isinstance(axis, str) else axis

@@ -8,7 +8,17 @@ import re
 import pytest
 
 from scripts import house
-from scripts.house import FORMAT_WORDS, ROWS, WEB_WORDS, conditions, cycles, documented, sorted_out
+from scripts.house import (
+    FORMAT_WORDS,
+    ROWS,
+    WEB_WORDS,
+    conditions,
+    cycles,
+    documented,
+    names_for_any_object,
+    sorted_out,
+    untyped,
+)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -49,6 +59,15 @@ def test_imports_in_functions_and_for_types_count_as_imports():
 def test_conditions_about_one_dataset_or_format_are_detected(words: re.Pattern[str], condition: str, program: str):
     (found,) = conditions(ast.parse(program.format(condition)))
     assert words.search(ast.unparse(found))
+
+
+def test_documents_without_a_type_are_found_by_every_name_that_they_have():
+    program = "from x import Object\nfrom y import Object as Other\nState = Object\n"
+    program += "def f(a: Object, b: list[dict[str, Any]], c: Other) -> dict[str, object]: ...\n"
+    module = house.Module("z", house.ROOT, ast.parse(program))
+    names = names_for_any_object(module, [("x", "Object"), ("z", "State")])
+    assert names == {"Object", "State"}
+    assert list(untyped(module.tree, names)) == [3, 4, 4]
 
 
 def test_docstrings_of_modules_functions_and_constants_are_read():

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from dataprep.adopt.rows import key_from, label_from, read_small, side_from
+from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError
@@ -98,7 +98,7 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
         )
 
 
-def _document(reader: ByteReader, member: Member | None) -> dict[str, Any]:
+def _document(reader: ByteReader, member: Member | None) -> JsonObject:
     """Read the .json member; return an empty object if there is none, or if it is no object."""
     if member is None:
         return {}
@@ -110,9 +110,7 @@ def _document(reader: ByteReader, member: Member | None) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _label(
-    reader: ByteReader, sample: TarSample, document: dict[str, Any], labels: str | None, num_classes: int
-) -> int:
+def _label(reader: ByteReader, sample: TarSample, document: JsonObject, labels: str | None, num_classes: int) -> int:
     suffix, name = (labels, labels) if labels is not None else ("cls", "label")
     member = sample.members.get(suffix)
     value: object = document.get(name)

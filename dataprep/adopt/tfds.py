@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.errors import FormatError
 from dataprep.formats.base import DatasetInfo
@@ -19,6 +19,8 @@ from dataprep.formats.img2dataset_tfds import DESCRIPTION, escaped, numbered
 from dataprep.formats.tfds import (
     DATASET_INFO,
     FEATURES,
+    Feature,
+    Tensor,
     dataset_info,
     feature,
     features_dict,
@@ -98,9 +100,9 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
     return Description(files, tuple(remarks))
 
 
-def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
+def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, Feature], list[str]]:
     """Return the descriptions of features by name, and the names of features that cannot be described."""
-    described: dict[str, dict[str, Any]] = {}
+    described: dict[str, Feature] = {}
     by_name: dict[str, list[FeatureShape]] = {}
     for shape in seen:
         by_name.setdefault(shape.name, []).append(shape)
@@ -119,8 +121,8 @@ def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, dict
     return described, left_out
 
 
-def _list_of(dtype: str) -> dict[str, Any]:
-    content = {"dtype": dtype, "encoding": "none", "shape": {"dimensions": ["-1"]}}
+def _list_of(dtype: str) -> Feature:
+    content: Tensor = {"dtype": dtype, "encoding": "none", "shape": {"dimensions": ["-1"]}}
     return feature("tensor_feature.Tensor", tensor=content)
 
 

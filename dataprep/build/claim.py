@@ -21,14 +21,14 @@ import json
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
 from dataprep.build.plan import Plan, plan_from_document
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.dataset.differences import differences
-from dataprep.dataset.documents import convert, decode
+from dataprep.dataset.documents import JsonObject, convert, decode
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError
 from dataprep.storage import Storage
@@ -150,7 +150,7 @@ def read_claim(storage: Storage) -> Claim | None:
     if data is None:
         return None
     where = storage.url_of(PLAN_JSON)
-    document = decode(data, dict[str, Any], where=where, advice=_EDITED)
+    document = decode(data, JsonObject, where=where, advice=_EDITED)
     pointer = convert(document, _Pointer, where=where, advice=_EDITED)
     try:
         plan = plan_from_document(document, where=where, advice=_EDITED)

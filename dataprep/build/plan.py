@@ -103,12 +103,12 @@ class Plan:
     codecs: dict[str, str]
     classes: tuple[str, ...]
     splits: tuple[PlannedSplit, ...]
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
     """Further options of the dataset's recipe; the document has them under the dataset's name."""
     features: dict[str, Feature] = field(default_factory=dict)
     """What each sample carries besides image, key and label; the document has this field only where there is some."""
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """Return the plan as JSON values, its hash included."""
         values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
         values["options"] = self.options.document()
@@ -118,7 +118,7 @@ class Plan:
         details = values.pop("details")
         if details is not None:
             values[self.options.dataset] = details
-        body: dict[str, Any] = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
+        body: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return body | {"plan_hash": _sha256_json(body)}
 
     @property
@@ -140,7 +140,7 @@ class Plan:
         raise UsageError(f"shard {index} past the end: the plan has {self.num_shards} shards")
 
 
-def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice: str = "build it again") -> Plan:
+def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str = "build it again") -> Plan:
     """Read back what `Plan.document` wrote.
 
     Args:
@@ -158,7 +158,7 @@ def plan_from_document(document: dict[str, Any], *, where: str = "plan", advice:
     name = plan.options.dataset
     if name not in document:
         return replace(plan, details=None)
-    return replace(plan, details=convert(document[name], dict[str, Any], where=where, advice=advice, at=f"$.{name}"))
+    return replace(plan, details=convert(document[name], JsonObject, where=where, advice=advice, at=f"$.{name}"))
 
 
 def order_split(

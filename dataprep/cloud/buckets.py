@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from dataprep.cloud.region import describe
 from dataprep.errors import AccessError, UsageError
@@ -25,6 +25,20 @@ ABANDONED_UPLOAD_DAYS = 7
 """Age at which parts of unfinished uploads are removed: they cost as much as objects, and no listing shows them."""
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
+
+
+class LifecycleAction(TypedDict):
+    """What happens to an object."""
+
+    type: str
+    storageClass: NotRequired[str]
+
+
+class LifecycleRule(TypedDict):
+    """A rule of a bucket's lifecycle, as Cloud Storage writes it."""
+
+    action: LifecycleAction
+    condition: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,18 +66,18 @@ class BucketRequest:
             raise UsageError(f"--soft-delete-days {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
 
     @property
-    def rules(self) -> list[dict[str, Any]]:
+    def rules(self) -> list[LifecycleRule]:
         """Rules of the lifecycle, as Cloud Storage writes them."""
-        abandoned = {"type": "AbortIncompleteMultipartUpload"}
-        rules: list[dict[str, Any]] = [{"action": abandoned, "condition": {"age": ABANDONED_UPLOAD_DAYS}}]
+        abandoned: LifecycleAction = {"type": "AbortIncompleteMultipartUpload"}
+        rules: list[LifecycleRule] = [{"action": abandoned, "condition": {"age": ABANDONED_UPLOAD_DAYS}}]
         if self.lifecycle_days is not None:
-            action = {"type": "Delete"}
+            action: LifecycleAction = {"type": "Delete"}
             if self.lifecycle == "nearline":
                 action = {"type": "SetStorageClass", "storageClass": "NEARLINE"}
             rules.append({"action": action, "condition": {"age": self.lifecycle_days}})
         return rules
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the request as JSON values."""
         return {**asdict(self), "labels": dict(self.labels), "lifecycle_rules": self.rules}
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
 
 TIMEOUT_S = 900.0
@@ -147,7 +148,7 @@ class Gcloud:
             return None
         return _answer(argv, ran)
 
-    def entries(self, argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> list[dict[str, Any]]:
+    def entries(self, argv: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> list[JsonObject]:
         """Return the JSON objects that a command lists.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import click
 
@@ -131,16 +131,39 @@ def _split(text: str) -> tuple[str, str]:
     return name, pattern
 
 
-def _found_summary(url: str, found: Found) -> dict[str, Any]:
+class _SplitSummary(TypedDict):
+    """One split, as `--json` prints it."""
+
+    name: str
+    samples: NotRequired[int]
+    shards: int
+    bytes: int
+    rejected: NotRequired[dict[str, int]]
+
+
+class _Summary(TypedDict):
+    """What was found, or is adopted, as `--json` prints it."""
+
+    url: str
+    name: NotRequired[str]
+    kind: str
+    format: str
+    revision: NotRequired[int]
+    already: NotRequired[bool]
+    classes: NotRequired[int]
+    splits: list[_SplitSummary]
+
+
+def _found_summary(url: str, found: Found) -> _Summary:
     shards = Counter(shard.split for shard in found.shards)
     num_bytes: Counter[str] = Counter()
     for shard in found.shards:
         num_bytes[shard.split] += shard.num_bytes
-    splits = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
+    splits: list[_SplitSummary] = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
     return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
 
 
-def _summary(adoption: Adoption) -> dict[str, Any]:
+def _summary(adoption: Adoption) -> _Summary:
     manifest = adoption.manifest
     return {
         "url": adoption.url,
@@ -163,7 +186,7 @@ def _summary(adoption: Adoption) -> dict[str, Any]:
     }
 
 
-def _lines(summary: dict[str, Any]) -> Sequence[str]:
+def _lines(summary: _Summary) -> Sequence[str]:
     classes = f", {summary['classes']:,} classes" if summary.get("classes") else ""
     already = " exists already; read it again with --overwrite" if summary.get("already") else ""
     lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]

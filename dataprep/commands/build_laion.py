@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any
+from typing import Unpack
 
 import click
 
@@ -12,12 +12,12 @@ from dataprep.build.plan import Plan
 from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shards_at_once, shared_options
 from dataprep.commands.options import WHOLE, Finite
 from dataprep.commands.progress import LaionProgress
-from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
+from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import UsageError
 from dataprep.fetched.collect import VERIFIED_HASHES, RowOptions
-from dataprep.fetched.duplicates import ACTIONS, DuplicatePolicy
-from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeOptions
+from dataprep.fetched.duplicates import ACTIONS, DuplicateAction, DuplicatePolicy
+from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import human_bytes
@@ -47,6 +47,29 @@ Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 
 table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95
+
+
+class _Options(WebOptions):
+    """Values of the options that are not arguments of their own."""
+
+    columns: tuple[str, ...]
+    rows_per_shard: int
+    min_image_size: int
+    max_image_area: int | None
+    max_aspect_ratio: float | None
+    min_similarity: float | None
+    max_punsafe: float | None
+    max_pwatermark: float | None
+    nsfw: tuple[str, ...]
+    languages: tuple[str, ...]
+    verify_hash: str | None
+    image_size: int
+    resize_mode: ResizeMode
+    encode_format: EncodeFormat
+    encode_quality: int | None
+    exact_duplicates: DuplicateAction
+    perceptual_duplicates: DuplicateAction
+    duplicate_distance: int
 
 
 @click.command("laion", epilog=EPILOG)
@@ -149,7 +172,7 @@ def command(
     format_name: str,
     output: str,
     overwrite: bool,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> None:
     """Fetch the images of a table of URLs, and build shards of them.
 
@@ -160,7 +183,7 @@ def command(
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     beam_options = others[len(more) :]
     refuse_unknown_runner(run.runner, beam_options)
-    limits = take_limits(options)
+    limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
     at_once = shards_at_once(run.runner, run.workers, beam_options, (source_url, output))
     request = FetchRequest(
@@ -171,8 +194,8 @@ def command(
         overwrite=overwrite,
         tables=TableRequest(
             sources=(*sources, *more),
-            columns=_columns(options.pop("columns")),
-            rows_per_shard=options.pop("rows_per_shard"),
+            columns=_columns(options["columns"]),
+            rows_per_shard=options["rows_per_shard"],
             limits=limits.divided(at_once),
             rows=_row_options(options),
         ),
@@ -191,20 +214,31 @@ def _columns(texts: tuple[str, ...]) -> dict[str, str]:
     return columns
 
 
-def _row_options(values: dict[str, Any]) -> RowOptions:
-    """Make the options of rows from the command's values, which are all removed from `values`."""
-    quality, usual = values.pop("encode_quality"), _PNG_COMPRESSION if values["encode_format"] == "png" else _QUALITY
-    encode = {name: values.pop(name) for name in ("image_size", "resize_mode", "encode_format")}
-    duplicates = DuplicatePolicy(
-        exact=values.pop("exact_duplicates"),
-        perceptual=values.pop("perceptual_duplicates"),
-        max_distance=values.pop("duplicate_distance"),
-    )
+def _row_options(values: _Options) -> RowOptions:
+    quality, usual = values["encode_quality"], _PNG_COMPRESSION if values["encode_format"] == "png" else _QUALITY
     return RowOptions(
-        encode=EncodeOptions(encode_quality=usual if quality is None else quality, **encode),
-        duplicates=duplicates,
-        verify_hash=values.pop("verify_hash"),
-        row_filter=RowFilter(**values),
+        encode=EncodeOptions(
+            image_size=values["image_size"],
+            resize_mode=values["resize_mode"],
+            encode_format=values["encode_format"],
+            encode_quality=usual if quality is None else quality,
+        ),
+        duplicates=DuplicatePolicy(
+            exact=values["exact_duplicates"],
+            perceptual=values["perceptual_duplicates"],
+            max_distance=values["duplicate_distance"],
+        ),
+        verify_hash=values["verify_hash"],
+        row_filter=RowFilter(
+            min_image_size=values["min_image_size"],
+            max_image_area=values["max_image_area"],
+            max_aspect_ratio=values["max_aspect_ratio"],
+            min_similarity=values["min_similarity"],
+            max_punsafe=values["max_punsafe"],
+            max_pwatermark=values["max_pwatermark"],
+            nsfw=values["nsfw"],
+            languages=values["languages"],
+        ),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import click
 
@@ -15,8 +14,28 @@ from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_
 from dataprep.errors import UsageError
 
 if TYPE_CHECKING:
+    from loaders.decode.decoders import Backend, Interpolation
     from loaders.diagnosis.devices import Device
     from loaders.diagnosis.observed_run import RunSetup
+
+
+class _Options(TypedDict):
+    """Values of the options that become the settings of the run."""
+
+    split: str
+    batch_size: int
+    image_size: int
+    threads: int | None
+    processes: int
+    prefetch_batches: int
+    prefetch_bytes: int
+    reads_in_flight: int | None
+    cache_dir: str | None
+    decoder: Backend
+    interpolation: Interpolation
+    transform: str | None
+    transfer_ahead: int
+
 
 EPILOG = """\b
 Examples:
@@ -101,7 +120,7 @@ def command(
     apply_fix: bool,
     html: Path | None,
     as_json: bool,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> None:
     """Find what limits a training run on the dataset at URL, and which change helps most.
 
@@ -161,16 +180,27 @@ def open_device(name: str, model: str | None, batch_size: int, image_size: int) 
     return training_workload(model, device=name, batch_size=batch_size, image_size=image_size)
 
 
-def _setup(url: str, options: dict[str, Any]) -> RunSetup:
+def _setup(url: str, options: _Options) -> RunSetup:
     from loaders.config import LoaderConfig
     from loaders.diagnosis.observed_run import RunSetup
 
-    transform = options.pop("transform")
-    ahead, split = options.pop("transfer_ahead"), options.pop("split")
-    config = LoaderConfig(transform=None if transform is None else _function(transform), **options)
-    if split != "train":
-        config = replace(config, shuffle=False, augment=False)
-    return RunSetup(url=url, split=split, config=config, transfer_ahead=ahead)
+    transform, split = options["transform"], options["split"]
+    config = LoaderConfig(
+        batch_size=options["batch_size"],
+        image_size=options["image_size"],
+        threads=options["threads"],
+        processes=options["processes"],
+        prefetch_batches=options["prefetch_batches"],
+        prefetch_bytes=options["prefetch_bytes"],
+        reads_in_flight=options["reads_in_flight"],
+        cache_dir=options["cache_dir"],
+        decoder=options["decoder"],
+        interpolation=options["interpolation"],
+        transform=None if transform is None else _function(transform),
+        shuffle=split == "train",
+        augment=split == "train",
+    )
+    return RunSetup(url=url, split=split, config=config, transfer_ahead=options["transfer_ahead"])
 
 
 def _function(text: str) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.inspection.contact_sheet import Picture
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection
@@ -42,7 +42,7 @@ def _tags(inspection: Inspection) -> list[tuple[str, str]]:
     return tags
 
 
-def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any]:
+def _split(split: SplitInspection, pictures: Sequence[Picture]) -> JsonObject:
     troubled = {
         kind: sum(trouble.count for trouble in split.troubles if trouble.kind == kind)
         for kind in ("repaired", "rejected")
@@ -67,9 +67,9 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> dict[str, Any
     }
 
 
-def _plots(split: SplitInspection) -> list[dict[str, Any]]:
+def _plots(split: SplitInspection) -> list[JsonObject]:
     """Return title, chart and caption of each plot; `wide` marks a plot of two columns."""
-    plots: list[dict[str, Any]] = []
+    plots: list[JsonObject] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
     for title, spread, counted in sides:
         if spread is not None:
@@ -89,7 +89,7 @@ def _plots(split: SplitInspection) -> list[dict[str, Any]]:
     return plots
 
 
-def _histogram(title: str, counted: Histogram, caption: str) -> dict[str, Any]:
+def _histogram(title: str, counted: Histogram, caption: str) -> JsonObject:
     return {"title": title, "bins": histogram_bins(counted.labels, counted.counts), "caption": caption}
 
 

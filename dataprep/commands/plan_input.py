@@ -172,7 +172,7 @@ class _Found:
 
         return verdict_sentence(self.plan, self.accelerator.name)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the plan as JSON values, which docs/capacity.md describes."""
         accelerator = self.accelerator
         return {

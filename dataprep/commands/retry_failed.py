@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Unpack, cast
 
 import click
 
 from dataprep.build.pool import Pool
 from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
-from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
-from dataprep.fetched.encode import RESIZE_MODES
+from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
+from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
+from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import retry_shard
@@ -41,6 +42,19 @@ _WORKER_MODULES = (
     "dataprep.cli", "dataprep.fetched.retry_shards", "dataprep.fetched.fetching", "numpy",
     "pyarrow.parquet", "simplejpeg", "cv2",
 )  # fmt: skip
+
+
+class _Options(WebOptions):
+    """Values of the options that are not arguments of their own."""
+
+    image_size: int | None
+    resize_mode: ResizeMode | None
+    resize_only_if_bigger: bool | None
+    skip_reencode: bool | None
+    encode_quality: int | None
+    min_image_size: int | None
+    max_image_area: int | None
+    max_aspect_ratio: float | None
 
 
 _MAKING = (
@@ -116,7 +130,7 @@ def command(
     stall_minutes: float,
     dry_run: bool,
     as_json: bool,
-    **options: Any,
+    **options: Unpack[_Options],
 ) -> None:
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
@@ -129,8 +143,9 @@ def command(
     sizes of existing images.
     """
     choice = Choice(reasons=reasons, everything=everything)
-    limits = take_limits(options)
-    making = {name: value for name, value in options.items() if value is not None}
+    limits = limits_of(options)
+    given = {name: value for name, value in options.items() if name in HowMade.__annotations__ and value is not None}
+    making = cast(HowMade, given)
     if not dry_run:
         tell_networks(limits)
     started_s = time.monotonic()

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
 from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, follow, has_failed, outcome, start
+from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.options import COUNT_OR_NONE, Finite
-from dataprep.commands.tpu_machines import state_of
+from dataprep.commands.tpu_machines import TpuState, state_of
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import UsageError
 from dataprep.messages import printable
@@ -115,7 +116,7 @@ def run_command(
             note(f"worker {worker}: {outcome(state)}")
     if logs:
         note(f"logs of {len(logs)} workers: {logs[0].parent}")
-    facts = {"run": name, "by_worker": states, "logs": list(map(str, logs))}
+    facts: dict[str, object] = {"run": name, "by_worker": states, "logs": list(map(str, logs))}
     return Done(facts=facts, code=int(any(map(has_failed, states.values()))))
 
 
@@ -245,12 +246,12 @@ def _end_others(where: Where, fleet: Fleet, *, yes: bool, grace_s: float) -> Non
             where.say(f"worker {answer.worker}: {_holder(holder)}: ended")
 
 
-def _holder(holder: dict[str, Any]) -> str:
+def _holder(holder: Holder) -> str:
     by = f"run {holder['run']}" if holder["run"] else f"user {holder['user']}"
     return printable(f"process {holder['pid']} of {by}: {holder['command']}")
 
 
-def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) -> None:
+def _print_status(where: Where, known: TpuState, answers: list[Answer]) -> None:
     health = f", {known['health']}" if known.get("health") else ""
     state = f"{known['state']}{health}, {known['type']}, {known['workers']} workers"
     click.echo(f"{where.place.name} in {where.place.zone}: {state}")
@@ -263,9 +264,9 @@ def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) ->
     for answer in answers:
         if answer.code != 0:
             table.add_row(str(answer.worker), "", Text(printable(answer.trouble), style="red"))
-        for run, state in answer.reply.get("runs", {}).items():
-            words = Text(printable(shlex.join(state["argv"])))
-            table.add_row(str(answer.worker), f"run {run}", outcome(state), str(state.get("pid", "")), words)
+        for run, found in answer.reply.get("runs", {}).items():
+            words = Text(printable(shlex.join(found["argv"])))
+            table.add_row(str(answer.worker), f"run {run}", outcome(found), str(found.get("pid", "")), words)
         for holder in answer.reply.get("holders", []):
             who = Text(printable(f"{holder['user']} holds {', '.join(holder['devices'])}"))
             table.add_row(str(answer.worker), "chips", who, str(holder["pid"]), Text(printable(holder["command"])))

@@ -6,7 +6,7 @@ import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import click
 
@@ -14,6 +14,7 @@ from dataprep.cloud.accelerators import Accelerator, parse_accelerator
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.tables import table
 from dataprep.cloud.tpu.command_lines import (
+    Api,
     Place,
     Request,
     Target,
@@ -212,8 +213,18 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
-    """Look a TPU up in both services, and return its `api`, `state`, `type` and number of workers.
+class TpuState(TypedDict):
+    """A TPU, as its service reports it."""
+
+    api: Api
+    state: str | None
+    health: NotRequired[str | None]
+    type: str | None
+    workers: int
+
+
+def state_of(where: Where, gcloud: Gcloud) -> TpuState:
+    """Look a TPU up in both services.
 
     Raises:
         UsageError: Neither service has a TPU of this name.
@@ -222,8 +233,13 @@ def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
     if where.api != "compute-engine":
         node = gcloud.read(describe_command(place))
         if node:
-            known = {"state": node.get("state"), "health": node.get("health"), "type": node.get("acceleratorType")}
-            return {"api": "tpu", **known, "workers": len(node.get("networkEndpoints") or [])}
+            return {
+                "api": "tpu",
+                "state": node.get("state"),
+                "health": node.get("health"),
+                "type": node.get("acceleratorType"),
+                "workers": len(node.get("networkEndpoints") or []),
+            }
         request = gcloud.read(queued_command(place))
         if request:
             return {

@@ -51,7 +51,7 @@ class Where:
 class Done:
     """Result of a command."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     """Facts that `--json` prints after the TPU's name and zone."""
     code: int = 0
 

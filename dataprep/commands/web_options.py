@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -94,21 +94,35 @@ _OPTIONS = (
         "--retries", type=COUNT_OR_NONE, default=2, show_default=True, help="Number of retries after a 429 or 503."
     ),
 )
-_NAMES = (
-    "contact", "nameservers", "verify_tls", "in_flight", "host_connections", "host_per_s", "connect_s", "read_s",
-    "answer_s", "row_s", "body_bytes", "retries",
-)  # fmt: skip
+
+
+class WebOptions(TypedDict):
+    """Values of the options that `web_options` adds."""
+
+    contact: str
+    allow_networks: tuple[str, ...]
+    nameservers: tuple[str, ...]
+    verify_tls: bool
+    in_flight: int
+    host_connections: int
+    host_per_s: float
+    connect_s: float
+    read_s: float
+    answer_s: float
+    row_s: float
+    body_bytes: int
+    retries: int
 
 
 def web_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options, whose values `take_limits` reads."""
+    """Add the options, whose values are `WebOptions`."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def take_limits(values: dict[str, Any]) -> Limits:
-    """Remove the options of the web from a command's values, and return them as the limits of all workers together.
+def limits_of(values: WebOptions) -> Limits:
+    """Return the limits of all workers together.
 
     Raises:
         UsageError: A value is wrong, or the packages for fetching are not installed.
@@ -118,8 +132,21 @@ def take_limits(values: dict[str, Any]) -> Limits:
         from dataprep.web.limits import Limits
     except ImportError as error:
         raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
-    networks = parse_networks(values.pop("allow_networks"))
-    return Limits(allow_networks=networks, **{name: values.pop(name) for name in _NAMES})
+    return Limits(
+        contact=values["contact"],
+        allow_networks=parse_networks(values["allow_networks"]),
+        nameservers=values["nameservers"],
+        verify_tls=values["verify_tls"],
+        in_flight=values["in_flight"],
+        host_connections=values["host_connections"],
+        host_per_s=values["host_per_s"],
+        connect_s=values["connect_s"],
+        read_s=values["read_s"],
+        answer_s=values["answer_s"],
+        row_s=values["row_s"],
+        body_bytes=values["body_bytes"],
+        retries=values["retries"],
+    )
 
 
 def tell_networks(limits: Limits) -> None:

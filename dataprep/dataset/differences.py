@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.messages import shortened
 
 MAX_CHARACTERS = 60
 """Maximum number of characters shown of each value."""
 
 
-def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "", *, where: str = "there") -> list[str]:
+def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: str = "there") -> list[str]:
     """Return what differs between two documents, one line each, for the person who has to decide.
 
     `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
@@ -38,7 +39,7 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], path: str = "", *,
     return lines
 
 
-def _by_name(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _by_name(splits: Sequence[JsonObject]) -> JsonObject:
     return {split["name"]: split for split in splits}
 
 

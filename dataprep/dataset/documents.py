@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,8 +16,11 @@ from dataprep.errors import DataprepError, FormatError
 from dataprep.messages import one_line, shortened
 
 T = TypeVar("T")
-JsonObject = dict[str, Any]
-"""A document of which the type is known to its reader alone."""
+JsonObject: TypeAlias = dict[str, Any]
+"""An object whose fields others define: the answer of another program, what another tool wrote beside an image, options
+that only one recipe knows, the values of a page. Objects that this project defines have types of their own.
+scripts/house.py lists the modules that use it, each with a reason.
+"""
 MAX_COUNT = 1 << 53
 """Upper bound of samples or bytes: JSON carries integers below it exactly, and sums of them fit in 64 bits."""
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MAX_COUNT)]
@@ -59,21 +62,24 @@ def decode(
         raise error(f"{where}: {one_line(fault)}; {advice}") from fault
 
 
-def convert(values: Any, kind: type[T], *, where: str, advice: str, at: str = "$") -> T:
+def convert(
+    values: Any, kind: type[T], *, where: str, advice: str, at: str = "$", error: type[DataprepError] = FormatError
+) -> T:
     """Read a part of a document that was decoded already; see `decode`.
 
     Args:
         at: Path of the part in its document.
+        error: The class of the error.
 
     Raises:
-        FormatError: A value is missing, of another type or out of range.
+        FormatError, or `error`: A value is missing, of another type or out of range.
     """
     try:
         return msgspec.convert(values, type=kind)
     except msgspec.ValidationError as fault:
-        raise FormatError(f"{where}: {at}{_located(str(fault), values)[1:]}; {advice}") from fault
+        raise error(f"{where}: {at}{_located(str(fault), values)[1:]}; {advice}") from fault
     except RecursionError as fault:
-        raise FormatError(f"{where}: {one_line(fault)}; {advice}") from fault
+        raise error(f"{where}: {one_line(fault)}; {advice}") from fault
 
 
 def json_text(value: Any) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.errors import FormatError
 from dataprep.messages import quoted, shortened
 
@@ -49,7 +50,7 @@ class Feature:
 
 
 Features = Mapping[str, Feature]
-Values = dict[str, Any]
+Values = JsonObject
 """By name, the values of one sample, or of a document in JSON."""
 NO_FEATURES: Features = {}
 

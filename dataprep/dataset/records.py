@@ -6,11 +6,11 @@ SampleRef -> (plan) -> ShardPlan -> (build) -> Sample, Placement, Event -> Shard
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from dataprep.dataset.documents import Count
+from dataprep.dataset.documents import Count, JsonObject
 from dataprep.dataset.features import Feature, Features
 
 NO_LABEL = -1
@@ -266,7 +266,7 @@ class Manifest:
     format: str
     plan_hash: str
     order_version: Count
-    options: dict[str, Any]
+    options: JsonObject
     """Options that decided the dataset's bytes; for adopted data, `adopted`."""
     sources: tuple[SourceEntry, ...]
     codecs: dict[str, str]

@@ -17,12 +17,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dataprep.demo.images import DemoImage, MadeImage, require_photographs
 from dataprep.demo.make import REPORT, Progress, made_images
 from dataprep.errors import StorageError, UsageError
 from dataprep.formats.img2dataset import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
+from dataprep.sources.tables import Value
 
 TABLE = "laion.parquet"
 EXPECTED = "expected.json"
@@ -36,6 +37,15 @@ _CAPTIONS = (
     'Quotes " and, commas\nand a second line',
     "<b>HTML &amp; entities</b>",
 )
+
+
+class _Demo(TypedDict):
+    """`demo.json`."""
+
+    name: str
+    base_url: str
+    images: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class _Odd:
     expected: Expected
     file: Callable[[bytes], bytes | None] = lambda jpeg: jpeg
     """Function that changes the file's content; returns None if no file is to be written."""
-    columns: tuple[tuple[str, Any], ...] = ()
+    columns: tuple[tuple[str, Value], ...] = ()
 
 
 _OK = Expected(SUCCESS)
@@ -130,7 +140,7 @@ def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
         raise UsageError(f"--port {port}: {error.strerror or error}; choose another one, or 0 for any") from error
 
 
-def _is_complete(folder: Path, document: dict[str, Any]) -> bool:
+def _is_complete(folder: Path, document: _Demo) -> bool:
     """Return whether the same demo exists completely; otherwise claim the folder for it."""
     marker = folder / REPORT
     found = json.loads(marker.read_text()) if marker.exists() else None
@@ -166,7 +176,7 @@ def _write(folder: Path, base_url: str, images: int, seed: int, progress: Progre
     (folder / EXPECTED).write_text(json.dumps([asdict(end) for end in ends], indent=1) + "\n")
 
 
-def _row(index: int, url: str, made: MadeImage) -> dict[str, Any]:
+def _row(index: int, url: str, made: MadeImage) -> dict[str, Value]:
     return {
         "SAMPLE_ID": 1_000_000_007 * (index + 1),
         "URL": url,

@@ -92,7 +92,7 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
         if reason:
             results[position] = RowResult(FILTERED, reason)
         else:
-            requests.append(Request(position, row.roles["url"]))
+            requests.append(Request(position, str(row.roles["url"])))
     for outcome in fetch(requests):
         if not 0 <= outcome.key < len(rows) or results[outcome.key].status:
             raise BuildError(
@@ -143,7 +143,7 @@ def _result_of(row: Row, outcome: Outcome, options: RowOptions, spool: BinaryIO)
     if outcome.body is None:
         return RowResult(FAILED_TO_DOWNLOAD, failure_reason(outcome))
     if options.verify_hash is not None:
-        expected = row.roles[options.verify_hash].strip().lower()
+        expected = str(row.roles[options.verify_hash]).strip().lower()
         if hashlib.new(options.verify_hash, outcome.body, usedforsecurity=False).hexdigest() != expected:
             return RowResult(FAILED_TO_DOWNLOAD, HASH_MISMATCH)
     try:

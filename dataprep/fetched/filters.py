@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dataprep.errors import UsageError
+from dataprep.sources.tables import Value
 
 Number = int | float
 """Type of a limit that is stored as given: 3 stays 3 in plan and manifest and does not become 3.0."""
@@ -64,17 +64,17 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
             )
 
 
-def filter_reason(roles: Mapping[str, Any], row_filter: RowFilter) -> str:
+def filter_reason(roles: Mapping[str, Value], row_filter: RowFilter) -> str:
     """Return why a row is not fetched; an empty text if it is fetched.
 
     Args:
         roles: The row's values by role.
         row_filter: The limits.
     """
-    if not (roles["url"] or "").strip():
+    url, width, height = (roles.get(role) for role in ("url", "width", "height"))
+    if not (isinstance(url, str) and url.strip()):
         return "no url"
-    width, height = roles.get("width"), roles.get("height")
-    if width is not None and height is not None and min(width, height) > 0:
+    if isinstance(width, int) and isinstance(height, int) and min(width, height) > 0:
         reason = size_reason(width, height, row_filter)
         if reason:
             return reason
@@ -102,13 +102,13 @@ def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
     return ""
 
 
-def _at_least(value: float | None, limit: float) -> bool:
-    return value is not None and value >= limit
+def _at_least(value: Value, limit: float) -> bool:
+    return isinstance(value, Number) and value >= limit
 
 
-def _at_most(value: float | None, limit: float) -> bool:
-    return value is not None and value <= limit
+def _at_most(value: Value, limit: float) -> bool:
+    return isinstance(value, Number) and value <= limit
 
 
-def _one_of(value: str | None, kept: tuple[str, ...]) -> bool:
-    return value is not None and value.strip().lower() in {choice.lower() for choice in kept}
+def _one_of(value: Value, kept: tuple[str, ...]) -> bool:
+    return isinstance(value, str) and value.strip().lower() in {choice.lower() for choice in kept}

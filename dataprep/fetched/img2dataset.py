@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dataprep.dataset.index import open_index
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.collect import DIGESTS
-from dataprep.fetched.encode import ENCODE_FORMATS
+from dataprep.fetched.encode import ENCODE_FORMATS, EncodeFormat
 from dataprep.fetched.layout import Layout, Replacement
 from dataprep.fetched.names import ShardNames
 from dataprep.fetched.shard import RESULT_FIELDS, ShardSchema
@@ -25,7 +25,7 @@ from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
 from dataprep.formats.ustar import BLOCK_BYTES
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
 from dataprep.sources.laion import Row
-from dataprep.sources.tables import Column, Kind
+from dataprep.sources.tables import Column, Kind, Value
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
@@ -127,7 +127,7 @@ def _shards(storage: Storage, manifest: Manifest) -> tuple[SplitManifest, list[i
     return split, numbers, found[0][0], found[0][2]
 
 
-def _schema(storage: Storage, arrow: pa.Schema, image_name: str, texts: frozenset[str]) -> ShardSchema:
+def _schema(storage: Storage, arrow: pa.Schema, image_name: EncodeFormat, texts: frozenset[str]) -> ShardSchema:
     columns = [Column(field.name, _kind_of(storage, field)) for field in arrow]
     carried = [column for column in columns if column.name not in _RESULTS]
     results = [column for column in columns if column.name in _RESULTS]
@@ -158,23 +158,23 @@ def _kind_of(storage: Storage, field: pa.Field) -> Kind:
     )
 
 
-def _row_reader(schema: ShardSchema) -> Callable[[dict[str, Any]], Row]:
+def _row_reader(schema: ShardSchema) -> Callable[[dict[str, Value]], Row]:
     roles = [column.name for column in schema.results if column.name in ("url", "caption")]
     carried = [column.name for column in schema.carried]
 
-    def row_of(fields: dict[str, Any]) -> Row:
+    def row_of(fields: dict[str, Value]) -> Row:
         values = tuple(_finite(fields[name]) for name in carried)
-        return Row(fields["key"], {role: fields[role] for role in roles}, values)
+        return Row(str(fields["key"]), {role: fields[role] for role in roles}, values)
 
     return row_of
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Value) -> Value:
     """Return a value, but None for NaN, which pandas writes for a missing value."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _image_name(storage: Storage, manifest: Manifest, split: SplitManifest) -> str:
+def _image_name(storage: Storage, manifest: Manifest, split: SplitManifest) -> EncodeFormat:
     """Return the name of the first sample's image: `jpg`, `png` or `webp`. Raises FormatError."""
     place = next(place for place, shard in enumerate(split.shards) if shard["samples"])
     file = split.shards[place]["file"]

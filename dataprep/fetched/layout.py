@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.fetched.finish import tfds_files
@@ -14,6 +14,7 @@ from dataprep.fetched.names import ShardNames, built_names
 from dataprep.fetched.plan import LaionOptions
 from dataprep.fetched.shard import ShardSchema
 from dataprep.sources.laion import RENAMED, SPLIT, Row
+from dataprep.sources.tables import Value
 
 
 class Replacement(NamedTuple):
@@ -38,7 +39,7 @@ class Layout:
     shard_rows: int
     """Maximum number of rows of a shard that a retry adds."""
     schema: ShardSchema
-    row_of: Callable[[dict[str, Any]], Row]
+    row_of: Callable[[dict[str, Value]], Row]
     """Function that turns a row of a parquet file into a row of the table of URLs."""
     reason_of: Callable[[str], str]
     """Function that returns the fixed phrase for an `error_message`."""
@@ -69,13 +70,13 @@ def built_layout(manifest: Manifest) -> Layout:
     )
 
 
-def _row_reader(options: LaionOptions) -> Callable[[dict[str, Any]], Row]:
+def _row_reader(options: LaionOptions) -> Callable[[dict[str, Value]], Row]:
     carried = [column.name for column in options.schema.carried]
     written = dict(zip((column.name for column in options.carried), carried, strict=True))
     columns = {role: role if role in RENAMED else written[name] for role, name in options.columns.items()}
 
-    def row_of(fields: dict[str, Any]) -> Row:
+    def row_of(fields: dict[str, Value]) -> Row:
         roles = {role: fields[name] for role, name in columns.items()}
-        return Row(fields["key"], roles, tuple(fields[name] for name in carried))
+        return Row(str(fields["key"]), roles, tuple(fields[name] for name in carried))
 
     return row_of

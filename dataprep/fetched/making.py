@@ -7,13 +7,13 @@ the same sizes, and the limits by which rows were filtered are not recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 from dataprep.errors import UsageError
 from dataprep.fetched.collect import DIGESTS, HASH_MISMATCH, RowOptions
-from dataprep.fetched.encode import EncodeOptions, RejectedImageError, resize
+from dataprep.fetched.encode import EncodeOptions, RejectedImageError, ResizeMode, resize
 from dataprep.fetched.existing import FetchedDataset
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.layout import Layout
@@ -22,13 +22,20 @@ from dataprep.formats.img2dataset import SUCCESS
 from dataprep.storage import Storage
 from dataprep.storage.parquet import read_columns
 
-DEFAULTS: Mapping[str, Any] = {
-    "image_size": 256,
-    "resize_only_if_bigger": False,
-    "skip_reencode": False,
-    "encode_quality": 95,
-}
-"""Defaults of img2dataset, by field of EncodeOptions; resize_mode is not among them."""
+
+class HowMade(TypedDict, total=False):
+    """The user's flags, as fields of EncodeOptions and RowFilter; all others have img2dataset's defaults."""
+
+    image_size: int
+    resize_mode: ResizeMode
+    resize_only_if_bigger: bool
+    skip_reencode: bool
+    encode_quality: int
+    min_image_size: int
+    max_image_area: int
+    max_aspect_ratio: int | float
+
+
 _FILTERS = {
     "image too small": "min_image_size",
     "image area too large": "max_image_area",
@@ -39,12 +46,12 @@ _SIZES = ("width", "height", "original_width", "original_height")
 _SIZES_COMPARED = 32
 
 
-def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
+def rows_as_made(dataset: FetchedDataset, making: HowMade, log: Callable[[str], None]) -> RowOptions:
     """Return the options for rows that are tried again: those of img2dataset when it made the dataset.
 
     Args:
         dataset: The dataset.
-        making: The user's flags, by field of EncodeOptions or RowFilter; all others have img2dataset's defaults.
+        making: The user's flags.
         log: Called with lines for people.
 
     Raises:
@@ -56,13 +63,17 @@ def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callab
             f"{storage.url}: img2dataset does not record how it resized its images; give its --resize-mode, which is "
             "border by default"
         )
-    encoding = {name: making.get(name, usual) for name, usual in DEFAULTS.items()}
-    encoding |= {"resize_mode": making["resize_mode"], "encode_format": layout.schema.image_name}
-    encode = EncodeOptions(**encoding)
-    limits = {name: making[name] for name in _FILTERS.values() if name in making}
+    encode = EncodeOptions(
+        image_size=making.get("image_size", 256),
+        resize_mode=making["resize_mode"],
+        resize_only_if_bigger=making.get("resize_only_if_bigger", False),
+        skip_reencode=making.get("skip_reencode", False),
+        encode_format=layout.schema.image_name,
+        encode_quality=making.get("encode_quality", 95),
+    )
     reasons = dataset.manifest.splits[0].reasons
     for reason, limit in _FILTERS.items():
-        if reasons.get(reason) and limit not in limits:
+        if reasons.get(reason) and limit not in making:
             raise UsageError(
                 f"{storage.url}: rows failed for {reason!r}; give the limit that img2dataset had: "
                 f"--{limit.replace('_', '-')}"
@@ -71,7 +82,12 @@ def rows_as_made(dataset: FetchedDataset, making: Mapping[str, Any], log: Callab
         log("img2dataset kept no hashes of rows that failed, so their downloads are not verified")
     _check_sizes(storage, layout, encode)
     digest = next((column.name for column in layout.schema.results if column.name in DIGESTS), "sha256")
-    return RowOptions(row_filter=RowFilter(**limits), encode=encode, digest=digest)
+    row_filter = RowFilter(
+        min_image_size=making.get("min_image_size", 0),
+        max_image_area=making.get("max_image_area"),
+        max_aspect_ratio=making.get("max_aspect_ratio"),
+    )
+    return RowOptions(row_filter=row_filter, encode=encode, digest=digest)
 
 
 def _check_sizes(storage: Storage, layout: Layout, encode: EncodeOptions) -> None:

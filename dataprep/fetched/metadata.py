@@ -7,11 +7,10 @@ so that shards can be added to a finished dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dataprep.fetched.shard import ShardSchema
 from dataprep.formats.base import DatasetInfo
-from dataprep.formats.tfds import dataset_info, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
 from dataprep.sources.laion import CITATION, DESCRIPTION, LICENCE
 
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
@@ -40,7 +39,7 @@ def metadata_files(
     return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
 
 
-def _features(schema: ShardSchema) -> dict[str, Any]:
+def _features(schema: ShardSchema) -> Feature:
     kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
     features = {column.name: kinds[column.kind] for column in schema.columns}
     features["txt"] = text()

@@ -83,9 +83,9 @@ class LaionOptions:
         """Columns of all shards."""
         return schema_with(self.carried, self.rows)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the options as JSON values."""
-        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        document: dict[str, object] = json.loads(json.dumps(asdict(self)))
         return document
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dataprep.build.receipts import finished_shards, read_receipts
 from dataprep.dataset.links import is_adopted
@@ -33,7 +33,7 @@ from dataprep.errors import ConflictError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.commit import Places, files_of
 from dataprep.fetched.existing import FetchedDataset, open_fetched
-from dataprep.fetched.making import rows_as_made
+from dataprep.fetched.making import HowMade, rows_as_made
 from dataprep.fetched.manifest import laion_options
 from dataprep.fetched.newest import Choice, RowPlaces, rows_to_try
 from dataprep.fetched.plan import laion_codecs
@@ -80,7 +80,7 @@ def retry_failed(
     limits: Limits,
     engine: Engine,
     progress: RetryProgress,
-    making: Mapping[str, Any] | None = None,
+    making: HowMade | None = None,
 ) -> Retried:
     """Try failed rows again, or continue an interrupted retry.
 
@@ -90,8 +90,8 @@ def retry_failed(
         limits: Limits of one worker.
         engine: Runs `retry_shard` for many indexes.
         progress: Receives progress reports.
-        making: The options by which img2dataset made the images of an adopted dataset, by field of EncodeOptions or
-            RowFilter; an interrupted retry keeps its own.
+        making: The options by which img2dataset made the images of an adopted dataset; an interrupted retry keeps its
+            own.
 
     Raises:
         UsageError: There is no dataset of a table of URLs, or options by which its images were made are missing.
@@ -104,7 +104,7 @@ def retry_failed(
         if _tidy_up(dataset, begun, progress):
             return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
         begun = None
-    said = dict(making or {})
+    said = making or HowMade()
     given = said if begun is None else begun.making
     rows = _row_options(dataset, given, progress.log)
     plan = _begin(dataset, choice, said) if begun is None else _checked_begin(dataset, begun)
@@ -153,7 +153,7 @@ def _make_missing(
             progress.shard_done(receipt)
 
 
-def _row_options(dataset: FetchedDataset, making: Mapping[str, Any], log: Callable[[str], None]) -> RowOptions:
+def _row_options(dataset: FetchedDataset, making: HowMade, log: Callable[[str], None]) -> RowOptions:
     """Return the options of rows: those of the manifest, or those of img2dataset. Raises UsageError."""
     if is_adopted(dataset.manifest):
         return rows_as_made(dataset, making, log)
@@ -163,7 +163,7 @@ def _row_options(dataset: FetchedDataset, making: Mapping[str, Any], log: Callab
     return laion_options(dataset.manifest).rows
 
 
-def _begin(dataset: FetchedDataset, choice: Choice, making: Mapping[str, Any]) -> RetryPlan | None:
+def _begin(dataset: FetchedDataset, choice: Choice, making: HowMade) -> RetryPlan | None:
     """Choose the rows and store the plan; None if there are no rows to try."""
     storage, layout = dataset.storage, dataset.layout
     chosen = rows_to_try(storage, layout, choice)
@@ -178,7 +178,7 @@ def _begin(dataset: FetchedDataset, choice: Choice, making: Mapping[str, Any]) -
         revision=dataset.manifest.revision,
         manifest_sha256=dataset.sha256,
         choice=_document(choice),
-        making=dict(making),
+        making=making,
         shard_rows=(),
         first_shard=shards,
         codecs=laion_codecs(),

@@ -8,7 +8,7 @@ _retry/<id>/receipts/, tmp/   as in a build (commit.py)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,7 @@ from msgspec import Meta
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.paths import RETRY
 from dataprep.errors import FormatError
+from dataprep.fetched.making import HowMade
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import open_parquet
@@ -45,7 +46,7 @@ class RetryPlan:
     """Revision of the manifest with which the retry begins."""
     manifest_sha256: str
     choice: ChoiceEntry
-    making: dict[str, Any] = field(default_factory=dict)
+    making: HowMade = field(default_factory=lambda: HowMade())
     """Options by which img2dataset made the images, as given by the user."""
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
     """Number of rows of each new shard."""

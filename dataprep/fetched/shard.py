@@ -22,12 +22,13 @@ from dataprep.dataset.columns import table_of
 from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import NO_LABEL, Placement
 from dataprep.fetched.collect import DIGESTS, RowOptions, RowResult, read_image
+from dataprep.fetched.encode import EncodeFormat
 from dataprep.formats.example import bytes_feature, example_before, float_feature, integer_feature, map_entry
 from dataprep.formats.img2dataset import DUPLICATE, FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, FILTERED, SUCCESS
 from dataprep.formats.ustar import BLOCK_BYTES, members_around
 from dataprep.formats.wire import frame_around
 from dataprep.sources.laion import Row
-from dataprep.sources.tables import Column, Kind
+from dataprep.sources.tables import Column, Kind, Value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +49,7 @@ RESULT_FIELDS = (
 """Columns with a row's result, in img2dataset's order; they follow the columns carried from the table."""
 _DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
 _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {"txt", "jpg", "png", "webp"}
-_ABSENT: dict[Kind, Any] = {"string": "", "int": -1, "float": -1.0}
+_ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0}
 """Value that replaces a missing one in records, which have no null: Hugging Face infers a schema from the first few
 records, and TFDS has no null."""
 
@@ -57,7 +58,7 @@ records, and TFDS has no null."""
 class ShardSchema:
     """The columns of all shards of a dataset."""
 
-    image_name: str
+    image_name: EncodeFormat
     """Extension of image members and name of the image feature: `jpg`, `png` or `webp`."""
     carried: tuple[Column, ...]
     """Columns of the table under their names in records: `table_<name>` if a name is taken."""
@@ -108,7 +109,7 @@ def schema_with(table_columns: Sequence[Column], options: RowOptions) -> ShardSc
     )
 
 
-def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Any, ...]:
+def values_of(row: Row, result: RowResult, schema: ShardSchema) -> tuple[Value, ...]:
     """Return a row's values of `schema.columns`, None for a missing value."""
     image = result.image
     found = {
@@ -159,17 +160,17 @@ def write_samples(
     return places
 
 
-def tar_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+def tar_record(values: Sequence[Value], image: bytes, schema: ShardSchema) -> Record:
     """Return a sample as members of a tar: `key.jpg`, `key.json` and `key.txt`, in the order of webdataset's writer."""
     fields = _present(values, schema)
     written = dict(zip(fields, values, strict=True)) if schema.json_nulls else fields
-    caption = {b".txt": fields["caption"].encode()} if schema.has_captions else {}
+    caption = {b".txt": str(fields["caption"]).encode()} if schema.has_captions else {}
     members = {b".json": _indented(written).encode(), **caption}
-    head, tail = members_around(fields["key"].encode(), f".{schema.image_name}".encode(), len(image), members)
+    head, tail = members_around(str(fields["key"]).encode(), f".{schema.image_name}".encode(), len(image), members)
     return Record(head, image, tail)
 
 
-def tfrecord_record(values: Sequence[Any], image: bytes, schema: ShardSchema) -> Record:
+def tfrecord_record(values: Sequence[Value], image: bytes, schema: ShardSchema) -> Record:
     """Return a sample as a framed tf.train.Example: the image, `txt`, and a feature for each column, sorted by name."""
     fields = _present(values, schema)
     kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
@@ -272,7 +273,7 @@ def _successes(rows: Sequence[Row], results: Sequence[RowResult]) -> Iterator[tu
             yield row, result
 
 
-def _present(values: Sequence[Any], schema: ShardSchema) -> dict[str, Any]:
+def _present(values: Sequence[Value], schema: ShardSchema) -> dict[str, str | int | float]:
     """Return the values by name, none of them null."""
     return {
         column.name: _ABSENT[column.kind] if value is None else value
@@ -290,6 +291,6 @@ _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
     "float": float_feature,
     "int": integer_feature,
 }
-Renderer = Callable[[Sequence[Any], bytes, ShardSchema], Record]
+Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
 """Function that makes a record of a row's values, in the order of the schema's columns, and its image."""
 RENDERERS: dict[str, Renderer] = {"webdataset": tar_record, "tfrecord": tfrecord_record}

@@ -125,7 +125,7 @@ _DECODERS: dict[Kind, tuple[int, Callable[[Read, example.Feature], list[Any]]]] 
 # TFDS
 
 
-def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Description]]:
+def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Feature]]:
     """Yield the entries of features.json that describe annotations: records as a dictionary of columns."""
     for name, feature in sorted(features.items()):
         if feature.kind == "records":
@@ -134,7 +134,7 @@ def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Description]]:
             yield name, _tfds_feature(feature)
 
 
-def _tfds_feature(feature: Feature) -> tfds.Description:
+def _tfds_feature(feature: Feature) -> tfds.Feature:
     if feature.kind in ("bytes", "text"):
         return tfds.sequence(tfds.text(), feature.shape[0]) if feature.shape else tfds.text()
     encoding = "bytes" if feature.kind == "float64" else "none"

@@ -4,8 +4,8 @@ shards."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import NotRequired, TypedDict, Unpack
 
 from dataprep.formats.base import DatasetInfo
 
@@ -15,11 +15,89 @@ MAX_DESCRIPTION_BYTES = 64 << 20
 TFDS_VERSION = "1.0.0"
 
 
-Description = dict[str, Any]
-"""A message of TFDS in its JSON form."""
+class Shape(TypedDict, total=False):
+    """Shape of an array."""
+
+    dimensions: list[str]
+    """Sizes, `-1` where they vary."""
 
 
-def dataset_info(info: DatasetInfo, *, filepath_template: str) -> Description:
+class Tensor(TypedDict):
+    """One number, or an array of them."""
+
+    dtype: str
+    encoding: str
+    shape: Shape
+
+
+class Image(TypedDict):
+    """A picture, in an encoding that TFDS decodes."""
+
+    dtype: str
+    encodingFormat: str
+    shape: Shape
+
+
+class ClassLabel(TypedDict):
+    """A label, as the position of a class."""
+
+    numClasses: str
+
+
+class Sequence(TypedDict):
+    """A list of a feature."""
+
+    feature: Feature
+    length: str
+    """Its length, `-1` where it varies."""
+
+
+class Features(TypedDict):
+    """Features by name."""
+
+    features: dict[str, Feature]
+
+
+class Content(TypedDict, total=False):
+    """What says more of a feature, under the name that its kind has there."""
+
+    classLabel: ClassLabel
+    featuresDict: Features
+    image: Image
+    sequence: Sequence
+    tensor: Tensor
+    text: dict[str, str]
+
+
+class Feature(Content):
+    """One feature of a record."""
+
+    pythonClassName: str
+
+
+class SplitInfo(TypedDict):
+    """One split of a dataset; integers are texts, as in all JSON of protobuf."""
+
+    filepathTemplate: str
+    name: str
+    numBytes: str
+    shardLengths: list[str]
+
+
+class InfoDocument(TypedDict):
+    """`dataset_info.json`."""
+
+    citation: str
+    description: str
+    fileFormat: str
+    name: str
+    redistributionInfo: dict[str, str]
+    splits: list[SplitInfo]
+    supervisedKeys: NotRequired[dict[str, dict[str, list[dict[str, str]]]]]
+    version: str
+
+
+def dataset_info(info: DatasetInfo, *, filepath_template: str) -> InfoDocument:
     """Return the fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string.
 
     Args:
@@ -45,44 +123,44 @@ def dataset_info(info: DatasetInfo, *, filepath_template: str) -> Description:
     }
 
 
-def features_dict(features: Mapping[str, Description]) -> Description:
+def features_dict(features: Mapping[str, Feature]) -> Feature:
     """Return the whole of `features.json`."""
     return feature("features_dict.FeaturesDict", featuresDict={"features": dict(features)})
 
 
-def image(encoding: str) -> Description:
+def image(encoding: str) -> Feature:
     """Describe a picture of any size in three colours, `jpeg` or `png`."""
-    shape = {"dimensions": ["-1", "-1", "3"]}
+    shape: Shape = {"dimensions": ["-1", "-1", "3"]}
     return feature("image_feature.Image", image={"dtype": "uint8", "encodingFormat": encoding, "shape": shape})
 
 
-def scalar(dtype: str) -> Description:
+def scalar(dtype: str) -> Feature:
     """Describe one number, `int64` or `float32`."""
     return feature("scalar.Scalar", tensor={"dtype": dtype, "encoding": "none", "shape": {}})
 
 
-def tensor(dtype: str, shape: Sequence[int | None], encoding: str) -> Description:
+def tensor(dtype: str, shape: tuple[int | None, ...], encoding: str) -> Feature:
     """Describe an array of numbers, of any length where the shape has None; `bytes` are those of its values."""
-    dimensions = {"dimensions": ["-1" if length is None else str(length) for length in shape]} if shape else {}
+    dimensions: Shape = {"dimensions": ["-1" if length is None else str(length) for length in shape]} if shape else {}
     return feature("tensor_feature.Tensor", tensor={"dtype": dtype, "encoding": encoding, "shape": dimensions})
 
 
-def sequence(inner: Description, length: int | None) -> Description:
+def sequence(inner: Feature, length: int | None) -> Feature:
     """Describe a list of a feature, of any length where it is None."""
-    content = {"feature": inner, "length": "-1" if length is None else str(length)}
+    content: Sequence = {"feature": inner, "length": "-1" if length is None else str(length)}
     return feature("sequence_feature.Sequence", sequence=content)
 
 
-def text() -> Description:
+def text() -> Feature:
     """Describe a string in UTF-8."""
     return feature("text_feature.Text", text={})
 
 
-def feature(class_path: str, **content: Any) -> Description:
+def feature(class_path: str, **content: Unpack[Content]) -> Feature:
     """Describe a feature of one of TFDS's classes, e.g. `text_feature.Text`."""
     return {"pythonClassName": f"tensorflow_datasets.core.features.{class_path}", **content}
 
 
-def json_bytes(content: Description) -> bytes:
+def json_bytes(content: InfoDocument | Feature) -> bytes:
     """Return the bytes of a metadata file."""
     return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"

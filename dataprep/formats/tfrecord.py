@@ -39,7 +39,18 @@ from dataprep.formats.example import (
     integers,
     map_entry,
 )
-from dataprep.formats.tfds import Description, dataset_info, feature, features_dict, image, json_bytes, scalar, text
+from dataprep.formats.tfds import (
+    ClassLabel,
+    Feature,
+    InfoDocument,
+    dataset_info,
+    feature,
+    features_dict,
+    image,
+    json_bytes,
+    scalar,
+    text,
+)
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, checksum, frame_around, frame_length
 
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
@@ -278,7 +289,7 @@ def _tfds_name(dataset: str) -> str:
     return dataset.replace("-", "_")
 
 
-def _dataset_info(info: DatasetInfo) -> Description:
+def _dataset_info(info: DatasetInfo) -> InfoDocument:
     named = replace(info, name=_tfds_name(info.name))
     content = dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
@@ -286,7 +297,7 @@ def _dataset_info(info: DatasetInfo) -> Description:
     return content
 
 
-def _features(num_classes: int, annotations: Features) -> Description:
+def _features(num_classes: int, annotations: Features) -> Feature:
     features = {
         **dict(tfds_features(annotations)),
         "height": scalar("int64"),
@@ -296,6 +307,6 @@ def _features(num_classes: int, annotations: Features) -> Description:
         "width": scalar("int64"),
     }
     if num_classes:
-        class_label = {"numClasses": str(num_classes)}
+        class_label: ClassLabel = {"numClasses": str(num_classes)}
         features["label"] = feature("class_label_feature.ClassLabel", classLabel=class_label)
     return features_dict(features)

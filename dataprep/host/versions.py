@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import Any
+from typing import TypedDict
 
 from dataprep import __version__
 from dataprep.host.cpu import available_cores
@@ -26,7 +26,21 @@ def codec_versions(*more: str) -> dict[str, str]:
     return versions
 
 
-def machine_document(busy_cores: float) -> dict[str, Any]:
+class MachineDocument(TypedDict):
+    """The machine and the software that something was measured on."""
+
+    cores: int
+    busy_cores_before: float
+    """Cores that other programs kept busy before the measurement."""
+    platform: str
+    python: str
+    codecs: dict[str, str]
+    dataprep: str
+    measured: str
+    """Time of the measurement, in UTC."""
+
+
+def machine_document(busy_cores: float) -> MachineDocument:
     """Return the part of a report about the machine and the software of the measurement.
 
     Args:

@@ -18,7 +18,7 @@ from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import Dataset, SplitFacts
-from dataprep.sources.tables import Column, Kind, TableFile, is_table, measure_table, read_part
+from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
 DEFAULT_ROWS_PER_SHARD = 10_000
@@ -89,9 +89,9 @@ class Row(NamedTuple):
     """One row of a table."""
 
     key: str
-    roles: dict[str, Any]
-    """Values by role, for the roles that the table has: str, int, float or None."""
-    carried: tuple[Any, ...]
+    roles: dict[str, Value]
+    """Values by role, for the roles that the table has."""
+    carried: tuple[Value, ...]
     """The values of `LaionTables.carried`."""
 
 
@@ -142,7 +142,7 @@ class LaionTables:
             part -= file.parts
         raise UsageError(f"shard {index} past the end: the tables have {self.num_shards:,} shards")
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the tables as JSON values."""
         return asdict(self)
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import one_line
 from dataprep.sources.archives import Progress
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Kind = Literal["int", "float", "string"]
+Value: TypeAlias = str | int | float | None
+"""A value of a table; None where there is none."""
 
 MAX_PART_BYTES = 2**30
 """Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
@@ -378,7 +381,7 @@ def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any
     return rows
 
 
-def _object(line: str, number: int) -> dict[str, Any]:
+def _object(line: str, number: int) -> JsonObject:
     values = json.loads(line)
     if not isinstance(values, dict):
         raise ValueError(f"row {number:,} is no JSON object")

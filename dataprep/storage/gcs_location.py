@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from dataprep.errors import AccessError, UndecidedError
 from dataprep.storage import gcs_client, gcs_retry
@@ -37,6 +37,24 @@ class BucketLocation:
     """Whether Autoclass is on, with which reading costs no retrieval; None if the account may not see it."""
     missing_permission: str = ""
     """Permission that the account lacks to see all of this."""
+
+
+class _Autoclass(TypedDict, total=False):
+    enabled: bool
+
+
+class _Placement(TypedDict, total=False):
+    dataLocations: list[str]
+
+
+class _BucketAnswer(TypedDict, total=False):
+    """What Cloud Storage answers about a bucket; only what the account may see."""
+
+    location: str
+    locationType: str
+    customPlacementConfig: _Placement | None
+    storageClass: str
+    autoclass: _Autoclass | None
 
 
 class StoredObject(NamedTuple):
@@ -96,10 +114,10 @@ def _client(url: str) -> Client:
         return gcs_client.client()
 
 
-def _get(client: Client, path: str, query: dict[str, str]) -> dict[str, Any]:
+def _get(client: Client, path: str, query: dict[str, str]) -> _BucketAnswer:
     """Send a GET as the library's own calls do, because it has no call for the storage layout."""
     timeout_s = gcs_retry.request_timeout_s(DEADLINES)
-    found: dict[str, Any] = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
+    found: _BucketAnswer = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
     return found
 
 
@@ -107,14 +125,15 @@ def _retry() -> Any:
     return gcs_retry.retry_policy(deadlines=DEADLINES)
 
 
-def _location_of(document: dict[str, Any], missing_permission: str = "") -> BucketLocation:
-    placement = document.get("customPlacementConfig") or {}
+def _location_of(document: _BucketAnswer, missing_permission: str = "") -> BucketLocation:
+    placement: _Placement = document.get("customPlacementConfig") or {}
+    autoclass: _Autoclass = document.get("autoclass") or {}
     is_whole = not missing_permission
     return BucketLocation(
         location=document.get("location", ""),
         location_type=document.get("locationType", ""),
         data_locations=tuple(placement.get("dataLocations") or ()),
         storage_class=document.get("storageClass") if is_whole else None,
-        autoclass=bool((document.get("autoclass") or {}).get("enabled")) if is_whole else None,
+        autoclass=bool(autoclass.get("enabled")) if is_whole else None,
         missing_permission=missing_permission,
     )

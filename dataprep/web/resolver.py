@@ -25,8 +25,8 @@ class CheckedResolver(AbstractResolver):
     def __init__(
         self, allow_networks: tuple[Network, ...], nameservers: tuple[str, ...], cache: Cache[list[ResolveResult]]
     ) -> None:
-        options: dict[str, Any] = {"nameservers": nameservers} if nameservers else {}
-        self._resolver = aiohttp.AsyncResolver(timeout=QUERY_S, tries=QUERIES, **options)
+        servers = nameservers or None  # the machine's own
+        self._resolver = aiohttp.AsyncResolver(timeout=QUERY_S, tries=QUERIES, nameservers=servers)
         self._allow_networks, self._cache = allow_networks, cache
 
     async def resolve(

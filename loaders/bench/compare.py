@@ -24,7 +24,7 @@ from loaders.bench.copies import Copy
 from loaders.bench.data import grouped, open_bench_data
 from loaders.bench.peers import PEERS
 from loaders.bench.runs import ROOT, BenchSettings, Contender, Run, last_line, row_of, run_once, warm_up
-from loaders.bench.table import OURS, BenchSection, BenchTable, LeftOut
+from loaders.bench.table import OURS, BenchSection, BenchTable, LeftOut, Settings
 
 LOADERS = (OURS, *PEERS)
 PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
@@ -90,7 +90,7 @@ def run_bench(request: BenchRequest, work: Path, progress: Progress) -> BenchTab
         reasons = "; ".join(f"{each.loader}: {each.reason}" for section in sections for each in section.left_out)
         raise UndecidedError(f"no loader could be measured: {reasons}")
     settings = request.settings
-    found_settings = {
+    found_settings: Settings = {
         "batch_size": settings.batch_size,
         "image_size": settings.image_size,
         "workers": settings.workers,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from dataprep.host.cpu import own_cpu_s
 from dataprep.host.processes import end_with
@@ -26,6 +26,7 @@ from loaders.bench.table import OURS
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
+    from loaders.engine.stats import Stage
 
 ROOFLINE = "decode"
 """Name of the roofline: full JPEG decoding, in plain threads, of images that are in memory already."""
@@ -36,7 +37,7 @@ DECODED_IMAGES = 4096
 DECODED_AT_ONCE = 32
 """Number of images that the roofline decodes in one task."""
 
-Stages = dict[str, dict[str, float]]
+Stages: TypeAlias = "dict[str, Stage]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +75,20 @@ def main() -> None:
     print(json.dumps(run(job)), flush=True)
 
 
-def run(job: Job) -> dict[str, Any]:
-    """Return `images`, `elapsed_s`, `cpu_s`, `first_batch_s`, `stages` (of our loader) and `version`."""
+class Measured(TypedDict):
+    """One round of a loader."""
+
+    images: int
+    elapsed_s: float
+    cpu_s: float
+    first_batch_s: float
+    stages: Stages
+    """Stages of our loader; empty for the others."""
+    version: str
+
+
+def run(job: Job) -> Measured:
+    """Run one round."""
     batches, stages = _opened(job)
     taken = _watched(batches)
     next(taken)
@@ -138,8 +151,7 @@ def _ours(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
     )
 
     def stages() -> Stages:
-        found: Stages = loader.stats()["stages"]
-        return found
+        return loader.stats()["stages"]
 
     epochs = itertools.chain.from_iterable(itertools.repeat(loader))
     return (_checked(batch.images, batch.labels, job) for batch in epochs), stages
@@ -173,9 +185,17 @@ def _checked(images: Any, labels: Any, job: Job) -> int:
 
 
 def _difference(before: Stages, after: Stages) -> Stages:
+    """Return what the stages did between two looks at them."""
+    nothing: Stage = {"items": 0, "busy_s": 0.0, "get_wait_s": 0.0, "put_wait_s": 0.0}
+    return {name: _less(stage, before.get(name, nothing)) for name, stage in after.items()}
+
+
+def _less(stage: Stage, before: Stage) -> Stage:
     return {
-        name: {what: value - before.get(name, {}).get(what, 0) for what, value in stage.items()}
-        for name, stage in after.items()
+        "items": stage["items"] - before["items"],
+        "busy_s": stage["busy_s"] - before["busy_s"],
+        "get_wait_s": stage["get_wait_s"] - before["get_wait_s"],
+        "put_wait_s": stage["put_wait_s"] - before["put_wait_s"],
     }
 
 

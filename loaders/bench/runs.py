@@ -7,8 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Literal
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.measure import measure
-from loaders.bench.contestant import Job
+from loaders.bench.contestant import Job, Measured, Stages
 from loaders.bench.table import BenchRow, StageShare
+from loaders.engine.stats import Stage, Stats
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Interpolation
@@ -79,7 +79,7 @@ class Run:
     largest_mb: float
     sum_mb: float
     images: int
-    stages: dict[str, dict[str, float]]
+    stages: Stages
     """Stages of our loader: see `loaders.engine.stats`."""
     version: str
 
@@ -107,7 +107,7 @@ def run_once(contender: Contender, settings: BenchSettings) -> Run:
     measured = measure(
         module_command(contender.python, "loaders.bench.contestant"), environment, json.dumps(asdict(job))
     )
-    said = json.loads(measured.stdout.strip().splitlines()[-1])
+    said: Measured = json.loads(measured.stdout.strip().splitlines()[-1])
     return Run(
         images_per_s=said["images"] / said["elapsed_s"],
         cpu_ms_per_image=1e3 * said["cpu_s"] / said["images"],
@@ -153,16 +153,15 @@ def row_of(contender: Contender, runs: Sequence[Run], bytes_per_image: float) ->
 
 def stage_shares(runs: Sequence[Run]) -> tuple[StageShare, ...]:
     """Return where the threads of each stage spent their time, over all rounds."""
-    totals: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    totals = Stats()
     for run in runs:
         for name, stage in run.stages.items():
-            for what, value in stage.items():
-                totals[name][what] += value
+            totals.add(name, **stage)
     images = sum(run.images for run in runs)
-    return tuple(_share(name, stage, images) for name, stage in totals.items())
+    return tuple(_share(name, stage, images) for name, stage in totals.snapshot().items())
 
 
-def _share(name: str, stage: Mapping[str, float], images: int) -> StageShare:
+def _share(name: str, stage: Stage, images: int) -> StageShare:
     total_s = stage["busy_s"] + stage["get_wait_s"] + stage["put_wait_s"] or 1.0
     return StageShare(
         name=name,

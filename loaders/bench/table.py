@@ -6,7 +6,9 @@ Rates are images/s, MB are 10^6 bytes. `to_document` is the JSON that `--json` p
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal, TypedDict
+
+from dataprep.host.versions import MachineDocument
 
 SCHEMA_VERSION = 1
 
@@ -90,17 +92,27 @@ class BenchSection:
     left_out: tuple[LeftOut, ...]
 
 
+class Settings(TypedDict):
+    """How all loaders were run."""
+
+    batch_size: int
+    image_size: int
+    workers: int
+    rounds: int
+    seconds: float | None
+    """Length of a round; None where `batches` says it."""
+    batches: int | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchTable:
     """Results on all datasets."""
 
     sections: tuple[BenchSection, ...]
-    settings: dict[str, Any]
-    """`batch_size`, `image_size`, `workers`, `rounds`, and `seconds` or `batches` of a round; the other is None."""
-    machine: dict[str, Any]
-    """`cores`, `python`, `platform`, `memory_bytes` and versions."""
+    settings: Settings
+    machine: MachineDocument
 
 
-def to_document(table: BenchTable) -> dict[str, Any]:
+def to_document(table: BenchTable) -> dict[str, object]:
     """Return a table as JSON values."""
     return {"schema_version": SCHEMA_VERSION, **asdict(table)}

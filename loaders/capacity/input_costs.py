@@ -13,6 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from msgspec import Struct, field
+
+from dataprep.dataset.documents import convert
 from dataprep.errors import UndecidedError, UsageError
 from loaders.capacity.plan import ImageCost
 
@@ -35,6 +38,42 @@ class MeasuredFile:
     """Costs by loader."""
     image_size: int | None
     """Side of the images that were delivered; None where the document does not say."""
+
+
+class _Settings(Struct):
+    """What is read of the settings of a measurement."""
+
+    image_size: int | None = None
+
+
+class _BenchRow(Struct):
+    loader: str
+    cpu_ms_per_image: float
+
+
+class _BenchSection(Struct):
+    bytes_per_image: float
+    rows: list[_BenchRow]
+
+
+class _Bench(Struct):
+    """What is read of the JSON of `dataprep bench`."""
+
+    sections: list[_BenchSection]
+    settings: _Settings = field(default_factory=_Settings)
+
+
+class _Stage(Struct):
+    name: str
+    cpu_s_per_image: float
+
+
+class _Diagnosis(Struct):
+    """What is read of the JSON of `dataprep diagnose`."""
+
+    stages: list[_Stage]
+    bytes_per_image: float
+    settings: _Settings = field(default_factory=_Settings)
 
 
 @cache
@@ -99,15 +138,17 @@ def costs_from_document(document: Any, name: str) -> MeasuredFile:
         raise UsageError(
             f"{name}: expected the JSON that `dataprep bench` or `dataprep diagnose` writes, of schema version 1"
         )
-    try:
-        found = list(_diagnosed(document) if "stages" in document else _benched(document))
-        image_size = document.get("settings", {}).get("image_size")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{name}: not the JSON of `dataprep bench` or `dataprep diagnose`: {error!r}") from error
+    where, advice = f"{name}: not the JSON of `dataprep bench` or `dataprep diagnose`", "measure again"
+    if "stages" in document:
+        diagnosis = convert(document, _Diagnosis, where=where, advice=advice, error=UsageError)
+        found, settings = _diagnosed(diagnosis), diagnosis.settings
+    else:
+        bench = convert(document, _Bench, where=where, advice=advice, error=UsageError)
+        found, settings = _benched(bench), bench.settings
     costs = {cost.loader: cost for cost in sorted(found, key=lambda cost: cost.cpu_ms)}
     if not costs or min(cost.cpu_ms for cost in costs.values()) <= 0:
         raise UsageError(f"{name}: no loader has a CPU time above 0 in it; measure for longer")
-    return MeasuredFile(costs=costs, image_size=image_size)
+    return MeasuredFile(costs=costs, image_size=settings.image_size)
 
 
 def measured_cost(loader: str, cpu_ms: float, bytes_per_image: float) -> ImageCost:
@@ -124,15 +165,17 @@ def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> Measured
     return replace(low, image_size=image_size, cost=replace(low.cost, cpu_ms=cpu_ms, stored_ms=max(0.0, stored_ms)))
 
 
-def _benched(document: dict[str, Any]) -> list[ImageCost]:
+def _benched(bench: _Bench) -> list[ImageCost]:
     return [
-        measured_cost(row["loader"], float(row["cpu_ms_per_image"]), float(section["bytes_per_image"]))
-        for section in document["sections"]
-        for row in section["rows"]
+        measured_cost(row.loader, row.cpu_ms_per_image, section.bytes_per_image)
+        for section in bench.sections
+        for row in section.rows
     ]
 
 
-def _diagnosed(document: dict[str, Any]) -> list[ImageCost]:
-    cpu_s = {stage["name"]: float(stage["cpu_s_per_image"]) for stage in document["stages"]}
-    spent_ms = 1e3 * (cpu_s["fetch"] + cpu_s["prepare"])
-    return [measured_cost("dataprep", spent_ms, float(document["bytes_per_image"]))]
+def _diagnosed(diagnosis: _Diagnosis) -> list[ImageCost]:
+    """Return what the stages of our loader cost; nothing where one of them is missing."""
+    cpu_s = {stage.name: stage.cpu_s_per_image for stage in diagnosis.stages}
+    if not {"fetch", "prepare"} <= cpu_s.keys():
+        return []
+    return [measured_cost("dataprep", 1e3 * (cpu_s["fetch"] + cpu_s["prepare"]), diagnosis.bytes_per_image)]

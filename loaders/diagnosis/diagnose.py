@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from dataprep.host.cpu import available_cores, background_cores
 from dataprep.host.versions import machine_document
@@ -87,8 +86,9 @@ def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: fl
     for fix in found.fixes:
         if fix.needs == "restart":
             with tempfile.TemporaryDirectory(prefix="dataprep-cache-") as folder:
-                changed = setup.changed(fix.settings | ({"cache_dir": folder} if fix.name == "cache" else {}))
+                changed = setup.changed(fix.settings)
                 if fix.name == "cache":
+                    changed = setup.changed({**fix.settings, "cache_dir": folder})
                     _fill_cache(changed)
                 rate = observe(changed, device, seconds).images_per_s
             return replace(
@@ -185,8 +185,8 @@ def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]
     return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
 
 
-def _settings(setup: RunSetup) -> dict[str, Any]:
-    settings = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
+def _settings(setup: RunSetup) -> dict[str, object]:
+    settings: dict[str, object] = {name: getattr(setup.config, name) for name in LoaderConfig.__dataclass_fields__}
     settings |= {"transfer_ahead": setup.transfer_ahead, "split": setup.split}
     transform = setup.config.transform
     return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}

@@ -6,7 +6,12 @@ All rates are images/s of one host. `to_document` is the JSON that `--json` prin
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+from dataprep.host.versions import MachineDocument
+
+if TYPE_CHECKING:
+    from loaders.decode.decoders import Backend
 
 SCHEMA_VERSION = 1
 
@@ -42,14 +47,27 @@ class StepTimes:
     """Time in which the device computed."""
 
 
+class Changes(TypedDict, total=False):
+    """New settings of a run: fields of `LoaderConfig`, `transfer_ahead`, or `short_side` of a rebuilt dataset."""
+
+    batch_size: int
+    threads: int
+    processes: int
+    prefetch_batches: int
+    reads_in_flight: int
+    decoder: Backend
+    cache_dir: str
+    transfer_ahead: int
+    short_side: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fix:
     """One change, and the rate that it should reach."""
 
     name: str
     """`workers`, `prefetch`, `cache`, `resize`, `batch`, `transfer-ahead`, `location`, `decoder` or `format`."""
-    settings: dict[str, Any]
-    """New settings: fields of `LoaderConfig`, `transfer_ahead`, or `short_side` of a rebuilt dataset."""
+    settings: Changes
     needs: Literal["restart", "rebuild", "copy"]
     """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""
     images_per_s: float
@@ -71,7 +89,7 @@ class Applied:
     """A run with the best change that needs neither rebuild nor copy."""
 
     name: str
-    settings: dict[str, Any]
+    settings: Changes
     predicted_images_per_s: float
     measured_images_per_s: float
 
@@ -107,15 +125,14 @@ class Diagnosis:
     applied: Applied | None
     bytes_per_image: float
     """Mean size of an encoded image."""
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    """`cores`, `python`, `platform`, `memory_bytes` and versions."""
+    settings: dict[str, object]
+    machine: MachineDocument
     attainable_images_per_s: float = 0.0
     """Rate with the best division of the cores among the stages, and nothing else changed."""
     allocation: dict[str, float] = field(default_factory=dict)
     """Cores that each stage takes at that rate."""
 
 
-def to_document(found: Diagnosis) -> dict[str, Any]:
+def to_document(found: Diagnosis) -> dict[str, object]:
     """Return a diagnosis as JSON values."""
     return {"schema_version": SCHEMA_VERSION, **asdict(found)}

@@ -8,7 +8,7 @@ nearer bucket). `prediction.predict` then gives the rate of all stages together.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
 from loaders.decode.decoders import extension_available
-from loaders.diagnosis.findings import Fix, Limit, Stage, StageRate
+from loaders.diagnosis.findings import Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
 from loaders.diagnosis.prediction_errors import may_gain
 from loaders.diagnosis.stage_rates import request_latency_s
@@ -47,7 +47,7 @@ class _Change:
     """A change, with the stages that it changes."""
 
     name: str
-    settings: dict[str, Any]
+    settings: Changes
     needs: Any
     advice: str
     stages: dict[Stage, StageRate]
@@ -149,10 +149,10 @@ def _more_workers(stages: Stages) -> Iterator[_Change]:
         yield _Change("workers", settings, "restart", _workers_advice(settings), {"prepare": stage}, whole)
 
 
-def _other_workers(stages: Stages) -> list[dict[str, int]]:
+def _other_workers(stages: Stages) -> list[Changes]:
     """Return numbers of threads and processes that are worth a try."""
     config, cores = stages.setup.config, available_cores()
-    found = [{"threads": cores, "processes": 0}]
+    found: list[Changes] = [{"threads": cores, "processes": 0}]
     if config.transform is not None and cores > 1:
         found.append({"threads": 1, "processes": cores})
     if stages.has_contention:
@@ -164,7 +164,7 @@ def _other_workers(stages: Stages) -> list[dict[str, int]]:
     return [each for each in found if each != {"threads": config.num_threads, "processes": config.processes}]
 
 
-def _workers_advice(settings: Mapping[str, int]) -> str:
+def _workers_advice(settings: Changes) -> str:
     threads, processes = settings["threads"], settings["processes"]
     if processes:
         reason = "a transform holds the interpreter lock"

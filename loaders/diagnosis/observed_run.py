@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.feed import FedStep, endless, feed
+from loaders.diagnosis.findings import Changes
 from loaders.loader import Loader, open_configured
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class RunSetup:
     transfer_ahead: int = 2
     """Batches sent to the device while it computes."""
 
-    def changed(self, settings: Mapping[str, Any]) -> RunSetup:
+    def changed(self, settings: Changes) -> RunSetup:
         """Return the run with other settings: fields of the config, or `transfer_ahead`."""
-        config = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
+        config: Any = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
         ahead = settings.get("transfer_ahead", self.transfer_ahead)
         return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
 

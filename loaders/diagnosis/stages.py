@@ -11,7 +11,7 @@ from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.fetch_rate import Fetched, fetch_all_once, fetch_rate_alone
-from loaders.diagnosis.findings import Stage, StageRate
+from loaders.diagnosis.findings import Changes, Stage, StageRate
 from loaders.diagnosis.observed_run import RunSetup, observe, reads_in_flight
 from loaders.diagnosis.prediction import CONTENTION, Batches, Rates, predict
 from loaders.diagnosis.rehearsal import Bucket, RehearsalSetup, places_in
@@ -82,7 +82,7 @@ class Stages:
         return fetch_rate_alone(self.loader, self.setup.config, self._seconds, self.busy_cores, keep=SAMPLE_IMAGES)
 
     @cached_property
-    def ahead_settings(self) -> dict[str, int]:
+    def ahead_settings(self) -> Changes:
         """Settings with several times as many images in flight, as far as memory allows."""
         config = self.setup.config
         batch_bytes = config.rows * config.image_size**2 * 3

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 
-@dataclass(slots=True)
-class Stage:
+class Stage(TypedDict):
     """Sums of one stage since the start."""
 
-    items: int = 0
-    busy_s: float = 0.0
+    items: int
+    busy_s: float
     """Working time, summed over the threads of the stage."""
-    get_wait_s: float = 0.0
+    get_wait_s: float
     """Time in which threads of the stage waited for the stage before it, summed over the threads."""
-    put_wait_s: float = 0.0
+    put_wait_s: float
     """Time in which threads of the stage waited for the stage after it, summed over the threads."""
 
 
@@ -32,20 +30,19 @@ class Stats:
     ) -> None:
         """Add work and waiting to a stage."""
         with self._lock:
-            stage = self._stages.setdefault(name, Stage())
-            stage.items += items
-            stage.busy_s += busy_s
-            stage.get_wait_s += get_wait_s
-            stage.put_wait_s += put_wait_s
+            stage = self._stages.setdefault(name, Stage(items=0, busy_s=0.0, get_wait_s=0.0, put_wait_s=0.0))
+            stage["items"] += items
+            stage["busy_s"] += busy_s
+            stage["get_wait_s"] += get_wait_s
+            stage["put_wait_s"] += put_wait_s
 
-    def take(self) -> dict[str, dict[str, Any]]:
+    def take(self) -> dict[str, Stage]:
         """Return all stages since the last call, as arguments of `add`."""
         with self._lock:
-            taken = {name: asdict(stage) for name, stage in self._stages.items()}
-            self._stages.clear()
+            taken, self._stages = self._stages, {}
             return taken
 
-    def snapshot(self) -> dict[str, dict[str, float]]:
-        """Return all stages, `{name: {items, busy_s, get_wait_s, put_wait_s}}`."""
+    def snapshot(self) -> dict[str, Stage]:
+        """Return all stages by name."""
         with self._lock:
-            return {name: asdict(stage) for name, stage in self._stages.items()}
+            return {name: stage.copy() for name, stage in self._stages.items()}

@@ -39,7 +39,7 @@ from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffer, Buffers
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
 from loaders.engine.producer import image_shape
-from loaders.engine.stats import Stats
+from loaders.engine.stats import Stage, Stats
 from loaders.engine.watch import BatchWatch, require_progress, some
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Part:
     keys: list[str]
     fields: dict[str, list[Any]]
     skipped: Counter[str]
-    stages: dict[str, dict[str, float]]
+    stages: dict[str, Stage]
     """Stages of this worker since its last report."""
     fetch: dict[str, float]
 

@@ -89,12 +89,10 @@ class ShardIndex:
 
     def part(self, first: int, stop: int) -> ShardIndex:
         """Return a copy of entries `first` to `stop`, so that the memory of the others can be freed."""
-        cut: dict[str, Any] = {}
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            cut[name] = None if column is None else column[first:stop].copy()
+        cut: dict[str, NDArray[Any]] = {name: getattr(self, name)[first:stop].copy() for name in _ALWAYS}
+        crc32c = None if self.image_crc32c is None else self.image_crc32c[first:stop].copy()
         files = None if self.files is None else self.files.part(first, stop)
-        return ShardIndex(**cut, keys=self.keys.part(first, stop), files=files)
+        return ShardIndex(**cut, image_crc32c=crc32c, keys=self.keys.part(first, stop), files=files)
 
     @property
     def num_bytes(self) -> int:
@@ -114,6 +112,10 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "height": np.int32,
     "width": np.int32,
 }
+
+
+_ALWAYS = tuple(name for name in _COLUMNS if name != "image_crc32c")
+"""Columns that every index has."""
 
 
 class SplitIndex:
@@ -299,11 +301,12 @@ def with_deadline(storage: Storage, deadline_s: float) -> Storage:
 
 
 def _entries_of(table: pa.Table) -> ShardIndex:
-    columns: dict[str, Any] = {name: _numbers(table.column(name), kind) for name, kind in _COLUMNS.items()}
+    columns = {name: _numbers(table.column(name), kind) for name, kind in _COLUMNS.items()}
+    crc32c: NDArray[np.uint32] | None = columns.pop("image_crc32c")
     if table.column("image_crc32c").null_count:
-        columns["image_crc32c"] = None
+        crc32c = None
     files = _texts(table.column("file")) if "file" in table.column_names else None
-    return ShardIndex(**columns, keys=_texts(table.column("key")), files=files)
+    return ShardIndex(**columns, image_crc32c=crc32c, keys=_texts(table.column("key")), files=files)
 
 
 def _texts(column: pa.ChunkedArray) -> Texts:

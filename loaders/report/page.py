@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
 from dataprep.pages.charts import Bar, BarChart, Tone, area_chart, bar_chart
 from dataprep.pages.page import render_page
@@ -75,7 +76,7 @@ def bench_page(table: BenchTable) -> str:
     )
 
 
-def _found(found: Diagnosis) -> dict[str, Any]:
+def _found(found: Diagnosis) -> JsonObject:
     best = found.fixes[0] if found.fixes else None
     return {
         "numbers": [
@@ -103,7 +104,7 @@ def _found(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _stage(found: Diagnosis, stage: StageRate) -> dict[str, Any]:
+def _stage(found: Diagnosis, stage: StageRate) -> JsonObject:
     return {
         "name": stage.name,
         "work": STAGE_WORK[stage.name],
@@ -126,7 +127,7 @@ def _rates(found: Diagnosis) -> BarChart:
     return _bars("Rates against what the accelerator takes", rows, compute_rate(found))
 
 
-def _applied(found: Diagnosis, applied: Applied) -> dict[str, Any]:
+def _applied(found: Diagnosis, applied: Applied) -> JsonObject:
     rows = [
         _rate_bar("before", found.observed_images_per_s, "rest"),
         _rate_bar("predicted", applied.predicted_images_per_s, "rest"),
@@ -153,7 +154,7 @@ def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
     return bar_chart(title, bars, target)
 
 
-def _timeline(steps: Sequence[StepTimes]) -> dict[str, Any] | None:
+def _timeline(steps: Sequence[StepTimes]) -> JsonObject | None:
     """Return the stacked parts of every step, ms, over the seconds since the first step."""
     parts_ms = [[1e3 * part for part in (step.compute_s, step.transfer_s, step.wait_s)] for step in steps]
     whole_ms = [sum(parts) for parts in parts_ms]
@@ -170,7 +171,7 @@ def _timeline(steps: Sequence[StepTimes]) -> dict[str, Any] | None:
     }
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def _fix(fix: Fix) -> JsonObject:
     return {
         "name": fix.name,
         "advice": fix.advice,
@@ -183,11 +184,11 @@ def _fix(fix: Fix) -> dict[str, Any]:
     }
 
 
-def _sections(table: BenchTable | None) -> list[dict[str, Any]]:
+def _sections(table: BenchTable | None) -> list[JsonObject]:
     return [] if table is None else [_section(section) for section in table.sections]
 
 
-def _section(section: BenchSection) -> dict[str, Any]:
+def _section(section: BenchSection) -> JsonObject:
     copied = f"{section.copied_images:,} of the images, {human_bytes(section.copied_bytes_per_image)} each"
     return {
         "sentence": bench_sentence(section),
@@ -218,7 +219,7 @@ def _loader_bars(rows: Sequence[BenchRow]) -> BarChart:
     return bar_chart("Images/s of every loader", bars)
 
 
-def _loader(row: BenchRow) -> dict[str, Any]:
+def _loader(row: BenchRow) -> JsonObject:
     return {
         "loader": row.loader,
         "detail": f"{row.layout}, {row.interpolation}" + (", copy" if row.data == "copy" else ""),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -47,5 +46,5 @@ class FakeLoader(Loader):
             yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
 
     @cached_property
-    def _sequence(self) -> dict[str, Any]:
+    def _sequence(self) -> dict[str, object]:
         return {"dataset": "fake", "samples": self.order.num_samples, **self.config.sequence_document()}

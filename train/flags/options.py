@@ -167,7 +167,7 @@ def flags_of(
     return decorate
 
 
-def given_flags(context: click.Context, kind: type[Any]) -> dict[str, Any]:
+def given_flags(context: click.Context, kind: type[Any]) -> dict[str, object]:
     """Return the values of the flags that the command line itself gives, by the flags' names.
 
     Args:
@@ -182,7 +182,7 @@ def given_flags(context: click.Context, kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def flag_values(flags: Any, prefix: str = "") -> dict[str, Any]:
+def flag_values(flags: Any, prefix: str = "") -> dict[str, object]:
     """Return all values of a dataclass of flags by the flags' names; those of dataclasses in it come last."""
     values = {each.name: getattr(flags, each.name) for each in dataclasses.fields(flags)}
     nested = {name: value for name, value in values.items() if dataclasses.is_dataclass(value)}

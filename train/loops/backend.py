@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loaders.loader import Loader
+from loaders.loader import Loader, LoaderState
 from train.checkpoints.state import State
 from train.telemetry.logs import Logs
 
@@ -28,7 +28,7 @@ class DeviceBatch(Protocol):
         """Keys of this host's samples."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> LoaderState:
         """State of the loader after this batch, for its `load_state_dict`."""
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from torch import nn
 
@@ -62,7 +61,7 @@ class Plan:
         """Size of weights, gradients and moments on one device; activations come on top."""
         return COPIES_IN_TRAINING * self.bytes_per_device
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, object]:
         """Return the plan as a JSON document."""
         return {
             "devices": self.num_devices,

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from dataprep.errors import UsageError
 from loaders.diagnosis.monitor import StepMonitor
-from loaders.loader import Loader
+from loaders.loader import Loader, LoaderState
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import Backend, DeviceBatch, Update
@@ -47,7 +47,7 @@ class Training(Generic[BackendT]):
     """Number of updates that were done."""
     _lr: float = 0.0
     """Learning rate of the last update."""
-    _loader_state: dict[str, Any] | None = None
+    _loader_state: LoaderState | None = None
     _evaluated_step: int = 0
     """Step of the last evaluation."""
     _saved_step: int = -1

@@ -15,7 +15,7 @@ from torch import nn
 from dataprep.errors import UsageError
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
-from train.loops.torch_runtime import TorchRuntime
+from train.loops.torch_runtime import RandomState, TorchRuntime
 from train.loops.xla_runtime import XLARuntime
 
 DEVICES = ("xla", "cuda", "cpu")
@@ -84,7 +84,7 @@ class Runtime(Protocol):
     def seed(self, seed: int) -> None:
         """Seed the random generators of weights and steps."""
 
-    def random_state(self) -> dict[str, Any]:
+    def random_state(self) -> RandomState:
         """Return the state of the random generators that a step may use."""
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from loaders.loader import Loader
+from loaders.loader import STATE_VERSION, Loader
 from loaders.torch import TorchBatch
 from train.checkpoints.restoring import check_model, restore_optimizer
 from train.checkpoints.state import State, taking_position
@@ -157,7 +157,7 @@ class TorchBackend:
             mask=self.runtime.put(torch.ones(images, dtype=torch.bool)),
             keys=[""] * images,
             fields={},
-            state={},
+            state={"state_version": STATE_VERSION, "position": 0, "epoch": 0, "sequence": {}},
         )
 
     def try_step(self, resident: TorchBatch) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -16,6 +16,15 @@ from torch.utils._pytree import tree_map
 
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, TorchBatches
+
+
+class RandomState(TypedDict):
+    """State of the generators that a step may draw from."""
+
+    cpu: torch.Tensor
+    cuda: NotRequired[torch.Tensor]
+    xla: NotRequired[int]
+    """Seed of the steps."""
 
 
 class TorchRuntime:
@@ -115,10 +124,12 @@ class TorchRuntime:
         """Seed the random generators of the CPU and of CUDA."""
         torch.manual_seed(seed)
 
-    def random_state(self) -> dict[str, Any]:
+    def random_state(self) -> RandomState:
         """Return the state of the CPU's random generator, and of CUDA's."""
-        state = {"cpu": torch.get_rng_state()}
-        return state | {"cuda": torch.cuda.get_rng_state()} if self.name == "cuda" else state
+        state: RandomState = {"cpu": torch.get_rng_state()}
+        if self.name == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state()
+        return state
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state; one from another kind of device restores only the CPU's generator."""

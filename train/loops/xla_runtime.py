@@ -24,6 +24,7 @@ from loaders.loader import Loader
 from loaders.torch import TorchBatch
 from train.checkpoints.pieces import Pieces
 from train.loops.fsdp import sharded_dimension
+from train.loops.torch_runtime import RandomState
 
 if TYPE_CHECKING:
     from torch_xla.distributed.spmd import Mesh, ShardingSpec, XLAShard
@@ -173,7 +174,7 @@ class XLARuntime:
         torch.manual_seed(seed)
         self._seed = seed
 
-    def random_state(self) -> dict[str, Any]:
+    def random_state(self) -> RandomState:
         """Return the state of the host's random generator, and the seed of the steps."""
         return {"cpu": torch.get_rng_state(), "xla": self._seed}
 
@@ -222,7 +223,7 @@ def _keep_names(wrapped: nn.Module) -> None:
     """Make a wrapped model save and load its weights by their names in the model without the wrapper."""
     inner = {name.replace(_WRAPPER, ""): name for name in wrapped.state_dict()}
 
-    def rename(given: dict[str, Any], names: dict[str, str]) -> None:
+    def rename(given: dict[str, torch.Tensor], names: dict[str, str]) -> None:
         for old, new in names.items():
             if old in given:
                 given[new] = given.pop(old)

@@ -7,7 +7,7 @@ and has other names in its state: docs/decisions/0009-own-lars-and-layer-decay.m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import nn
@@ -45,12 +45,12 @@ class LARS(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
+                    self._update(parameter, parameter.grad, lr=group["lr"], weight_decay=group["weight_decay"])
         return loss
 
-    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, *, lr: float, weight_decay: float) -> None:
         if parameter.ndim > 1:
-            gradient = gradient + group["weight_decay"] * parameter
+            gradient = gradient + weight_decay * parameter
             length, step_length = parameter.norm(), gradient.norm()
             is_scaled = (length > 0) & (step_length > 0)
             gradient = gradient * torch.where(is_scaled, TRUST * length / step_length, torch.ones_like(length))
@@ -58,4 +58,4 @@ class LARS(torch.optim.Optimizer):
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
         state["momentum"].mul_(MOMENTUM).add_(gradient)
-        parameter.add_(state["momentum"], alpha=-group["lr"])
+        parameter.add_(state["momentum"], alpha=-lr)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dataprep.cloud.gcloud import Gcloud, GcloudMissingError
 from dataprep.cloud.tpu.command_lines import Api, Place, Target, check_name, describe_command, instances_command
+from dataprep.dataset.documents import JsonObject
 from dataprep.errors import DataprepError, UndecidedError, UsageError
 
 LIST_TIMEOUT_S = 120.0
@@ -77,7 +75,7 @@ def find_zone(name: str, zone: str | None = None) -> str:
     raise UsageError(f"--tpu {name}: no such TPU, gcloud lists {names}; check the name and the project, or give --zone")
 
 
-def _entries(*words: str) -> list[dict[str, Any]]:
+def _entries(*words: str) -> list[JsonObject]:
     gcloud = Gcloud(lambda _line: None)
     try:
         return gcloud.entries(["gcloud", *words, "--format=json", "--quiet"], timeout_s=LIST_TIMEOUT_S)
@@ -87,7 +85,7 @@ def _entries(*words: str) -> list[dict[str, Any]]:
         raise UndecidedError(f"--tpu: {error}, or give --zone") from error
 
 
-def _zone_of(node: Mapping[str, Any]) -> str:
+def _zone_of(node: JsonObject) -> str:
     """Return the zone of a node of the TPU API, whose name is projects/P/locations/ZONE/nodes/NAME."""
     zone: str = node["name"].split("/")[-3]
     return zone

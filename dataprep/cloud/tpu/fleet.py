@@ -11,16 +11,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from dataprep.cloud.gcloud import SAID_CHARACTERS, TIMEOUT_S, Gcloud, Sent, meaning
 from dataprep.cloud.tpu.command_lines import Target, copy_commands, ssh_command
-from dataprep.cloud.tpu.worker import REPLY
+from dataprep.cloud.tpu.worker import REPLY, Holder, RunState
 from dataprep.errors import StorageError, UndecidedError
 
 AT_ONCE = 16
 """Maximum number of concurrent gcloud processes; each takes a second of CPU time and 100 MB."""
 _GCLOUD_FAILED = re.compile(r"^ERROR: \(gcloud\.", re.MULTILINE)
+
+
+class Reply(RunState, total=False):
+    """Reply of an action of `worker.py`; which fields there are depends on the action."""
+
+    runs: dict[str, RunState]
+    holders: list[Holder]
+    complete: bool
+    ended: list[int]
+    lock: str
+    startup: str
+    mount: str
+    folder: str
+    files: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +48,10 @@ class Answer:
     """One line about a failure; empty if there was none."""
 
     @property
-    def reply(self) -> dict[str, Any]:
+    def reply(self) -> Reply:
         """The reply of `worker.py` in the output; empty if there is none."""
         lines = [line for line in self.out.splitlines() if line.startswith(REPLY)]
-        reply: dict[str, Any] = json.loads(lines[-1].removeprefix(REPLY)) if lines else {}
+        reply: Reply = json.loads(lines[-1].removeprefix(REPLY)) if lines else {}
         return reply
 
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dataprep.cloud.gcloud import Sent
 from dataprep.cloud.tpu.fleet import Answer, Fleet, require_all
+from dataprep.cloud.tpu.worker import RunState
 from dataprep.errors import StorageError, UndecidedError, UsageError
 
 START_ATTEMPTS = 3
@@ -28,8 +28,6 @@ FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
 }
 """Environment variables of a run, by framework. They prevent JAX from silently using the CPU if the TPU is in use."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-State = dict[str, Any]
-"""State of a run on a worker, as replied by `worker.py`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +88,7 @@ def _sent(env: Mapping[str, str]) -> Sent:
 
 def follow(
     fleet: Fleet, run: str, watch: Watch, *, note: Callable[[str], None], show: Callable[[str], None]
-) -> dict[int, State]:
+) -> dict[int, RunState]:
     """Follow a run until it has ended on every worker; connections may drop meanwhile.
 
     Args:
@@ -106,7 +104,7 @@ def follow(
     Raises:
         UndecidedError: A worker could not be reached for too long.
     """
-    states: dict[int, State] = {}
+    states: dict[int, RunState] = {}
     heard_s = dict.fromkeys(range(len(fleet.target.instances)), time.monotonic())
     shown_bytes, ending = 0, False
     while True:
@@ -175,12 +173,12 @@ def prepare(fleet: Fleet, note: Callable[[str], None]) -> None:
         time.sleep(STARTUP_POLL_S)
 
 
-def has_failed(state: State) -> bool:
+def has_failed(state: RunState) -> bool:
     """Return whether a run has ended with an error."""
     return state["state"] in ENDED and state.get("code") != 0
 
 
-def outcome(state: State) -> str:
+def outcome(state: RunState) -> str:
     """Describe how a run has ended."""
     if state["state"] == "lost":
         return "lost: the machine restarted, or the run's watcher was killed"
@@ -194,7 +192,7 @@ def outcome(state: State) -> str:
 
 
 def _hear(
-    answers: Sequence[Answer], states: dict[int, State], heard_s: dict[int, float], note: Callable[[str], None]
+    answers: Sequence[Answer], states: dict[int, RunState], heard_s: dict[int, float], note: Callable[[str], None]
 ) -> None:
     for answer in answers:
         if "state" in answer.reply:
@@ -204,7 +202,7 @@ def _hear(
             note(f"worker {answer.worker}: {answer.trouble}; will be tried again")
 
 
-def _show_log(fleet: Fleet, run: str, state: State, shown_bytes: int, show: Callable[[str], None]) -> int:
+def _show_log(fleet: Fleet, run: str, state: RunState, shown_bytes: int, show: Callable[[str], None]) -> int:
     """Show the new output of worker 0, and return its number of bytes."""
     fresh = int(state.get("log_bytes", 0)) - shown_bytes
     if fresh <= 0:

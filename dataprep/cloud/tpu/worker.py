@@ -23,8 +23,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 REPLY = "@dataprep "
 MARK = "DATAPREP_RUN"
@@ -43,6 +44,92 @@ class Failure(Exception):
     """Error for the user, in one line."""
 
 
+class Identity(TypedDict):
+    """A process, known by more than its number."""
+
+    pid: int
+    start_ticks: int
+    """Start of the process, in ticks after the boot."""
+    boot: str
+
+
+class Started(Identity):
+    """The first process of a run: `started.json`."""
+
+    started_s: float
+
+
+class Ended(TypedDict, total=False):
+    """How a run ended: `exit.json`."""
+
+    code: int
+    reason: str
+    """Why the command could not be started."""
+    ended_s: float
+
+
+class Command(TypedDict):
+    """What a run was told: `command.json`."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+
+
+class RunState(Ended, total=False):
+    """State of a run; see `_state`."""
+
+    state: str
+    log_bytes: int
+    argv: list[str]
+    pid: int
+    started_s: float
+    error: str
+    again: bool
+    """Whether the same call may succeed when it is repeated."""
+
+
+class Killed(RunState):
+    """A run that was ended."""
+
+    ended: list[int]
+    """Numbers of the processes that were ended."""
+    left: list[int]
+
+
+class Holder(Identity):
+    """A process that has chips open."""
+
+    user: str
+    command: str
+    run: str | None
+    """Name of the run that it belongs to."""
+    devices: list[str]
+
+
+class Holders(TypedDict):
+    """All such processes."""
+
+    holders: list[Holder]
+    complete: bool
+    """Whether every process could be examined."""
+
+
+class Status(Holders):
+    """All runs, and who holds the chips."""
+
+    runs: dict[str, RunState]
+
+
+class Argument(TypedDict, total=False):
+    """Keywords of an argument of the command line."""
+
+    action: str
+    nargs: str
+    type: Callable[[str], Any]
+    default: Any
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", default=os.environ.get("HOME", "/root"))
@@ -56,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
     if as_root and os.geteuid() != 0:
         _become_root(options.home, sys.argv[1:] if arguments is None else arguments)
     try:
-        reply = act(options)
+        reply: Mapping[str, object] | None = act(options)
     except (Failure, OSError) as error:
         reply = {"error": str(error)}
     if reply is not None:
@@ -75,22 +162,23 @@ def _become_root(home: str, arguments: list[str]) -> None:
 # Runs
 
 
-def start(options: argparse.Namespace) -> dict[str, Any]:
+def start(options: argparse.Namespace) -> RunState:
     """Start a run unless it has started; refuse the same name with another command."""
     _make_private(_base(options))
     run = _run_folder(options)
     run.mkdir(parents=True, exist_ok=True)
     argv = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-    before, variables = _read(run / "command.json"), _variables() if options.variables else {}
+    before: Command | None = _read(run / "command.json")
+    variables = _variables() if options.variables else {}
     if variables is None:
         if before is None:
             return {**_state(run), "error": "the variables did not arrive", "again": True}
         variables = before["env"]  # they arrived with an earlier call, which gcloud repeats
     _create(run / "command.json", {"argv": argv, "env": variables, "cwd": _cwd(options)})
-    before = _read(run / "command.json") or {}
-    if before["argv"] != argv:
-        raise Failure(f"run {options.run} had another command: {' '.join(before['argv'])}; choose another --run")
-    if before["env"] != variables:
+    command: Command = _read(run / "command.json")
+    if command["argv"] != argv:
+        raise Failure(f"run {options.run} had another command: {' '.join(command['argv'])}; choose another --run")
+    if command["env"] != variables:
         raise Failure(f"run {options.run} had other variables; choose another --run, or give the same --env")
     if not (run / "claimed.json").exists():
         with open(run / "log", "ab") as log:
@@ -121,7 +209,7 @@ def watch(options: argparse.Namespace) -> None:
     run = _run_folder(options)
     if not _create(run / "claimed.json", identity(os.getpid())):
         return
-    command = _read(run / "command.json") or {}
+    command: Command = _read(run / "command.json")
     environment = {**os.environ, **command["env"], MARK: str(run)}
     environment["PATH"] = f"{command['cwd']}/.venv/bin:{environment['PATH']}"
     try:
@@ -135,12 +223,12 @@ def watch(options: argparse.Namespace) -> None:
     _create(run / "exit.json", {"code": child.wait(), "ended_s": time.time()})
 
 
-def state(options: argparse.Namespace) -> dict[str, Any]:
+def state(options: argparse.Namespace) -> RunState:
     """Return the state of one run."""
     return _state(_run_folder(options))
 
 
-def status(options: argparse.Namespace) -> dict[str, Any]:
+def status(options: argparse.Namespace) -> Status:
     """Return the states of all runs, and the processes that hold the chips."""
     runs = sorted((_base(options) / "runs").glob("*"))
     return {"runs": {run.name: _state(run) for run in runs}, **holders(options)}
@@ -153,11 +241,11 @@ def log(options: argparse.Namespace) -> None:
         sys.stdout.buffer.write(file.read(options.limit))
 
 
-def kill(options: argparse.Namespace) -> dict[str, Any]:
+def kill(options: argparse.Namespace) -> Killed:
     """End a run: its first process gets SIGTERM and time for a checkpoint; then the remaining processes are killed."""
     run = _run_folder(options)
     ended = {process["pid"] for process in _members(run)}
-    started = _read(run / "started.json")
+    started: Started | None = _read(run / "started.json")
     if started and alive(started):
         os.kill(started["pid"], signal.SIGTERM)
         _wait_until(lambda: not alive(started), options.grace_s)
@@ -171,13 +259,16 @@ def kill(options: argparse.Namespace) -> dict[str, Any]:
     return {"ended": sorted(ended), "left": [process["pid"] for process in _members(run)], **_state(run)}
 
 
-def _state(run: Path) -> dict[str, Any]:
+def _state(run: Path) -> RunState:
     """Return `absent`, `starting`, `running`, `done` with an exit code, or `lost` after a restart or a kill."""
     log_bytes = (run / "log").stat().st_size if (run / "log").exists() else 0
-    known = {"log_bytes": log_bytes, "argv": (_read(run / "command.json") or {}).get("argv", [])}
-    claimed, started, ended = (_read(run / f"{name}.json") for name in ("claimed", "started", "exit"))
+    command: Command | None = _read(run / "command.json")
+    known: RunState = {"log_bytes": log_bytes, "argv": command["argv"] if command else []}
+    claimed: Identity | None = _read(run / "claimed.json")
+    started: Started | None = _read(run / "started.json")
+    ended: Ended | None = _read(run / "exit.json")
     if started:
-        known.update(pid=started["pid"], started_s=started["started_s"])
+        known["pid"], known["started_s"] = started["pid"], started["started_s"]
     if ended:
         return {"state": "done", **known, **ended}
     if claimed is None:
@@ -187,16 +278,16 @@ def _state(run: Path) -> dict[str, Any]:
     return {"state": "lost", **known}
 
 
-def _members(run: Path) -> list[dict[str, Any]]:
+def _members(run: Path) -> list[Identity]:
     """Find the processes that certainly belong to a run: by MARK, or by the process group of its first process, if
     alive."""
-    started = _read(run / "started.json")
+    started: Started | None = _read(run / "started.json")
     group = started["pid"] if started and alive(started) else None
-    watcher = _read(run / "claimed.json") or {}
+    watcher: Identity | None = _read(run / "claimed.json")
     found = []
     for pid in _pids():
         known = identity(pid)
-        if known is None or pid in (os.getpid(), watcher.get("pid")):
+        if known is None or pid in (os.getpid(), watcher and watcher["pid"]):
             continue
         with contextlib.suppress(OSError):
             if os.getpgid(pid) == group or _mark(pid) == str(run):
@@ -207,9 +298,10 @@ def _members(run: Path) -> list[dict[str, Any]]:
 # Chips
 
 
-def holders(_options: argparse.Namespace) -> dict[str, Any]:
+def holders(_options: argparse.Namespace) -> Holders:
     """Find the processes that have chips open; `complete` is False if some processes could not be examined."""
-    found, complete = [], True
+    found: list[Holder] = []
+    complete = True
     for pid in _pids():
         try:
             devices = {str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
@@ -222,12 +314,12 @@ def holders(_options: argparse.Namespace) -> dict[str, Any]:
         known = identity(pid)
         if held and known:
             run = _mark(pid)
-            said = {"user": _user(pid), "command": _command(pid), "run": run and Path(run).name, "devices": held}
-            found.append({**known, **said})
+            name = run and Path(run).name
+            found.append({**known, "user": _user(pid), "command": _command(pid), "run": name, "devices": held})
     return {"holders": found, "complete": complete}
 
 
-def end(options: argparse.Namespace) -> dict[str, Any]:
+def end(options: argparse.Namespace) -> dict[str, list[int]]:
     """End a process that held a chip, if it is still the same process and still holds one."""
     wanted = (options.pid, options.ticks)
     holder = next((each for each in holders(options)["holders"] if (each["pid"], each["start_ticks"]) == wanted), None)
@@ -240,7 +332,7 @@ def end(options: argparse.Namespace) -> dict[str, Any]:
     return {"ended": [options.pid]}
 
 
-def release(options: argparse.Namespace) -> dict[str, Any]:
+def release(options: argparse.Namespace) -> Mapping[str, object]:
     """Remove libtpu's lock file if certainly no process holds a chip."""
     lock = ROOT / "tmp/libtpu_lockfile"
     if not lock.exists():
@@ -255,7 +347,7 @@ def release(options: argparse.Namespace) -> dict[str, Any]:
 # Setting up
 
 
-def prepare(_options: argparse.Namespace) -> dict[str, Any]:
+def prepare(_options: argparse.Namespace) -> dict[str, str]:
     """Return the result of the start-up script, if any, and make libtpu's folder of logs writable for all users."""
     record = ROOT / "run/dataprep-startup"
     logs = ROOT / "tmp/tpu_logs"
@@ -267,7 +359,7 @@ def prepare(_options: argparse.Namespace) -> dict[str, Any]:
     return {"startup": startup, "logs": "mended" if mended else "fine", "python": sys.version.split()[0]}
 
 
-def unpack(options: argparse.Namespace) -> dict[str, Any]:
+def unpack(options: argparse.Namespace) -> dict[str, str]:
     """Check an archive of code by its digest, and put its files in place, all or none."""
     import tarfile
 
@@ -294,7 +386,7 @@ def unpack(options: argparse.Namespace) -> dict[str, Any]:
     return {"code": str(target)}
 
 
-def environment(options: argparse.Namespace) -> dict[str, Any]:
+def environment(options: argparse.Namespace) -> dict[str, str | bool]:
     """Create a virtual environment in the staged code from pinned requirements, unless it exists."""
     code = (_base(options) / "current").resolve()
     requirements = Path(options.requirements)
@@ -317,7 +409,7 @@ def environment(options: argparse.Namespace) -> dict[str, Any]:
     return {"environment": str(code / ".venv"), "made": True}
 
 
-def mount(options: argparse.Namespace) -> dict[str, Any]:
+def mount(options: argparse.Namespace) -> dict[str, str | int]:
     """Mount a share, again if it does not answer; refuse a folder on which another share is mounted."""
     found = _mounted(options.target)
     if found is not None and found != options.source:
@@ -365,7 +457,7 @@ def _answers(target: str) -> bool:
 # Traces
 
 
-def traces(options: argparse.Namespace) -> dict[str, Any]:
+def traces(options: argparse.Namespace) -> dict[str, str | dict[str, int]]:
     """Find traces below a folder of logs, with their relative paths and sizes."""
     below = [Path(options.home), _base(options) / "current"]  # runs begin in the code's folder
     folder = next((path for base in below if (path := base / options.folder).exists()), below[0] / options.folder)
@@ -383,7 +475,7 @@ def traces(options: argparse.Namespace) -> dict[str, Any]:
 # Small parts
 
 
-def identity(pid: int, *, ended: bool = False) -> dict[str, Any] | None:
+def identity(pid: int, *, ended: bool = False) -> Identity | None:
     """Return number, start and boot of a process; None if it has ended, except with `ended` while it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -395,10 +487,10 @@ def identity(pid: int, *, ended: bool = False) -> dict[str, Any] | None:
     return {"pid": pid, "start_ticks": int(fields[19]), "boot": boot}  # fields count from the third one, the state
 
 
-def alive(known: dict[str, Any]) -> bool:
+def alive(known: Identity) -> bool:
     """Return whether the same process still runs."""
     now = identity(known["pid"])
-    return now is not None and all(now[key] == known[key] for key in now)
+    return now is not None and all(now[key] == known[key] for key in ("pid", "start_ticks", "boot"))
 
 
 def _pids() -> list[int]:
@@ -429,7 +521,7 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _wait_until(condition: Any, timeout_s: float) -> bool:
+def _wait_until(condition: Callable[[], object], timeout_s: float) -> bool:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline_s:
@@ -447,7 +539,7 @@ def _call(command: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _lock(path: Path) -> Any:
+def _lock(path: Path) -> Iterator[None]:
     """Wait for a lock, and hold it, because a call that gcloud repeats may find the first one still running."""
     import fcntl  # not on Windows, where `dataprep tpu` imports this file, too
 
@@ -480,12 +572,12 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path) -> Any:
+    """Return the object in a file of a run; None where there is no such file."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    return content
 
 
 def _base(options: argparse.Namespace) -> Path:
@@ -507,8 +599,9 @@ def _cwd(options: argparse.Namespace) -> str:
     return str(current.resolve()) if current.exists() else str(options.home)
 
 
-_RUN: tuple[str, dict[str, Any]] = ("run", {})
-ACTIONS: dict[str, tuple[Any, bool, list[tuple[str, dict[str, Any]]]]] = {
+_RUN: tuple[str, Argument] = ("run", {})
+ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], Mapping[str, object] | None], bool, list[tuple[str, Argument]]]]
+ACTIONS = {
     # name: (function, whether to run it as root if possible, arguments)
     "start": (start, False, [("--variables", {"action": "store_true"}), _RUN, ("argv", {"nargs": "..."})]),
     "watch": (watch, False, [_RUN]),

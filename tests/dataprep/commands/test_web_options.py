@@ -6,17 +6,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dataprep.commands.web_options import count_lines, take_limits, tell_networks, web_options
+from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
 
 
-def limits_of(*arguments):
+def called(*arguments):
     found = []
 
     @click.command()
     @web_options
     def command(**values):
-        found.append(take_limits(values))
-        assert values == {}
+        found.append(limits_of(values))
+        assert set(values) == set(WebOptions.__annotations__)
 
     run = CliRunner().invoke(command, ["--contact", "mailto:me@example.org", *arguments], standalone_mode=False)
     if run.exception:
@@ -24,23 +24,23 @@ def limits_of(*arguments):
     return found[0]
 
 
-def test_every_option_becomes_a_limit_and_none_is_left():
-    limits = limits_of("--in-flight", "5", "--max-body", "1MiB", "--no-verify-tls", "--allow-network", "10.1.0.0/16")
+def test_every_option_becomes_a_limit():
+    limits = called("--in-flight", "5", "--max-body", "1MiB", "--no-verify-tls", "--allow-network", "10.1.0.0/16")
     assert (limits.in_flight, limits.body_bytes, limits.verify_tls) == (5, 1 << 20, False)
     assert [str(network) for network in limits.allow_networks] == ["10.1.0.0/16"]
-    assert limits_of().verify_tls
+    assert called().verify_tls
 
 
 @pytest.mark.parametrize("arguments", [["--in-flight", "0"], ["--row-seconds", "0"], ["--answer-seconds", "nan"]])
 def test_limits_that_allow_nothing_are_refused(arguments):
     with pytest.raises(click.BadParameter):
-        limits_of(*arguments)
+        called(*arguments)
 
 
 def test_allowed_networks_that_are_not_public_are_reported(capsys):
-    tell_networks(limits_of())
+    tell_networks(called())
     assert capsys.readouterr().err == ""
-    tell_networks(limits_of("--allow-network", str(ipaddress.ip_network("10.1.0.0/16"))))
+    tell_networks(called("--allow-network", str(ipaddress.ip_network("10.1.0.0/16"))))
     assert "fetching from 10.1.0.0/16, too (--allow-network)" in capsys.readouterr().err
 
 

@@ -21,6 +21,8 @@ SCHEMAS = {
 
 def schema_of(kind, module):
     """What JSON schema says of a type; a dataclass of the module is named."""
+    if typing.is_typeddict(kind):
+        return {"type": "object"}
     if dataclasses.is_dataclass(kind):
         return {"$ref": f"#/$defs/{kind.__name__}"}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -29,8 +31,8 @@ def schema_of(kind, module):
     if origin is tuple:
         return {"type": "array", "items": schema_of(arguments[0], module)}
     if origin is dict:
-        values = {} if arguments[1] is typing.Any else {"additionalProperties": schema_of(arguments[1], module)}
-        return {"type": "object", **values}
+        anything = arguments[1] in (typing.Any, object)
+        return {"type": "object"} | ({} if anything else {"additionalProperties": schema_of(arguments[1], module)})
     if origin in (types.UnionType, typing.Union):
         return {"anyOf": [schema_of(each, module) for each in arguments]}
     return {"type": {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}[kind]}

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from dataprep.cloud.tpu.fleet import Fleet
-from dataprep.cloud.tpu.jobs import State, Watch, check_run, collect_logs, follow, has_failed, outcome, prepare, start
+from dataprep.cloud.tpu.jobs import Watch, check_run, collect_logs, follow, has_failed, outcome, prepare, start
+from dataprep.cloud.tpu.worker import RunState
 from dataprep.errors import StorageError, UndecidedError, UsageError
 from tests.support.tpu import counting, starts
 
 QUICK = Watch(poll_s=0.3)
 
 
-def followed(fleet: Fleet, run: str, watch: Watch = QUICK) -> tuple[dict[int, State], str]:
+def followed(fleet: Fleet, run: str, watch: Watch = QUICK) -> tuple[dict[int, RunState], str]:
     """Follow a run to its end; its states, and what worker 0 printed."""
     shown: list[str] = []
     states = follow(fleet, run, watch, note=lambda _: None, show=shown.append)
