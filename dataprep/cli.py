@@ -64,7 +64,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line, and end the process with the command's exit code."""
-    if sys.argv[1:2] != ["train"]:  # a training program gets the environment that its console script would get
+    if sys.argv[1:2] != ["train"]:  # a training program's environment is that of its console script
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
     try:
         code = exit_code_of(group, "dataprep")

@@ -321,7 +321,7 @@ def _read_small(storage: Storage, name: str) -> bytes:
     """Read a small file that was listed. Raises SourceError."""
     data = read_bounded(storage, name, MAX_DESCRIPTION_BYTES, advice=_FETCH_AGAIN, error=SourceError)
     if data is None:
-        raise SourceError(f"{storage.url_of(name)}: it was there and is gone; {_FETCH_AGAIN}")
+        raise SourceError(f"{storage.url_of(name)}: it was removed meanwhile; {_FETCH_AGAIN}")
     return data
 
 

@@ -152,5 +152,5 @@ def _digest(storage: Storage, info: ObjectInfo) -> int:
         return crc32c_of(storage.read(info.name))
     except FileNotFoundError as error:
         raise SourceError(
-            f"{storage.url_of(info.name)}: it was there and is gone; run the same command again"
+            f"{storage.url_of(info.name)}: it was removed meanwhile; run the same command again"
         ) from error

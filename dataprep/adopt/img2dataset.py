@@ -16,7 +16,7 @@ from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import read_columns
 
 MAX_STATS_BYTES = 16 << 20
-"""Size of a shard's stats, at most; they have a count for each reason, some kB."""
+"""Maximum size of a shard's stats; they have a count for each reason, some kB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ def _describe(index: Storage, data: Storage, found: Found, results: Sequence[Rea
 
 
 def _is_described(index: Storage) -> bool:
-    """Tell whether `adopt` wrote the description."""
+    """Return whether `adopt` wrote the description."""
     try:
         return is_ours(index.read(DATASET_INFO, MAX_DESCRIPTION_BYTES))
     except (FileNotFoundError, TooLargeError):

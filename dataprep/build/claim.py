@@ -36,9 +36,9 @@ from dataprep.storage.base import TooLargeError, read_bounded
 from dataprep.storage.checksums import crc32c_of, crc32c_text
 
 MAX_PLAN_BYTES = 64 << 20
-"""Size of `plan.json`, at most; that of the 41,408 shards of LAION-400M has 0.5 MB."""
+"""Maximum size of `plan.json`; that of the 41,408 shards of LAION-400M has 0.5 MB."""
 MAX_MARK_BYTES = 1 << 30
-"""Size of the marks of --overwrite, at most: 20 million names. The image folder of ImageNet has 1.3 million, 50 MB."""
+"""Maximum size of the marks of --overwrite: 20 million names. ImageNet's image folder has 1.3 million, 50 MB."""
 _EDITED = "it was edited or written by another version: start over with --overwrite"
 _PLAN_BEGUN_BEFORE = "a build with this plan was begun there by dataprep 0.1.0"
 
@@ -84,7 +84,7 @@ def claim_place(storage: Storage, planned: Planned) -> Claim:
 
 
 def goes_on(plan: Plan, claim: Claim) -> bool:
-    """Say whether the build of a claim can continue with the same plan; some builds of dataprep 0.1.0 cannot."""
+    """Return whether the build of a claim can continue with the same plan; some builds of dataprep 0.1.0 cannot."""
     return not claim.begun_before_claims or recipe_of(plan.options.dataset).joins_unnamed_builds
 
 
@@ -188,7 +188,7 @@ def refuse_overtaken(storage: Storage, claim: Claim) -> None:
 
 
 def _holds(storage: Storage, claim: Claim) -> bool:
-    """Say whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
+    """Return whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
     if not storage.is_local:
         info = storage.stat(PLAN_JSON)
         return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)

@@ -84,7 +84,7 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
 
 
 def _is_of(found: Existing, plan: Plan) -> bool:
-    """Say whether the output holds only an unfinished build of this plan, which can continue."""
+    """Return whether the output holds only an unfinished build of this plan, which can continue."""
     claim = found.claim
     if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
         return False

@@ -22,7 +22,7 @@ from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import table_in
 
 MAX_ENUMERATION_BYTES = 2 << 30
-"""Size of an enumeration, at most; that of the 1.3 million images of ImageNet has 100 MB."""
+"""Maximum size of an enumeration; that of the 1.3 million images of ImageNet has 100 MB."""
 
 
 def enumeration_file(

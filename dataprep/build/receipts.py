@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_RECEIPT_BYTES = 512 << 20
-"""Size of a receipt, at most: one shard of all 1.3 million images of ImageNet would have 100 MB."""
+"""Maximum size of a receipt; that of one shard of all 1.3 million images of ImageNet would have 100 MB."""
 
 
 def receipt_file(index: int, root: str) -> str:

@@ -151,7 +151,7 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
             copy_object(copying.source, copying.target, info, part)
         except FileNotFoundError as error:
             raise VerificationError(
-                f"{copying.source.url_of(info.name)}: it was there and is gone; another process is changing the dataset"
+                f"{copying.source.url_of(info.name)}: it was removed meanwhile; another process is changing the dataset"
             ) from error
         copied(1, 0)
 
@@ -183,7 +183,7 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     made = [source, *targets]
     manifest = source.stat(MANIFEST)
     if manifest is None:
-        raise VerificationError(f"{source.url_of(MANIFEST)}: it was there and is gone; was the dataset removed?")
+        raise VerificationError(f"{source.url_of(MANIFEST)}: it was removed meanwhile; was the whole dataset removed?")
     manifest = replace(manifest, crc32c=stored_crc32c(source, manifest))
     known = {each.url: each for each in _known(made, warn)}
     known |= {place.url: Replica(place.url, _location(place.url, warn)) for place in made if is_bucket(place.url)}

@@ -28,9 +28,9 @@ class Entry(NamedTuple):
     """A training program."""
 
     script: str
-    """Name of its console script in setup.cfg."""
+    """Name of the console script in setup.cfg."""
     help: str
-    """Line of help."""
+    """The program's line in the help of `dataprep train`."""
 
 
 ENTRIES = {

@@ -19,7 +19,7 @@ try() { # a command, up to ten times: mirrors and file servers fail for moments
 share() { # SOURCE FOLDER
   mountpoint -q "$2" && return 0
   mkdir -p "$2" && mount -t nfs -o vers=3 "$1" "$2" || return 1
-  chmod go+rwx "$2" || : # a share that may only be read
+  chmod go+rwx "$2" || : # a read-only share
 }
 
 apt=(apt-get -o DPkg::Lock::Timeout=600 -y)

@@ -53,7 +53,7 @@ def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
 
 
 def is_adopted(manifest: Manifest) -> bool:
-    """Tell whether other tools wrote the data; the manifest may be hostile."""
+    """Return whether other tools wrote the data; the manifest may be hostile."""
     return isinstance(manifest.options, dict) and isinstance(manifest.options.get("adopted"), dict)
 
 
@@ -68,11 +68,11 @@ class LinkedFolder(LocalStorage):
 
 
 class ConfinedFolder(LocalStorage):
-    """An adopted folder that this user did not name: no link to a folder or a file may lead out of it.
+    """An adopted folder that this user did not name: reading through a link out of it is refused.
 
     Args:
         root: The folder.
-        index_url: Where its manifest and index are, for the error.
+        index_url: URL of its manifest and index, for the error.
     """
 
     def __init__(self, root: Path, index_url: str) -> None:
@@ -84,7 +84,7 @@ class ConfinedFolder(LocalStorage):
 
     def _located(self, name: str) -> str:
         path = super()._located(name)
-        if os.path.islink(path):  # noqa: PTH114 - a Path costs more than the call, and this is asked for every read
+        if os.path.islink(path):  # noqa: PTH114 - a Path costs more than the call, which every read makes
             self._check_inside(Path(path))
         return path
 
@@ -95,7 +95,7 @@ class ConfinedFolder(LocalStorage):
             raise UsageError(self._leads_out(folder)) from None
 
     def _leads_out(self, path: Path) -> str:
-        """Return the error for a path that leaves the folder, which names the first link that does."""
+        """Return the error text for a path out of the folder; it names the first link out of it."""
         below = path.relative_to(self.root)
         on_the_way = [self.root / each for each in (*reversed(below.parents), below)]
         link = next(each for each in on_the_way if not each.resolve().is_relative_to(self.root))

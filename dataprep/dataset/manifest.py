@@ -31,7 +31,7 @@ from dataprep.storage.base import Storage, read_bounded
 MANIFEST = "dataset.json"
 SCHEMA_VERSION = "1.1"
 MAX_MANIFEST_BYTES = 256 * 2**20
-"""Size of a manifest, at most: some 500,000 shards with sidecars; the 41,000 shards of LAION-400M take 23 MB."""
+"""Maximum size of a manifest: some 500,000 shards with sidecars; the 41,000 shards of LAION-400M take 23 MB."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
 """Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares both."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")

@@ -23,7 +23,7 @@ from dataprep.storage.gcs_location import BucketLocation
 REPLICAS = "replicas.json"
 VERSION = 1
 MAX_BYTES = 2**20
-"""Size of the list, at most: some thousand copies."""
+"""Maximum size of the list: some thousand copies."""
 RECORD_TRIES = 20
 """Attempts to replace the list; an attempt fails only if another writer has succeeded since the list was read."""
 _ADVICE = "remove it and run dataprep replicate again"
@@ -91,7 +91,7 @@ def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterabl
 
 
 def same_dataset(storage: Storage, original: ObjectInfo) -> bool:
-    """Tell whether the manifest in a storage has the size and CRC32C of the original's."""
+    """Return whether the manifest in a storage has the size and CRC32C of the original's."""
     found = storage.stat(MANIFEST)
     return found is not None and (found.num_bytes, found.crc32c) == (original.num_bytes, original.crc32c)
 

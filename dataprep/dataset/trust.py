@@ -33,7 +33,7 @@ def remember_data(index: Storage, data: Storage) -> None:
 
 
 def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
-    """Open the place of a dataset's shards, as far as the user named it: see `check_named`.
+    """Open the place of a dataset's shards. If the user did not name it, links out of it are not followed.
 
     Raises:
         UsageError: The user has not named a place outside of the dataset; the text says how to.
@@ -43,7 +43,7 @@ def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
 
 
 def check_named(storage: Storage, manifest: Manifest) -> bool:
-    """Tell whether the user named the place of adopted data; refuse a place outside of the dataset that they did not.
+    """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset.
 
     Args:
         storage: Where the manifest and the index are.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 FETCHED_FORMATS = ("webdataset", "tfrecord")
 """Formats in which fetched images are stored."""
 MAX_SIDECAR_BYTES = 2 << 30
-"""Size of a sidecar that is read, at most: the parquet file of 10,000 rows has 3 MB."""
+"""Maximum size of a sidecar that is read; the parquet file of 10,000 rows has 3 MB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RETRY_JSON = f"{RETRY}/plan.json"
 MAX_PLAN_BYTES = 64 << 20
-"""Size of the plan, at most; it has a number for each new shard."""
+"""Maximum size of the plan; it has a number for each new shard."""
 _ADVICE = f"remove {RETRY}/"
 
 

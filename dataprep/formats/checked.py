@@ -24,7 +24,7 @@ _PIECE_BYTES = 8 << 20  # most memory that a false length can cost
 
 
 def is_key(key: str) -> bool:
-    """Tell whether every format, and every library that reads it, keeps this key unchanged."""
+    """Return whether every format, and every library that reads it, keeps this key unchanged."""
     return len(key) <= MAX_KEY_BYTES and _KEY.fullmatch(key) is not None
 
 

@@ -28,7 +28,7 @@ from dataprep.formats.wire import (
 BYTES, FLOATS, INTEGERS = 1, 2, 3
 """Kinds of a feature: the numbers of its field in `Feature`."""
 MAX_FEATURES = 4096
-"""Features of one record, at most; a hostile one could hold millions of empty ones."""
+"""Maximum number of features of one record; a hostile record could hold millions of empty ones."""
 MAX_NAME_BYTES = 1024
 _MAX_FLOAT32 = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 _UINT64 = 2**64 - 1
@@ -135,7 +135,7 @@ def byte_ranges(read: Read, feature: Feature) -> list[tuple[int, int]]:
 
 
 def is_single(read: Read, feature: Feature) -> bool:
-    """Tell whether a feature holds exactly one value. Raises FormatError."""
+    """Return whether a feature holds exactly one value. Raises FormatError."""
     if feature.kind == INTEGERS:
         return len(integers(read, feature)) == 1
     first = next(fields(read, feature.start, feature.stop), None)

@@ -55,7 +55,7 @@ def texts_in(data: bytes) -> frozenset[str]:
 
 
 def is_ours(data: bytes) -> bool:
-    """Tell whether `adopt` wrote a `dataset_info.json`."""
+    """Return whether `adopt` wrote a `dataset_info.json`."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

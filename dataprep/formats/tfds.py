@@ -11,7 +11,7 @@ from dataprep.formats.base import DatasetInfo
 
 DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
 MAX_DESCRIPTION_BYTES = 64 << 20
-"""Size of a file that describes a TFDS directory, at most; one with 5 million shard lengths stays below."""
+"""Maximum size of a file that describes a TFDS directory; one with 5 million shard lengths is smaller."""
 TFDS_VERSION = "1.0.0"
 
 

@@ -65,7 +65,7 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 def is_image(parts: tuple[str, ...]) -> bool:
-    """Tell whether a name is that of an image; False for a name to skip.
+    """Return whether a name is that of an image; False for a name to skip.
 
     Raises:
         SourceError: The name is neither; the message is a clause.
@@ -84,7 +84,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
 
 
 def is_hidden(parts: tuple[str, ...]) -> bool:
-    """Tell whether a path is hidden, as the files are that macOS and shells leave behind."""
+    """Return whether a path is hidden, as the files are that macOS and shells leave behind."""
     return is_hidden_name("/".join(parts))
 
 

@@ -288,7 +288,7 @@ def _other_columns(storage: Storage, first: TableFile, other: TableFile) -> str:
 
 
 def _hidden(name: str) -> bool:
-    """Tell whether a name begins with `.` or `_`, like the files that Spark, pandas and file systems leave behind."""
+    """Return whether a name begins with `.` or `_`, like the files that Spark, pandas and file systems leave behind."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 

@@ -85,7 +85,7 @@ class _TableFormat(NamedTuple):
 
 
 def is_table(name: str) -> bool:
-    """Tell whether a file is a table by its suffix."""
+    """Return whether a file is a table by its suffix."""
     return _suffix(name) in TABLES
 
 

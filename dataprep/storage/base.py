@@ -150,7 +150,7 @@ class Storage(Protocol):
 
 
 class TooLargeError(FormatError):
-    """An object has more bytes than the caller will hold in memory."""
+    """An object has more bytes than its reader allows."""
 
 
 def read_bounded(
@@ -161,8 +161,8 @@ def read_bounded(
     Args:
         storage: Where the object is.
         name: Name of the object.
-        max_bytes: Size of the largest that is read.
-        advice: What to do about a larger one, for the error.
+        max_bytes: Maximum size of the object.
+        advice: What the user can do about a larger object, for the error.
         error: The class of the error.
 
     Raises:

@@ -109,7 +109,7 @@ class Folders:
 
 
 def is_within(name: str, folder: str) -> bool:
-    """Say whether a name is that of a folder or is below it; nothing is within the empty name."""
+    """Return whether a name is that of a folder or is below it; nothing is within the empty name."""
     return bool(folder) and f"{name}/".startswith(f"{folder}/")
 
 

@@ -47,11 +47,11 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 
 
 class _PastBoundError(Exception):
-    """More bytes came than are wanted."""
+    """A download has more bytes than its reader allows."""
 
 
 class _BoundedBytes(io.BytesIO):
-    """Bytes in memory that end a download which brings more than `max_bytes`; None: take all."""
+    """A buffer that ends a download of more than `max_bytes` bytes; None for no limit."""
 
     def __init__(self, max_bytes: int | None) -> None:
         super().__init__()
@@ -428,7 +428,7 @@ def _content_type(name: str) -> str:
 
 
 def _session_is_lost(error: Exception) -> bool:
-    """Say whether a resumable upload must start again from its first byte."""
+    """Return whether a resumable upload must start again from its first byte."""
     from google.api_core.exceptions import GoogleAPICallError
 
     if isinstance(error, GoogleAPICallError):

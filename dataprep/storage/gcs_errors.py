@@ -49,7 +49,7 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
 
 
 def is_missing_bucket(error: BaseException) -> bool:
-    """Say whether a "not found" is about the bucket instead of the object."""
+    """Return whether a "not found" is about the bucket instead of the object."""
     return MISSING_BUCKET in str(error)
 
 

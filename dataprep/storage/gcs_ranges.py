@@ -54,7 +54,7 @@ def read_range(
 
 
 def _runtime_is_of_parent() -> bool:
-    """Say whether obstore was used before this process was forked: then its threads are gone, and reads never end."""
+    """Return whether obstore was used before this process forked: its threads are gone then, and reads never end."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()

@@ -426,7 +426,7 @@ class LocalStorage:
         self._known_folders.add(str(folder))
 
     def _is_below_link(self, folder: Path, resolved: Path) -> bool:
-        """Say whether a folder is inside the target of a permitted link, one directly in the root."""
+        """Return whether a folder is inside the target of a permitted link, one directly in the root."""
         parts = folder.relative_to(self.root).parts
         return self._links_in_root and bool(parts) and resolved.is_relative_to((self.root / parts[0]).resolve())
 
@@ -477,7 +477,7 @@ def _always() -> None:
 
 
 def _locked_now(descriptor: int) -> bool:
-    """Say whether this process holds the lock, or the file system has none."""
+    """Return whether this process holds the lock, or the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -36,7 +36,7 @@ def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
 
 
 def too_large(url: str, num_bytes: int, max_bytes: int) -> str:
-    """Return the text for an object that is larger than any of its kind."""
+    """Return the error text for an object that is larger than `max_bytes`."""
     return f"{url}: {num_bytes:,} bytes, expected at most {max_bytes:,}"
 
 

@@ -332,4 +332,4 @@ def _reading(where: str, findings: Findings) -> Iterator[None]:
     except FormatError as error:
         findings.add("format", where, str(error))
     except FileNotFoundError:
-        findings.add("missing", where, "it was there and is gone; another process is changing the dataset")
+        findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")

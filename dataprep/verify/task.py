@@ -50,5 +50,5 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
         result.findings.add("unread", where, str(error))
     except FileNotFoundError:
-        result.findings.add("missing", where, "it was there and is gone; another process is changing the dataset")
+        result.findings.add("missing", where, "it was removed meanwhile; another process is changing the dataset")
     return result
