@@ -99,7 +99,7 @@ def test_a_listing_that_is_refused_is_undecided(finished, monkeypatch):
 
 
 def test_a_manifest_that_cannot_be_read_is_undecided(finished, monkeypatch):
-    def refuse(self, name):
+    def refuse(self, name, max_bytes=None):
         raise StorageError("the disk is gone")
 
     monkeypatch.setattr(LocalStorage, "read", refuse)
