@@ -152,6 +152,7 @@ KILLS_A_ROUND = 4
 def crashes() -> Iterator[Case]:
     for fmt in FORMATS:
         yield f"every commit boundary, {fmt}", partial(_every_boundary, fmt)
+    yield "every commit boundary, a user's own pictures with annotations", _every_boundary_of_own_data
     for number in range(KILL_ROUNDS):
         yield f"random kills, round {number}", partial(_random_kills, number)
     for number in range(10):
@@ -165,6 +166,15 @@ def _every_boundary(fmt: str, folder: Path) -> str:
     expected = reference("imagenet", fmt, *more)
     arguments = build_arguments("imagenet", originals("imagenet", 600), folder / "out", fmt, *more)
     return f"{stop_everywhere(arguments, folder / 'out', expected, 1 if fmt != 'imagefolder' else 2)} stops"
+
+
+def _every_boundary_of_own_data(folder: Path) -> str:
+    """The annotations of an image folder are one more file to publish, after its images."""
+    more = ("--num-shards", 1, "--split", "train")
+    write_pets(folder / "pets", 8)
+    build("folder", folder / "pets", folder / "reference", "imagefolder", *more, "--workers", 1)
+    arguments = build_arguments("folder", folder / "pets", folder / "out", "imagefolder", *more)
+    return f"{stop_everywhere(arguments, folder / 'out', digests(folder / 'reference'))} stops"
 
 
 def _random_kills(number: int, folder: Path) -> str:

@@ -75,6 +75,8 @@ def _print(inspection: Inspection) -> None:
         "checked": inspection.checked + (", partial: other counts than published" if inspection.partial else ""),
         "plan": f"{inspection.plan_hash[:12]}, revision {inspection.revision}",
     }
+    if inspection.features:
+        facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
     console.print(_facts(facts))
     for split in inspection.splits:
         _print_split(console, split)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.events import open_events
+from dataprep.dataset.features import described
 from dataprep.dataset.index import ParquetTable, compared_index, open_index
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
@@ -107,6 +108,8 @@ class Inspection:
     partial: bool
     shuffled: bool
     codecs: dict[str, str]
+    features: dict[str, str]
+    """Type of each feature in words, by name; empty where the dataset has none."""
     splits: tuple[SplitInspection, ...]
 
 
@@ -131,6 +134,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         partial=manifest.partial,
         shuffled=manifest.shuffled,
         codecs=manifest.codecs,
+        features={name: described(feature) for name, feature in sorted(manifest.features.items())},
         splits=tuple(_inspect_split(storage, manifest, found) for found in chosen_splits(manifest, split)),
     )
 

@@ -58,7 +58,9 @@ def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
     again = json.loads(dataprep(*command(source, tmp_path / "out", *more)).stdout)
     assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
     assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
-    assert "pets" in dataprep("inspect", tmp_path / "out").stdout
+    shown = dataprep("inspect", tmp_path / "out").stdout
+    assert "pets" in shown
+    assert "objects (records of bbox, category, name)" in " ".join(shown.split())
 
 
 def test_one_archive_beside_the_output(tmp_path):

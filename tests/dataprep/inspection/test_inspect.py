@@ -12,6 +12,7 @@ from dataprep.inspection.histograms import Spread
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.faults import Damaged
 from tests.support.finished import build_here
+from tests.support.own_data import annotated, build_own
 
 NAMES = ("imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links")
 
@@ -118,3 +119,12 @@ def test_a_missing_dataset_and_a_manifest_with_strange_names_are_refused(damaged
     copy.sign()
     with pytest.raises(FormatError, match="not the parquet file of a build"):
         inspect_dataset(str(copy.root))
+
+
+def test_features_are_described(finished, tmp_path):
+    build_own(annotated(tmp_path / "pets"), tmp_path / "out")
+    features = inspect_dataset(str(tmp_path / "out")).features
+    assert features["objects"] == "records of bbox, category, name"
+    assert features["tags"] == "lists of text"
+    assert list(features) == sorted(features)
+    assert inspect_dataset(str(finished("imagenet-webdataset"))).features == {}
