@@ -16,13 +16,15 @@ from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import StorageError
 from dataprep.sources.base import Dataset
-from dataprep.sources.own import OwnDataset
+from dataprep.sources.own import SPLITS, OwnDataset
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import table_in
 
 MAX_ENUMERATION_BYTES = 2 << 30
 """Maximum size of an enumeration; that of the 1.3 million images of ImageNet has 100 MB."""
+MAX_SPLITS_BYTES = 10_000
+"""Maximum size of the file with the names of splits."""
 
 
 def enumeration_file(
@@ -63,11 +65,12 @@ def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
 
 
 def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
-    """Return the stored names of splits; none where there are none."""
+    """Return the stored names of splits; none if there are none, or not these names."""
     try:
-        return msgspec.json.decode(storage.read(name), type=tuple[str, ...])
-    except (FileNotFoundError, ValueError):
+        splits = msgspec.json.decode(storage.read(name, MAX_SPLITS_BYTES), type=tuple[str, ...])
+    except (FileNotFoundError, TooLargeError, ValueError):
         return ()
+    return splits if set(splits) <= set(SPLITS) else ()
 
 
 def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:

@@ -137,7 +137,9 @@ def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
     tree.sources.append(SourceFile(original.source, original.num_bytes))
 
     def opened() -> BinaryIO:
-        return root.open(original.source) if root.is_local else io.BytesIO(root.read(original.source))
+        return (
+            root.open(original.source) if root.is_local else io.BytesIO(root.read(original.source, MAX_METADATA_BYTES))
+        )
 
     return MetadataFile(original.parts[:-1], url, original.num_bytes, opened)
 

@@ -14,10 +14,14 @@ from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Storage, TooLargeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+MAX_ANNOTATIONS_BYTES = 2**32
+"""Maximum size of the annotations of an image folder's split, which are kept in memory."""
 
 
 class FieldReader(Protocol):
@@ -85,8 +89,11 @@ class _FolderFields:
         with self._lock:
             if self._starts is None:
                 where = self._storage.url_of(self._name)
+                num_bytes = self._entry["bytes"] if self._entry is not None else 0
                 try:
-                    data = self._storage.read(self._name)
+                    data = self._storage.read(self._name, min(num_bytes, MAX_ANNOTATIONS_BYTES))
+                except TooLargeError as error:
+                    raise FormatError(f"{error}; not the file that the manifest lists; build again") from error
                 except FileNotFoundError as error:
                     raise FormatError(f"{where}: missing, the manifest lists it; restore it or build again") from error
                 if self._entry is None or hashlib.sha256(data).hexdigest() != self._entry["sha256"]:

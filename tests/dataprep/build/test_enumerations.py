@@ -55,6 +55,10 @@ def test_annotations_and_names_of_splits_come_back(places):
     assert load_splits(output, splits_file(source, folder)) == ()
     store_splits(output, splits_file(source, folder), ("train", "val"))
     assert load_splits(output, splits_file(source, folder)) == ("train", "val")
+    for data in (b'["../x"]', b"{}", b"x", bytes(100_000)):
+        output.create("other.json", data)
+        assert load_splits(output, "other.json") == ()
+        output.delete("other.json")
     other = configured("folder", own=OwnData(name="pets", val_fraction=0.5))
     assert splits_file(source, other) != splits_file(source, folder)
 
