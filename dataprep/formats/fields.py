@@ -87,7 +87,7 @@ class _TarRecord:
         self.num_bytes = len(record) + 2 * BLOCK
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Return the bytes at an offset; fewer than asked for only where the end marker ends."""
+        """Return the bytes at an offset; fewer than requested only where the end marker ends."""
         data = bytes(self._record[offset : offset + num_bytes])
         return data + bytes(max(0, min(num_bytes, self.num_bytes - offset) - len(data)))
 

@@ -58,7 +58,7 @@ class ByteReader(Protocol):
     """Size of the archive; where that is not known beforehand, an upper bound."""
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Return the bytes at an offset; fewer than asked for only where the archive ends."""
+        """Return the bytes at an offset; fewer than requested only where the archive ends."""
 
 
 def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", within: str = "") -> SourceError:

@@ -23,7 +23,7 @@ class RangeWindow:
         self._window, self._window_at = b"", 0
 
     def read(self, offset: int, num_bytes: int) -> bytes:
-        """Read the bytes at an offset; fewer than asked for only where the object ends."""
+        """Read the bytes at an offset; fewer than requested only where the object ends."""
         count = max(0, min(num_bytes, self._size - offset))
         at = offset - self._window_at
         if count and not 0 <= at <= at + count <= len(self._window):

@@ -131,12 +131,12 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
         ("v4-8", {"api": "compute-engine"}, "--api compute-engine does not create it; leave --api out, or give tpu"),
         ("tpu7x-2x2x4", {"api": "tpu"}, "--api tpu does not create it"),
         ("v5p-32", {"api": "compute-engine"}, "needs a topology; write e.g. v5p:2x2x4"),
-        ("v5p:2x2x4", {}, "topologies of v2, v3, v4 alone; write v5p-32"),
+        ("v5p:2x2x4", {}, "topologies only of v2, v3, v4; write v5p-32"),
         ("ct3p-hightpu-4t", {}, "takes no machine types"),
         ("v4-8", {"spot": True, "reserved": True}, "give one of them"),
         ("v4-8", {"valid_until": "6h"}, "add --queued"),
         ("v4-8", {"reservation": "r"}, "for the TPU API give --reserved"),
-        ("tpu7x-2x2x1", {"queued": True}, "of the TPU API"),
+        ("tpu7x-2x2x1", {"queued": True}, "for the TPU API"),
     ],
 )
 def test_requests_that_no_service_can_fulfil_are_refused(accelerator, options, said):
