@@ -19,6 +19,8 @@ from dataprep.formats.base import DatasetInfo
 from dataprep.formats.example import features_of
 from dataprep.formats.fields import read_fields
 from tests.support.annotations import FEATURES, VALUES, annotated_values
+from tests.support.interop import read_features_with_tfds
+from tests.support.own_data import picture
 from tests.support.samples import CLASSES, examples, mutations, samples
 
 PACKED = ("webdataset", "tfrecord")
@@ -139,3 +141,37 @@ def _varint(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*out, value])
+
+
+def test_tfds_reads_values_of_every_kind(tmp_path):
+    empty = VALUES | {"aa": [], "tags": [], "objects": {"bbox": [], "category": [], "name": []}}
+    shard = [
+        Sample(f"k{number}", picture(number), 1, "b", 16, 24, 1, annotations_json(FEATURES, values))
+        for number, values in enumerate([VALUES, empty])
+    ]
+    data, _ = written("tfrecord", shard)
+    info = DatasetInfo(
+        name="pets",
+        description="",
+        citation="",
+        licence="",
+        classes=("a", "b"),
+        shard_samples={"train": (2,)},
+        split_bytes={"train": len(data)},
+        features=FEATURES,
+    )
+    files = FORMATS["tfrecord"].metadata_files(info) | {FORMATS["tfrecord"].shard_file("pets", "train", 0, 1): data}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    found = read_features_with_tfds(tmp_path)
+    for example, values in zip(found, [VALUES, empty], strict=True):
+        assert {name: example[name] for name in FEATURES} == _as_bytes(values)
+
+
+def _as_bytes(value):
+    """Texts as TFDS has them."""
+    if isinstance(value, dict):
+        return {name: _as_bytes(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_bytes(item) for item in value]
+    return value.encode() if isinstance(value, str) else value
