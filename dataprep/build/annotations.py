@@ -1,7 +1,7 @@
 """Annotations of an image folder: `<split>/metadata.jsonl`, as Hugging Face's ImageFolder reads it.
 
-A line a sample, in the order of the index: `{"caption":"a cat","file_name":"cats/7.jpg"}`. Packed formats have the
-annotations in their records and need no such file.
+Each line describes one sample, in the order of the index: `{"caption":"a cat","file_name":"cats/7.jpg"}`. Packed
+formats have the annotations in their records and need no such file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataprep.storage.disk_errors import disk_errors
 
 
 def annotation_files(format_name: str, features: Features, splits: Iterable[str]) -> list[str]:
-    """Return the names of the files of annotations; none where records have them, or samples have none."""
+    """Return the names of the annotation files; none if records hold the annotations, or samples have none."""
     if not features or not FORMATS[format_name].one_file_per_image:
         return []
     return sorted(metadata_file(split) for split in splits)

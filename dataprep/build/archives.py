@@ -169,7 +169,7 @@ class ArchiveRecipe:
         return FORMATS[manifest.format].shard_file(manifest.name, split.name, number, len(split.shards))
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        """Return the annotations of an image folder: a shard in one file says all of itself."""
+        """Return the annotation files of an image folder; other formats have none."""
         return frozenset(
             annotation_files(manifest.format, manifest.features, (split.name for split in manifest.splits))
         )
@@ -184,7 +184,7 @@ class ArchiveRecipe:
         yield from source_faults(manifest, _SOURCE_FIELDS)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
-        """Yield the files of annotations that are not listed: `verify` compares the metadata files themselves."""
+        """Yield the annotation files that are not listed; `verify` compares the metadata files themselves."""
         listed = {entry["file"] for entry in manifest.files}
         for name in sorted(self.sidecar_files(manifest) - listed):
             yield f"files: {name} is not among them, expected the annotations of a split"
@@ -217,17 +217,17 @@ class _Enumerator:
     """Lists the originals of a build's splits, or reads the list that an earlier run has stored."""
 
     dataset: Dataset
-    """The dataset; of a user's own data what was found there, once that was needed."""
+    """The dataset; a user's own data are opened when they are first needed."""
     source: Storage
     keep_in: Storage | None
     """Where enumerations are stored; a dry run stores none."""
     options: BuildOptions
     progress: Progress
     afresh: bool
-    """Whether nothing that an earlier run has listed is used: a user's own files may be others by now."""
+    """Whether lists of an earlier run are ignored, because a user's own files may have changed."""
 
     def splits(self) -> tuple[str, ...]:
-        """Return the splits to build: those that were asked for, or all that are found in a user's own data."""
+        """Return the splits to build: those that were requested, or all that are found in a user's own data."""
         if self.options.splits or self.dataset.is_published:
             return self.options.splits
         name = splits_file(self.source, self.dataset)
@@ -244,8 +244,8 @@ class _Enumerator:
         return splits
 
     def _may_keep(self) -> Storage | None:
-        """Return where enumerations are stored, if there: a finished dataset is compared with the plan, or overwritten,
-        so nothing may be left next to it."""
+        """Return the storage for enumerations; None if the output holds a finished dataset, beside which no file may be
+        left."""
         return self.keep_in if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None else None
 
     def _opened(self) -> Dataset:
@@ -260,7 +260,7 @@ class _Enumerator:
         """Return the enumeration of a split; `classes` is the class list, if another split's enumeration has it."""
         allow_partial = self.options.allow_partial
         if not self.dataset.is_published:
-            classes = None  # those of all splits are found together
+            classes = None  # classes are found over all splits together
         name = enumeration_file(self.source, self.dataset, split, classes, allow_partial=allow_partial)
         kept = None if self.keep_in is None or self.afresh else load_enumeration(self.keep_in, self.source, name)
         if kept is not None:
@@ -331,7 +331,7 @@ def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Ta
 
 
 def _refuse_shared_files(options: BuildOptions, classes: tuple[str, ...], splits: list[_OrderedSplit]) -> None:
-    """Raise UsageError where two samples of a user's own data would be the same file of an image folder."""
+    """Raise UsageError if two samples of a user's own data would be the same file of an image folder."""
     if not FORMATS[options.format].one_file_per_image:
         return
     for split in splits:
@@ -342,8 +342,8 @@ def _refuse_shared_files(options: BuildOptions, classes: tuple[str, ...], splits
             other = seen.setdefault(file.lower(), ref.source)
             if other != ref.source:
                 raise UsageError(
-                    f"{other} and {ref.source} would both be {file} in an image folder, which has one folder a class; "
-                    "rename one, or use --format webdataset or tfrecord"
+                    f"{other} and {ref.source} would both be {file} in an image folder, "
+                    "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
                 )
 
 

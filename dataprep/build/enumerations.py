@@ -54,7 +54,7 @@ def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
 
 
 def splits_file(source: Storage, dataset: Dataset) -> str:
-    """Return where the names of the splits are kept that were found in a user's own data."""
+    """Return the file of the names of the splits that were found in a user's own data."""
     return enumeration_file(source, dataset, "splits", None, allow_partial=False).replace(".parquet", ".json")
 
 
@@ -65,7 +65,7 @@ def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
 
 
 def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
-    """Return the stored names of splits; none if there are none, or not these names."""
+    """Return the stored names of splits; empty if they are missing or malformed."""
     try:
         splits = msgspec.json.decode(storage.read(name, MAX_SPLITS_BYTES), type=tuple[str, ...])
     except (FileNotFoundError, TooLargeError, ValueError):

@@ -59,7 +59,7 @@ def shape_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
-    """Yield where the manifest of a user's own data does not say whose they are, or that of another says so."""
+    """Yield faults of `options.own` and `features`, which only the manifest of a user's own data has."""
     if not isinstance(dataset, OwnDataset):
         if "own" in manifest.options or manifest.features:
             yield f"options.own or features, which {quoted(built_as(manifest))} does not have"
@@ -74,7 +74,7 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
 
 
 def dataset_of(manifest: Manifest) -> Dataset:
-    """Return the dataset that a manifest names: a generated one with its size, a user's own with what they say of it.
+    """Return the dataset that a manifest names: a generated one with its size, a user's own with its description.
 
     Expects no shape faults.
     """

@@ -51,7 +51,7 @@ class BuildOptions:
     fake_images: int | None = None
     """Number of train images of imagenet-fake."""
     own: OwnData | None = None
-    """What the user says of data of their own; without names of splits all that are found are built."""
+    """What the user says about their own data; all splits that are found are built if none is named."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
@@ -68,11 +68,11 @@ class BuildOptions:
 
     @property
     def name(self) -> str:
-        """The dataset's name, which is the user's where the data are."""
+        """The dataset's name; for a user's own data, the name that the user chose."""
         return self.dataset if self.own is None else self.own.name
 
     def document(self) -> JsonObject:
-        """Return the options as JSON values; `own` only where it is given."""
+        """Return the options as JSON values; `own` only if it is given."""
         values = asdict(self)
         if self.own is None:
             del values["own"]
@@ -106,7 +106,7 @@ class Plan:
     details: JsonObject | None = None
     """Further options of the dataset's recipe; the document has them under the dataset's name."""
     features: dict[str, Feature] = field(default_factory=dict)
-    """What each sample carries besides image, key and label; the document has this field only where there is some."""
+    """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
 
     def document(self) -> JsonObject:
         """Return the plan as JSON values, its hash included."""

@@ -32,7 +32,7 @@ class Progress(Protocol):
         """`done_bytes` of an original archive were listed or hashed."""
 
     def log(self, line: str) -> None:
-        """A line that a user should read about what was found."""
+        """Show the user a line about the originals that were found."""
 
     def planned(self, plan: Plan, done: set[int]) -> None:
         """The plan is stored; these shards are done already."""

@@ -1,4 +1,4 @@
-"""`dataprep build folder`: a user's own pictures, in whatever tree or archive they lie, to verified shards."""
+"""`dataprep build folder`: builds verified shards from a user's own pictures, in any tree or archive."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def _pairs(_context: click.Context, _option: click.Parameter, values: tuple[str,
     "--label-from",
     metavar="folder|COLUMN|none",
     help="Take the class from the folder, from a column of the metadata, or store none.  [default: the column label, "
-    "else the folder where every picture has one]",
+    "else the folder if every picture has one]",
 )
 @click.option(
     "--val-fraction",
     type=Finite(0, 1),
     default=0.0,
-    help="Share of train that becomes val. A picture's key and --seed decide, so new pictures move none.",
+    help="Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
 )
-@click.option("--group-by", metavar="COLUMN", help="Keep pictures with one value of this column in one split.")
+@click.option("--group-by", metavar="COLUMN", help="Keep pictures with the same value in this column in one split.")
 @click.option(
     "--default",
     "defaults",
@@ -124,7 +124,7 @@ def command(
 
 
 def _place(source: str) -> tuple[str, str]:
-    """Return the root of the originals, and the one archive in it that is meant; none where a folder is."""
+    """Return the root of the originals, and the name of the archive if the source is one."""
     url = open_storage(source).url.rstrip("/")
     if url.lower().rpartition(".")[2] not in ARCHIVES or ("://" not in url and Path(url).is_dir()):
         return source, ""
@@ -133,7 +133,7 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _own_data(source: str, archive: str, options: JsonObject) -> OwnData:
-    """Take what is said of the user's own data out of a command's options."""
+    """Remove the options about the user's own data from a command's options, and return them."""
     name = options.pop("name") or name_from(open_storage(source).url)
     if fault := own_name_fault(name):
         raise UsageError(f"{fault}; choose another with --name")

@@ -85,7 +85,7 @@ def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -
 
 
 def image_policy(options: JsonObject) -> ImagePolicy:
-    """Take the options of `image_options`, but for the limit on rejections, out of a command's."""
+    """Remove the options of `image_options` from a command's, except the limit on rejections, and return them."""
     names = ("check", "on_bad", "apply_exif", "short_side", "quality")
     return ImagePolicy(**{name: options.pop(name) for name in names})
 

@@ -1,6 +1,7 @@
-"""Changes of adopted data since they were adopted, as far as a listing shows them: no byte of the data is read.
+"""Finds changes of adopted data by listing them; no byte of the data is read.
 
-Compared are the number and bytes of the images of a folder, and the names, bytes and (in a bucket) CRC32C of shards.
+The number and the total size of a folder's images are compared, and the names, sizes and (in a bucket) CRC32C of
+shards.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from dataprep.messages import shown
 from dataprep.storage import ObjectInfo, Storage
 
 MAX_LISTED_ON_DISK = 200_000
-"""Files that are listed on a disk when a loader is opened, at most: each takes 7 us of CPU time."""
+"""Maximum number of files that are listed on a disk when a loader is opened: each takes 7 us of CPU time."""
 MAX_LISTED_IN_BUCKET = 20_000
-"""Objects that are listed in a bucket when a loader is opened, at most: 20 requests, which take some seconds."""
+"""Maximum number of objects that are listed in a bucket when a loader is opened: 20 requests take some seconds."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Suffixes of images in a folder, as torchvision has them."""
+"""Suffixes of images in a folder, the same as torchvision's."""
 SHARD_NAMES = {
     "webdataset": re.compile(r"\.tar\Z"),
     "tfrecord": re.compile(r"\.tfrecords?(?:-\d+-of-\d+)?\Z"),
 }
-"""Patterns of the names of shards, by format; of a format that is not here, every image is a file of its own."""
+"""Patterns of the names of shards, by format. In other formats every image is a file of its own."""
 
 
 def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
-    """Refuse adopted data of which a listing shows that they have changed since; see `changes_of`.
+    """Refuse adopted data if a listing shows that they have changed; see `changes_of`.
 
     Args:
         index: Where the manifest is.
         data: Where the data are.
         manifest: The manifest of adopted data.
-        max_listed: Compare only data of at most so many files.
+        max_listed: Maximum number of files; larger data are not compared.
 
     Raises:
         UsageError: The data have changed; the text says how, and what to do.
@@ -53,13 +54,13 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
 
 
 def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None) -> str:
-    """Return what a listing shows of a change since data were adopted; empty where it shows none.
+    """Return the change of adopted data that a listing shows; empty if it shows none.
 
     Args:
         data: Where the data are.
         manifest: The manifest of adopted data.
-        max_listed: Return empty where there are more files than that. An image folder in a bucket of more than
-            MAX_LISTED_IN_BUCKET is never listed.
+        max_listed: Maximum number of files; for more, the result is empty. An image folder in a bucket is never listed
+            if it has more than MAX_LISTED_IN_BUCKET files.
     """
     in_folder = manifest.format not in SHARD_NAMES
     if in_folder and not data.is_local:
@@ -70,7 +71,7 @@ def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None)
     try:
         listing = list(islice(data.list(), None if max_listed is None else max_listed + 1))
     except AccessError:
-        return ""  # who may read objects need not be allowed to list them
+        return ""  # an account may be allowed to read objects, but not to list them
     if max_listed is not None and len(listing) > max_listed:
         return ""
     listing = [info for info in listing if not is_of_adoption(info.name)]
@@ -81,22 +82,22 @@ def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None)
 
 
 def is_of_adoption(name: str) -> bool:
-    """Tell whether a file is one that adoption or a retry puts beside data."""
+    """Return whether an adoption or a retry wrote this file beside the data."""
     return name == MANIFEST or name.startswith((f"{BUILD}/", f"{RETRY}/", "index/"))
 
 
 def is_in_class_folder(name: str) -> bool:
-    """Tell whether a file is one that torchvision's ImageFolder reads, by its name below the folder of its split."""
+    """Return whether torchvision's ImageFolder reads a file, given its name below the folder of its split."""
     return "/" in name and not is_hidden_name(name) and name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Tell whether a shard belongs to a split: whether its name has the split's pattern, or is below that folder."""
+    """Return whether a shard belongs to a split: its name fits the split's pattern, or is below that folder."""
     return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
 
 
 def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[ObjectInfo]) -> str:
-    """Return the prefix of the names of a split's images: as `--split` said, else its own folder, else the root."""
+    """Return the prefix of the names of a split's images: from `--split`, else its own folder, else the root."""
     patterns = dict(manifest.options["adopted"].get("splits", ()))
     if split.name in patterns:
         folder = patterns[split.name].strip("/")
@@ -114,27 +115,27 @@ def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[Obje
     before = split.samples + sum(split.rejected.values())
     if len(sizes) != before:
         return f"{split.name}: {len(sizes):,} images, {before:,} when they were adopted"
-    # The bytes of images that were left out for their names are not in the manifest; empty ones have none.
+    # The manifest does not count the bytes of images that were left out for their names; empty images have none.
     if set(split.rejected) <= {"empty"} and sum(sizes) != split.num_bytes:
         return f"{split.name}: images of {sum(sizes):,} bytes, {split.num_bytes:,} when they were adopted"
     return ""
 
 
 def _changes_of_shards(manifest: Manifest, listing: Sequence[ObjectInfo]) -> str:
-    there = {info.name: info for info in listing}
+    present = {info.name: info for info in listing}
     for split in manifest.splits:
-        changed = [shard["file"] for shard in split.shards if not _is_same(shard, there.get(shard["file"]))]
+        changed = [shard["file"] for shard in split.shards if not _is_same(shard, present.get(shard["file"]))]
         if changed:
             count, example = len(changed), shown(changed[0])
-            return f"{split.name}: of {len(split.shards):,} shards gone or replaced: {count:,}, such as {example}"
+            return f"{split.name}: {count:,} of {len(split.shards):,} shards removed or replaced, such as {example}"
     adopted = manifest.options["adopted"]
     if adopted.get("kind") == "tfds":
-        return ""  # its description lists the files, and others are none of it
+        return ""  # the description lists all files; others do not belong to the data
     patterns = [pattern for _, pattern in adopted.get("splits", ())]
     known = {shard["file"] for split in manifest.splits for shard in split.shards}
     added = [
         name
-        for name in there
+        for name in present
         if name not in known
         and SHARD_NAMES[manifest.format].search(name)
         and (not patterns or any(fits(name, pattern) for pattern in patterns))

@@ -1,8 +1,8 @@
 """Features: the typed description of what a sample carries besides its image, key and label.
 
-A manifest has them by name, and every format stores the same values under the same names. Annotations are the values of
-one sample, as canonical JSON: `{"caption":"a cat","objects":{"bbox":[[1.0,2.0,3.0,4.0]],"category":[7]}}`. No value is
-ever null, and each has the type that its feature says, so that a reader needs to see no other sample.
+A manifest lists them by name, and every format stores the same values under the same names. Annotations are the values
+of one sample, as canonical JSON: `{"caption":"a cat","objects":{"bbox":[[1.0,2.0,3.0,4.0]],"category":[7]}}`. No value
+is null, and each has the type of its feature, so that a reader can decode a sample without seeing another.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dataprep.messages import quoted, shortened
 Kind = Literal["bool", "bytes", "float32", "float64", "int64", "records", "text"]
 
 MAX_FEATURES = 500
-"""Features of a dataset, at most, each column of records counted."""
+"""Maximum number of features of a dataset, including the columns of records."""
 MAX_LENGTH = 1_000_000
-"""Length of a list of fixed length, at most."""
+"""Maximum length of a list of fixed length."""
 MAX_ANNOTATION_BYTES = 1 << 20
-"""Size of the annotations of one sample as JSON, at most."""
+"""Maximum size of a sample's annotations as JSON."""
 RESERVED = frozenset(
     {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
 )
-"""Names that every dataset has already, or that readers of a format take for something else."""
+"""Names that every dataset uses already, or to which readers of a format give another meaning."""
 _NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 _INT64 = range(-(2**63), 2**63)
 
@@ -51,12 +51,12 @@ class Feature:
 
 Features = Mapping[str, Feature]
 Values = JsonObject
-"""By name, the values of one sample, or of a document in JSON."""
+"""Values of one sample, or of a JSON document, by name."""
 NO_FEATURES: Features = {}
 
 
 def features_document(features: Features) -> Values:
-    """Return features as JSON values, in which an empty shape and absent columns are left out."""
+    """Return features as JSON values, without empty shapes and absent columns."""
     return {name: _feature_document(feature) for name, feature in sorted(features.items())}
 
 
@@ -81,7 +81,7 @@ def flat(features: Features) -> dict[str, Feature]:
 
 
 def feature_faults(features: Features) -> Iterator[str]:
-    """Yield what no build writes: names that are taken, shapes that no format stores, too many of them."""
+    """Yield faults that no build writes: names that are taken, shapes that no format stores, too many features."""
     if sum(1 + len(feature.columns) for feature in features.values()) > MAX_FEATURES:
         yield f"{len(features):,} features, expected at most {MAX_FEATURES} with all their columns"
         return
@@ -90,18 +90,18 @@ def feature_faults(features: Features) -> Iterator[str]:
             yield fault
         columns = feature.columns if feature.kind == "records" else {name: feature}
         if not columns or (feature.kind == "records") != bool(feature.columns) or (feature.columns and feature.shape):
-            yield f"feature {quoted(name)} is no list of records with columns, and no value"
+            yield f"feature {quoted(name)} is neither a list of records with columns nor a value"
         for inner, column in columns.items():
             if not _is_sound(column, in_records=feature.kind == "records") or not _NAME.fullmatch(inner):
                 yield f"feature {quoted(name)}: {quoted(inner)} of kind {column.kind} and shape {quoted(column.shape)}"
 
 
 def name_fault(name: str) -> str:
-    """Return what keeps a feature from having this name; empty where nothing does."""
+    """Return why a feature cannot have this name; empty if it can."""
     if name in RESERVED:
-        return f"the name {quoted(name)} is taken: every sample has it, or readers of shards take it for another thing"
+        return f"the name {quoted(name)} is taken, by every sample or by readers of shards"
     if not _NAME.fullmatch(name):
-        return f"the name {quoted(name)} is none for a feature: expected 1 to 100 characters, no '/', not '__' in front"
+        return f"the name {quoted(name)} is not allowed: expected 1 to 100 characters, no '/', no '__' in front"
     return ""
 
 
@@ -122,7 +122,7 @@ def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
     """Return the values of one sample as canonical JSON.
 
     Raises:
-        FormatError: A value is absent, unknown, or not of its feature's type; the text is a clause.
+        FormatError: A value is absent, unknown, or not of its feature's type; the caller adds the sample to the text.
     """
     if values.keys() != features.keys():
         odd = sorted(values.keys() ^ features.keys())
@@ -136,10 +136,10 @@ def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
 
 
 def annotation_values(features: Features, annotations: bytes) -> Values:
-    """Return the values that `annotations_json` has written.
+    """Return the values of annotations that `annotations_json` wrote.
 
     Raises:
-        FormatError: It has not written this; the text is a clause.
+        FormatError: It did not write these bytes; the caller adds the sample to the text.
     """
     if not features:
         if annotations:
@@ -148,15 +148,15 @@ def annotation_values(features: Features, annotations: bytes) -> Values:
     try:
         document = json.loads(annotations)
     except (ValueError, RecursionError) as error:
-        raise FormatError("annotations that are no JSON") from error
+        raise FormatError("annotations that are not JSON") from error
     return values_of(features, document)
 
 
 def values_of(features: Features, document: Any) -> Values:
-    """Return the values in a JSON object that has those of all features and nothing else.
+    """Return the values of a JSON object, which must have a field for each feature and no other.
 
     Raises:
-        FormatError: A value is absent, unknown, or not of its feature's type; the text is a clause.
+        FormatError: A value is absent, unknown, or not of its feature's type; the caller adds the sample to the text.
     """
     if not isinstance(document, dict) or document.keys() != features.keys():
         names = sorted(map(str, document)) if isinstance(document, dict) else document
@@ -169,7 +169,7 @@ def values_of(features: Features, document: Any) -> Values:
 
 
 def to_json(feature: Feature, value: Any) -> Any:
-    """Return a value as JSON has it: bytes are written as base64."""
+    """Return a value as a JSON value; bytes become base64."""
     if feature.kind == "records":
         return {name: to_json(column, value[name]) for name, column in feature.columns.items()}
     if feature.kind != "bytes":
@@ -178,7 +178,7 @@ def to_json(feature: Feature, value: Any) -> Any:
 
 
 def from_json(feature: Feature, value: Any) -> Any:
-    """Return what JSON holds as a value of its feature: base64 is decoded. Raises FormatError for other text."""
+    """Return a feature's value from its JSON value; base64 is decoded. Raises FormatError for other text."""
     if feature.kind == "records" and isinstance(value, dict) and value.keys() == feature.columns.keys():
         return {name: from_json(feature.columns[name], item) for name, item in value.items()}
     if feature.kind != "bytes":
@@ -188,7 +188,7 @@ def from_json(feature: Feature, value: Any) -> Any:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError, TypeError) as error:
-        raise FormatError(f"{quoted(value)} is no base64") from error
+        raise FormatError(f"{quoted(value)} is not base64") from error
 
 
 def _dumps(document: Any) -> bytes:
@@ -216,7 +216,7 @@ def _fits(kind: Kind, shape: tuple[int | None, ...], value: Any) -> bool:
 
 
 def is_float32(value: float) -> bool:
-    """Tell whether a number is one that 32 bits hold exactly."""
+    """Return whether a float of 32 bits holds a number exactly."""
     try:
         return bool(struct.unpack("<f", struct.pack("<f", value))[0] == value)
     except OverflowError:
@@ -253,7 +253,7 @@ def described(feature: Feature) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value as an error quotes it: as JSON on one line of ASCII, cut where it is long."""
+    """Return a value as an error quotes it: as JSON on one line of ASCII, shortened if it is long."""
     if isinstance(value, str | bytes):
         return quoted(value[:100], 60)
     try:

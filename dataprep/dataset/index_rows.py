@@ -111,12 +111,12 @@ class IndexRows:
         )
 
     def annotate(self, annotations: bytes) -> None:
-        """Note the annotations of the sample whose row was added last; nothing where samples have none."""
+        """Add the checksum of the last sample's annotations; do nothing if samples have none."""
         if self._annotations is not None:
             self._annotations.append(crc32c_of(annotations))
 
     def table(self) -> pa.Table:
-        """Return the rows as a table of `index_schema()`, with annotations where samples have some."""
+        """Return the rows as a table of `index_schema()`, with the checksums of annotations if samples have some."""
         table = index_table(self._rows, self._split_index)
         if self._annotations is None:
             return table

@@ -106,7 +106,7 @@ class SampleRef:
     label: int = NO_LABEL
     """Position in the sorted class list, or NO_LABEL."""
     annotations: bytes = b""
-    """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty where it has none."""
+    """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Sample:
     orientation: int
     """EXIF orientation 1..8 as recorded in the file; 1 where there is none."""
     annotations: bytes = b""
-    """Values of the dataset's features, as canonical JSON; empty where it has none."""
+    """Values of the dataset's features, as canonical JSON; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,4 +282,4 @@ class Manifest:
     files: tuple[FileEntry, ...] = ()
     """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
     features: dict[str, Feature] = field(default_factory=dict)
-    """What each sample carries besides image, key and label; the document has this field only where there is some."""
+    """Types of the values that each sample has besides image, key and label; the document omits an empty field."""

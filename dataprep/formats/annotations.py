@@ -1,7 +1,7 @@
 """Annotations in tf.train.Example messages, and their description for TFDS.
 
-A feature of the dataset is one feature of the Example; a column of records is called `objects/bbox`. Values of one kind
-lie one after the other whatever their shape. A number of 64 bits that is no integer has no place there: float64 values
+A feature of the dataset is one feature of the Example; a column of records is called `objects/bbox`. The values of a
+feature are stored one after the other, whatever its shape. An Example cannot hold floats of 64 bits, so float64 values
 are the bytes of a little-endian array, which TFDS decodes (`encoding: bytes`).
 """
 
@@ -53,7 +53,7 @@ def _flattened(value: Any, depth: int) -> Iterable[Any]:
 
 
 def example_values(features: Features, read: Read, found: Mapping[str, example.Feature]) -> Values:
-    """Return the annotations in an Example, whose features were found already.
+    """Return the annotations of an Example, given the positions of its features.
 
     Raises:
         FormatError: A feature is absent, or of another kind or length.
@@ -72,10 +72,10 @@ def example_values(features: Features, read: Read, found: Mapping[str, example.F
 def _value(path: str, feature: Feature, read: Read, found: Mapping[str, example.Feature]) -> Any:
     stored = found.get(path)
     kind, decode = _DECODERS[feature.kind]
-    if stored is None or stored.kind not in (0, kind):  # 0: an empty list, of which protobuf may tell no kind
+    if stored is None or stored.kind not in (0, kind):  # 0: an empty list, whose kind protobuf may omit
         raise FormatError(f"the feature {path!a} is {'absent' if stored is None else 'of another kind'}")
     items = decode(read, stored)
-    for length in feature.shape[:0:-1]:  # the first length comes of itself
+    for length in feature.shape[:0:-1]:  # the first length follows from the others
         if length is None or len(items) % length:
             raise FormatError(f"the feature {path!a} has {len(items):,} values, expected lists of {length}")
         items = [items[start : start + length] for start in range(0, len(items), length)]
@@ -109,7 +109,7 @@ def _texts(read: Read, stored: example.Feature) -> list[Any]:
     try:
         return [data.decode() for data in _strings(read, stored)]
     except UnicodeDecodeError as error:
-        raise FormatError("text that is no UTF-8") from error
+        raise FormatError("text that is not UTF-8") from error
 
 
 _DECODERS: dict[Kind, tuple[int, Callable[[Read, example.Feature], list[Any]]]] = {
@@ -126,7 +126,7 @@ _DECODERS: dict[Kind, tuple[int, Callable[[Read, example.Feature], list[Any]]]] 
 
 
 def tfds_features(features: Features) -> Iterator[tuple[str, tfds.Feature]]:
-    """Yield the entries of features.json that describe annotations: records as a dictionary of columns."""
+    """Yield the entries of features.json that describe annotations; records become a dictionary of columns."""
     for name, feature in sorted(features.items()):
         if feature.kind == "records":
             yield name, tfds.features_dict({column: _tfds_feature(inner) for column, inner in feature.columns.items()})

@@ -27,7 +27,7 @@ class DatasetInfo:
     split_bytes: Mapping[str, int]
     """By split, bytes of all its shards."""
     features: Features = field(default_factory=dict)
-    """What each sample carries besides image, key and label."""
+    """Types of the values that each sample has besides image, key and label."""
 
 
 @dataclass(frozen=True, slots=True)

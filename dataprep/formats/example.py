@@ -61,18 +61,18 @@ def integer_feature(value: int) -> bytes:
 
 
 def bytes_list(values: Iterable[bytes]) -> bytes:
-    """Write a Feature of any number of values of bytes."""
+    """Return a Feature of any number of byte strings."""
     return message(LEN_1, b"".join(message(LEN_1, value) for value in values))
 
 
 def float_list(values: Iterable[float]) -> bytes:
-    """Write a Feature of any number of float32, each exactly as it is."""
+    """Return a Feature of any number of float32, whose bits are not changed."""
     packed = b"".join(struct.pack("<f", value) for value in values)
     return message(LEN_2, message(LEN_1, packed) if packed else b"")
 
 
 def integer_list(values: Iterable[int]) -> bytes:
-    """Write a Feature of any number of int64, packed."""
+    """Return a Feature of any number of int64, packed."""
     packed = b"".join(varint(value & _UINT64) for value in values)
     return message(LEN_3, message(LEN_1, packed) if packed else b"")
 

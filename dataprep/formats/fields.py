@@ -41,7 +41,7 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
 
 
 def check_fields(format_name: str, names: Sequence[str], features: Features = NO_FEATURES) -> None:
-    """Raise UsageError where a dataset of a format stores no fields, or an image folder not these features."""
+    """Raise UsageError if datasets of this format store no fields, or an image folder lacks one of these features."""
     if format_name in _READERS:
         return
     if not features:
@@ -52,7 +52,7 @@ def check_fields(format_name: str, names: Sequence[str], features: Features = NO
 
 
 def _no_fields(format_name: str, names: Sequence[str]) -> str:
-    return f"fields {', '.join(names)}: {format_name} holds images alone; expected {' or '.join(_READERS)}"
+    return f"fields {', '.join(names)}: {format_name} holds only images; expected {' or '.join(_READERS)}"
 
 
 def _read_tar(record: Record, names: Sequence[str], features: Features) -> Values:

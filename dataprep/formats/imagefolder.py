@@ -114,7 +114,7 @@ def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str
 
 
 def metadata_file(split: str) -> str:
-    """Return where the annotations of a split lie."""
+    """Return the name of the annotation file of a split."""
     return f"{split}/metadata.jsonl"
 
 
@@ -125,7 +125,7 @@ def metadata_line(file: str, annotations: bytes) -> bytes:
 
 
 def annotations_of(line: bytes, features: Features) -> tuple[str, bytes]:
-    """Return the file that a line is about, and its annotations. Raises FormatError where it is not such a line."""
+    """Return the file that a line describes, and its annotations. Raises FormatError for a malformed line."""
     try:
         document = json.loads(line)
         file = document.pop("file_name")

@@ -19,7 +19,7 @@ class Shape(TypedDict, total=False):
     """Shape of an array."""
 
     dimensions: list[str]
-    """Sizes, `-1` where they vary."""
+    """Sizes; `-1` for a size that varies."""
 
 
 class Tensor(TypedDict):
@@ -49,7 +49,7 @@ class Sequence(TypedDict):
 
     feature: Feature
     length: str
-    """Its length, `-1` where it varies."""
+    """Length of the list; `-1` if it varies."""
 
 
 class Features(TypedDict):
@@ -59,7 +59,7 @@ class Features(TypedDict):
 
 
 class Content(TypedDict, total=False):
-    """What says more of a feature, under the name that its kind has there."""
+    """Details of a feature, under the name of its kind."""
 
     classLabel: ClassLabel
     featuresDict: Features
@@ -140,13 +140,13 @@ def scalar(dtype: str) -> Feature:
 
 
 def tensor(dtype: str, shape: tuple[int | None, ...], encoding: str) -> Feature:
-    """Describe an array of numbers, of any length where the shape has None; `bytes` are those of its values."""
+    """Describe an array of numbers; None in the shape means any length. The encoding `bytes` means raw bytes."""
     dimensions: Shape = {"dimensions": ["-1" if length is None else str(length) for length in shape]} if shape else {}
     return feature("tensor_feature.Tensor", tensor={"dtype": dtype, "encoding": encoding, "shape": dimensions})
 
 
 def sequence(inner: Feature, length: int | None) -> Feature:
-    """Describe a list of a feature, of any length where it is None."""
+    """Describe a list of a feature; a length of None means any length."""
     content: Sequence = {"feature": inner, "length": "-1" if length is None else str(length)}
     return feature("sequence_feature.Sequence", sequence=content)
 

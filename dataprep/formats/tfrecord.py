@@ -55,7 +55,7 @@ from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES, checksum, 
 
 _MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
 _ANNOTATION_FACTOR = 8
-"""Bytes that annotations take here, at most, for each byte of their JSON: `-1,` becomes an integer of ten bytes."""
+"""Maximum number of bytes in a record for each byte of annotations as JSON: `-1,` becomes an integer of ten bytes."""
 
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 _BEFORE_IMAGE = re.compile(
@@ -155,7 +155,7 @@ class TFRecordWriter:
 
 
 def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
-    """Write an Example but for the bytes of its image: what stands before and after them."""
+    """Return the bytes of an Example before and after those of its image."""
     if features:
         return _around_annotated_image(sample, features)
     tail = _after_image(sample)
@@ -163,7 +163,7 @@ def _around_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
 
 
 def _around_annotated_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
-    """Write an Example with annotations, but for its image. Raises FormatError where these are not of the features."""
+    """Return the same for an Example with annotations. Raises FormatError if they do not have the features' types."""
     entries = example_entries(features, annotation_values(features, sample.annotations))
     numbers = {b"height": sample.height, b"orientation": sample.orientation, b"width": sample.width}
     if sample.label != NO_LABEL:

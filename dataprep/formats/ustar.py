@@ -36,7 +36,7 @@ def member(key: bytes, suffix: bytes, data: bytes) -> bytes:
 
 
 def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Return what a sample has before and after its image, whose own bytes need not be copied.
+    """Return the bytes of a sample before and after its image, whose own bytes are not copied.
 
     Args:
         key: Key of the sample, with which the names of all its members begin.

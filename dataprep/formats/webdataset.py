@@ -129,7 +129,7 @@ def _json_of(sample: Sample, features: Features) -> bytes:
 
 
 def _annotated_json(sample: Sample, features: Features) -> bytes:
-    """Write all fields of a sample with annotations. Raises FormatError where these are not of the features."""
+    """Return all fields of an annotated sample as JSON. Raises FormatError if they do not have the features' types."""
     fields: Values = {"height": sample.height, "orientation": sample.orientation, "width": sample.width}
     if sample.class_name:
         fields |= {"class_name": sample.class_name, "label": sample.label}
@@ -139,7 +139,7 @@ def _annotated_json(sample: Sample, features: Features) -> bytes:
 
 
 def _read_annotations(text: bytes, features: Features, has_classes: bool) -> tuple[tuple[int, int, int], bytes]:
-    """Return height, orientation and width, and the annotations, as far as they can be; zeros where they cannot."""
+    """Return height, orientation and width, and the annotations; zeros and no annotations if they are malformed."""
     try:
         document = json.loads(text)
         sides = tuple(document.pop(name) for name in ("height", "orientation", "width"))

@@ -56,7 +56,7 @@ def dataset_named(name: str) -> Dataset:
 
 
 def configured(name: str, *, fake_images: int | None = None, own: OwnData | None = None) -> Dataset:
-    """Return the dataset of a build, with what the build's options say of it.
+    """Return the dataset of a build, configured by the build's options.
 
     Args:
         name: One of DATASETS or OWN.
@@ -77,5 +77,5 @@ def configured(name: str, *, fake_images: int | None = None, own: OwnData | None
 
 
 def own_name_fault(name: str) -> str:
-    """Return what keeps a user's dataset from having this name; empty where nothing does."""
+    """Return why a user's own dataset cannot have this name; empty if it can."""
     return name_fault(name, frozenset(BUILT))

@@ -82,9 +82,9 @@ class Dataset(ABC):
     generated: ClassVar[bool] = False
     """True if this project generates the original files and the user chooses the number of images."""
     is_published: ClassVar[bool] = True
-    """False if nothing is known of the data but what is found there."""
+    """False if nothing is known about the data except what is found in them."""
     notes: tuple[str, ...] = ()
-    """What a user should know of what was found."""
+    """Messages for the user about what was found."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Dataset(ABC):
         return self.split_facts(split).repeats
 
     def opened(self, root: Storage, progress: Progress | None = None) -> Dataset:
-        """Return the dataset with the splits and classes that are in this place; this one, where they are published."""
+        """Return the dataset with the splits and classes found in a storage; this dataset if they are published."""
         return self
 
     @abstractmethod

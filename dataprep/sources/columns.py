@@ -1,4 +1,4 @@
-"""Columns of metadata to features: the type of each column over all rows, and each row's values in these types.
+"""Turns columns of metadata into features: finds the type of each column over all rows, and converts each row to them.
 
 A type is never guessed from a part of the rows, and no value is left out or filled in unless the user says how: a
 column with a missing value, or with values of two kinds, is an error that names the row.
@@ -29,25 +29,25 @@ _AS_TEXT = "write it as one text, with json.dumps for example"
 
 
 class Columns:
-    """Takes all rows, tells the features, and then the values of each row.
+    """Takes all rows, then returns the features and the values of each row.
 
     Args:
-        defaults: By column, the value of rows that have none, as JSON or as plain text.
-        drop: Columns that are left out.
+        defaults: Value for rows without one, as JSON or as plain text, by column.
+        drop: Columns to leave out.
     """
 
     def __init__(self, defaults: Mapping[str, str], drop: frozenset[str]) -> None:
         self._defaults, self._drop = dict(defaults), drop
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
-        """By column, the first row that has no value."""
+        """First row without a value, by column."""
         self._first_row = ""
 
     def add(self, row: Row) -> bytes:
-        """Take a row, and return it in a form to be kept until all rows are known.
+        """Take a row, and return it encoded; `values` decodes it once all rows are known.
 
         Raises:
-            SourceError: It has a value that no feature can have.
+            SourceError: The row has a value that no feature can have, or is too large.
         """
         values = {name: value for name, value in row.values.items() if name not in self._drop}
         for name, value in values.items():
@@ -92,7 +92,7 @@ class Columns:
         return found
 
     def values(self, kept: bytes, features: Mapping[str, Feature]) -> Values:
-        """Return the values of a row that was kept, in the types of their features."""
+        """Return the values of an encoded row, in the types of their features."""
         row = msgspec.msgpack.decode(kept)
         values = {}
         for name, feature in features.items():
@@ -105,7 +105,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value was found, for messages."""
+    """Place of a value, for messages."""
 
     column: str
     row: str
@@ -116,7 +116,7 @@ class _Place:
 
 
 class _TextTypes:
-    """The type of a column of texts, as a CSV file has it."""
+    """The type of a column whose values are all texts, as in a CSV file."""
 
     def __init__(self) -> None:
         self._fits: dict[Kind, Callable[[str], bool]] = dict(_TEXT_KINDS)
@@ -144,7 +144,7 @@ class _TextTypes:
         if kind != "text" and self._empty and not has_default:
             raise _no_value(name, self._empty)
         if kind in ("int64", "float64") and self._no_number:
-            raise _Place(name, self._no_number).error("no finite number")
+            raise _Place(name, self._no_number).error("a number that is not finite")
         if kind == "bool" and self._no_number:
             kind = "text"
         return Feature(kind)
@@ -159,20 +159,21 @@ _TEXT_KINDS: dict[Kind, Callable[[str], bool]] = {
     "float64": lambda text: _REAL.fullmatch(text) is not None and math.isfinite(float(text)),
     "bool": lambda text: text in _TRUTH,
 }
-"""Kinds that a column of texts may be, the first that fits is taken; numbers with zeros in front are texts."""
+"""Kinds that a column of texts may have; the first that fits all values is used. Numbers with leading zeros are
+texts."""
 _FROM_TEXT: dict[Kind, Callable[[str], Any]] = {"int64": int, "float64": float, "bool": _TRUTH.__getitem__, "text": str}
 
 
 @dataclass(slots=True)
 class _Types:
-    """The type of a column of typed values, as far as they were seen; each fact has the first row that shows it."""
+    """The type of a column of typed values, from those seen so far; each fact maps to the first row that shows it."""
 
     kinds: dict[Kind, str] = field(default_factory=dict)
     depths: dict[int, str] = field(default_factory=dict)
     lengths: dict[int, str] = field(default_factory=dict)
-    """Lengths of lists in lists."""
+    """Lengths of lists inside lists."""
     empty: str = ""
-    """First row with an empty list, which tells nothing but that it is a list."""
+    """First row with an empty list, which does not show the type of its elements."""
     columns: dict[str, _Types] = field(default_factory=dict)
     """Columns of records."""
 
@@ -193,7 +194,7 @@ class _Types:
                 _AS_TEXT,
             )
         if self.columns and self.columns.keys() != value.keys():
-            raise place.error(f"records of {', '.join(value)}; before they were of {', '.join(self.columns)}")
+            raise place.error(f"records of {', '.join(value)}; earlier rows have records of {', '.join(self.columns)}")
         for name, items in value.items():
             inner = self.columns.setdefault(name, _Types())
             inner._add_nested(items, _Place(f"{place.column}/{name}", place.row), 0)
@@ -213,7 +214,7 @@ class _Types:
             self._add_nested(item, place, depth + 1)
 
     def default(self, text: str) -> Any:
-        """Return the value that a text stands for: JSON, or itself."""
+        """Return the value of a text: parsed if it is JSON, else the text itself."""
         try:
             return json.loads(text)
         except ValueError:
@@ -224,14 +225,14 @@ class _Types:
         place = _Place(name, next(iter(self.depths.values()), self.empty))
         if len(self.depths) > 1 or (self.empty and 0 in self.depths):
             rows = sorted({*self.depths.values(), *filter(None, [self.empty])})
-            raise place.error(f"a value of another nesting than in {rows[-1]}", _AS_TEXT)
+            raise place.error(f"a value whose lists are nested differently in {rows[-1]}", _AS_TEXT)
         if self.columns:
             return Feature(
                 "records", (), {inner: types.feature(f"{name}/{inner}") for inner, types in self.columns.items()}
             )
         kinds = self.kinds.keys()
         if not kinds:
-            raise place.error("empty lists alone, which do not tell what is in them")
+            raise place.error("only empty lists, which do not show the type of their elements")
         if len(kinds) > 1 and kinds != {"int64", "float64"}:
             first, second, *_ = (f"{kind} in {row}" for kind, row in self.kinds.items())
             raise place.error(f"{first}, but {second}")
@@ -259,7 +260,7 @@ class _Types:
 
 
 def _as_columns(value: Any, place: _Place) -> Any:
-    """Return a list of objects as an object of lists; any other value as it is."""
+    """Return a list of objects as an object of lists; any other value unchanged."""
     if not isinstance(value, list) or not value or not all(isinstance(item, dict) for item in value):
         return value
     names = value[0].keys()
@@ -281,7 +282,7 @@ def _kind_of(value: Any, place: _Place) -> Kind:
         return "int64"
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise place.error("no finite number")
+            raise place.error("a number that is not finite")
         return "float64"
     if isinstance(value, bytes):
         return "bytes"
@@ -289,10 +290,10 @@ def _kind_of(value: Any, place: _Place) -> Kind:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise place.error("half a character, which is no text") from error
+            raise place.error("half of a surrogate pair, which is not text") from error
         return "text"
     what = "a list with missing values" if value is None else f"a value of type {type(value).__name__}"
-    raise place.error(f"{what}, expected text, numbers, truth values, lists of them or records", _AS_TEXT)
+    raise place.error(f"{what}, expected text, numbers, booleans, lists of them or records", _AS_TEXT)
 
 
 def _is_missing(value: Any) -> bool:
@@ -301,6 +302,6 @@ def _is_missing(value: Any) -> bool:
 
 def _no_value(name: str, row: str) -> SourceError:
     return SourceError(
-        f"{row}: column {quoted(name)} has no value, and every image needs one: say what stands for it with "
+        f"{row}: column {quoted(name)} has no value, and every image needs one: give one with "
         f"--default {name}=VALUE, or leave the column out with --drop {name}"
     )

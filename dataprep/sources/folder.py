@@ -1,9 +1,9 @@
 """A user's own pictures: any tree of files, on disk or in a bucket, or archives of it.
 
-    tree ─▶ splits, by top folders ─▶ metadata, a row an image ─▶ labels ─▶ a share of train becomes val
+    tree ─▶ splits, by top folders ─▶ metadata, one row per image ─▶ labels ─▶ a share of train becomes val
 
-Splits are the top folders train, val and test; without one, everything is train. A label comes from the class folder
-directly below the split, or from a column of the metadata. All other columns become features.
+Splits are the top folders train, val and test; without them, all images are in train. A label comes from the class
+folder directly below the split, or from a column of the metadata. All other columns become features.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dataprep.sources.tree import Original, Tree, read_tree
 from dataprep.storage.base import Storage
 
 LABEL_COLUMN = "label"
-"""Column of metadata that is the class if the user does not say otherwise."""
+"""Column of metadata that holds the class, unless the user names another."""
 FOLDER_LABELS, NO_LABELS = "folder", "none"
 ALL_FILES = "*"
-"""Name, in the plan's sources, of files that are not in one top folder."""
+"""Name in the plan's sources for files that have no common top folder."""
 _SHOWN = 3
-"""Examples in a message, at most."""
+"""Maximum number of examples in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Folder(OwnDataset):
     """Any tree of pictures."""
 
     def opened(self, root: Storage, progress: Progress | None = None) -> Folder:
-        """Return the dataset with the splits, classes and features that are in this place."""
+        """Return the dataset with the splits, classes and features that are found in a storage."""
         return _FolderReader(root, self.own or OwnData(name=self.name), progress).opened(self)
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -67,10 +67,10 @@ class OpenedFolder(Folder):
     """A tree of pictures that was read."""
 
     found: Mapping[str, Enumeration]
-    """By split, all that is in it."""
+    """Samples of each split."""
 
     def opened(self, root: Storage, progress: Progress | None = None) -> Folder:
-        """Return this one."""
+        """Return this dataset, whose tree was read already."""
         return self
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -91,13 +91,13 @@ class OpenedFolder(Folder):
 
 @dataclass(slots=True)
 class _Picture:
-    """One image of the tree, as far as it is known."""
+    """One image of the tree, with the facts that are found so far."""
 
     original: Original
     inner: tuple[str, ...]
     """Path below the split."""
     row: bytes = b""
-    """Row of metadata as `Columns.add` has it: values of each image would take several times the memory."""
+    """Row of metadata as encoded by `Columns.add`: decoded values would take several times the memory."""
     class_name: str = ""
 
 
@@ -110,10 +110,10 @@ class _FolderReader:
         self._columns = Columns(dict(own.defaults), frozenset(own.drop))
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
-        """Columns but for that of the label."""
+        """All columns except that of the label."""
 
     def opened(self, dataset: Folder) -> OpenedFolder:
-        """Return the dataset with all that is found."""
+        """Return the dataset with everything that is found in the tree."""
         tree = read_tree(self._root, self._own, self._progress)
         self._note_passed_over(tree)
         splits = self._by_split(tree)
@@ -129,12 +129,12 @@ class _FolderReader:
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            self._notes.append(f"passed over, as no images: {counts}")
+            self._notes.append(f"passed over, because they are not images: {counts}")
 
     # Splits
 
     def _by_split(self, tree: Tree) -> dict[str, list[_Picture]]:
-        """Sort the images into splits by their top folders; all into train where no folder is called like a split."""
+        """Sort the images into splits by their top folders; all into train if no folder has the name of a split."""
         tops = {image.parts[0] for image in tree.images if len(image.parts) > 1}
         splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops) if top.lower() in SPLIT_FOLDERS}
         if not splits:
@@ -149,12 +149,14 @@ class _FolderReader:
         for top, split in splits.items():
             if split in found:
                 both = " and ".join(other for other in splits if splits[other] == split)
-                raise SourceError(f"{self._root.url}: {both} both stand for the split {split}; rename or merge them")
+                raise SourceError(
+                    f"{self._root.url}: {both} are both folders of the split {split}; rename or merge them"
+                )
             found[split] = [_Picture(image, image.parts[1:]) for image in tree.images if image.parts[0] == top]
         return found
 
     def _with_val(self, splits: dict[str, list[_Picture]]) -> dict[str, list[_Picture]]:
-        """Return the splits with a share of train as val, if the user wants it."""
+        """Return the splits with a share of train as val, if the user requests it."""
         own = self._own
         if not own.val_fraction:
             return splits
@@ -174,13 +176,13 @@ class _FolderReader:
         return {**splits, "train": train, "val": val}
 
     def _group(self, picture: _Picture) -> str:
-        """Return the text that decides in which split an image is: that of its group, or its key."""
+        """Return the text that decides an image's split: the value of its group, or its key."""
         column = self._own.group_by
         if column is None:
             return key_of(picture.inner)
         if column not in self._all_columns:
-            there = ", ".join(sorted(self._all_columns)) or "no columns"
-            raise UsageError(f"--group-by {column}: no such column in the metadata; it has {there}")
+            known = ", ".join(sorted(self._all_columns)) or "no columns"
+            raise UsageError(f"--group-by {column}: no such column in the metadata; it has {known}")
         return json.dumps(self._values(picture)[column], sort_keys=True, default=repr)
 
     def _values(self, picture: _Picture) -> Values:
@@ -195,14 +197,16 @@ class _FolderReader:
             self._refuse_options()
             return
         if len({file.url.lower().endswith(".csv") for file in tree.metadata}) > 1:
-            raise SourceError(f"{self._root.url}: metadata both as CSV and otherwise; expected files of one kind")
+            raise SourceError(
+                f"{self._root.url}: metadata both as CSV and in other formats; expected files of one kind"
+            )
         kept: dict[tuple[str, ...], bytes] = {}
         known = {picture.original.parts for picture in pictures}
         for file in tree.metadata:
             for row in rows_of(file):
                 if row.parts not in known:
                     raise SourceError(
-                        f"{row.where}: {shown('/'.join(row.parts))} is not there; expected an image for every row: "
+                        f"{row.where}: {shown('/'.join(row.parts))} does not exist; expected an image for every row: "
                         "remove the row, or put the file back"
                     )
                 if row.parts in kept:
@@ -221,7 +225,7 @@ class _FolderReader:
             picture.row = kept.pop(picture.original.parts)
 
     def _refuse_options(self) -> None:
-        """Refuse options about columns where there is no metadata."""
+        """Refuse options about columns if there is no metadata."""
         own = self._own
         named = {"--default": own.defaults, "--drop": own.drop, "--group-by": own.group_by}
         if own.label_from not in (None, FOLDER_LABELS, NO_LABELS):
@@ -235,7 +239,7 @@ class _FolderReader:
     # Labels
 
     def _label(self, splits: Mapping[str, list[_Picture]]) -> tuple[str, ...]:
-        """Give each image its class, take the column that has it from the features, and return the classes, sorted."""
+        """Set the class of each image, remove its column from the features, and return the sorted classes."""
         pictures = [picture for found in splits.values() for picture in found]
         source = self._own.label_from or self._label_source(pictures)
         if source == FOLDER_LABELS:
@@ -254,7 +258,7 @@ class _FolderReader:
         return classes
 
     def _label_source(self, pictures: list[_Picture]) -> str:
-        """Decide where labels come from, where the user does not say."""
+        """Return the source of the labels if the user has not named one."""
         if LABEL_COLUMN in self._features:
             self._notes.append("classes from the column label of the metadata")
             return LABEL_COLUMN
@@ -264,7 +268,7 @@ class _FolderReader:
         names = sorted({picture.inner[0] for picture in pictures if len(picture.inner) > 1})
         if depths == {2} and len(names) > 1:
             listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-            self._notes.append(f"{len(names):,} classes, one a folder: {listed} (--label-from none for no labels)")
+            self._notes.append(f"{len(names):,} classes, one per folder: {listed} (--label-from none for no labels)")
             return FOLDER_LABELS
         if depths == {2}:
             self._notes.append(
@@ -293,10 +297,10 @@ class _FolderReader:
     def _label_by_column(self, pictures: list[_Picture], column: str) -> None:
         feature = self._features.pop(column, None)
         if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
-            there = ", ".join(self._features) or "none"
+            known = ", ".join(self._features) or "none"
             what = "no such column" if feature is None else f"it has {feature.kind} values or lists"
             raise SourceError(
-                f"{self._root.url}: --label-from {column}: {what} (columns: {there}); expected a column of texts, "
+                f"{self._root.url}: --label-from {column}: {what} (columns: {known}); expected a column of texts, "
                 "integers or truth values, folder, or none"
             )
         values = [self._values(picture)[column] for picture in pictures]
@@ -306,7 +310,7 @@ class _FolderReader:
                 raise SourceError(f"{self._root.url}: --label-from {column}: {min(values)}; expected integers from 0")
             width = len(str(max(values)))
         for picture, value in zip(pictures, values, strict=True):
-            # Leading zeros keep the order of names that of the numbers.
+            # With leading zeros the names are sorted like the numbers.
             picture.class_name = value if isinstance(value, str) else str(value).lower().zfill(width)
 
     def _check_classes(self, classes: Iterable[str]) -> None:
@@ -342,7 +346,7 @@ class _FolderReader:
         return SampleRef(key, original.source, original.offset, original.num_bytes, label, annotations)
 
     def _sources(self, tree: Tree, pictures: list[_Picture]) -> list[SourceFile]:
-        """Return the archives and files of metadata, and all other files of a split as one."""
+        """Return the archives, the metadata files, and one entry for all other files of a split."""
         packed = {source.name for source in tree.sources}
         loose = [picture.original for picture in pictures if picture.original.source not in packed]
         if not loose:
@@ -353,7 +357,8 @@ class _FolderReader:
 
 
 def in_val(own: OwnData, text: str) -> bool:
-    """Tell whether an image of train belongs to val: its group or key alone decides, so other images move nobody."""
+    """Return whether an image of train belongs to val. Only its group or key decides, so other images do not move
+    it."""
     digest = hashlib.sha256(f"val/{own.split_seed}/{text}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
 

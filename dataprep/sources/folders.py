@@ -19,7 +19,7 @@ from dataprep.sources.keys import is_hidden, name_bytes, name_parts
 from dataprep.storage.base import Storage
 
 MAX_DEPTH = 64
-"""Folders in folders, at most, of a tree that is listed whole."""
+"""Maximum depth of the folders of a tree that is listed."""
 
 
 class FolderFile(NamedTuple):
@@ -50,12 +50,12 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
 
 
 def tree_files(root: Storage) -> list[FolderFile]:
-    """List all files below the source root, sorted by the bytes of their paths, but for hidden ones.
+    """List all files below the source root except hidden ones, sorted by the bytes of their paths.
 
     On disk a folder directly in the root may be a link to a folder anywhere.
 
     Raises:
-        SourceError: There is no such folder, a name is hostile or no UTF-8, or something is no plain file.
+        SourceError: There is no such folder, a name is hostile or not UTF-8, or something is not a plain file.
     """
     found = list(_tree_on_disk(root) if root.is_local else _in_bucket(root, "", MAX_DEPTH))
     return sorted(found, key=lambda file: "/".join(file.parts).encode())
@@ -89,7 +89,7 @@ def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:
 
 
 def _on_disk(root: Storage, folder: str, depth: int, *, folders: bool = True) -> Iterator[FolderFile]:
-    """Yield the files of a folder; without `folders`, of none in it."""
+    """Yield the files of a folder; without `folders`, only those directly in it."""
     top = Path(root.url_of(folder))
     if not top.is_dir():
         return

@@ -93,8 +93,8 @@ class _Finder:
         if label is None:
             if not WNID.fullmatch(wnid):
                 raise SourceError(
-                    f"{where}: class {shown(wnid)} is none of ImageNet's, which are called n and eight digits; remove "
-                    f"it, or build pictures of your own with: {_own_command(self.root)}"
+                    f"{where}: class {shown(wnid)} is not one of ImageNet's, whose names are n and eight digits; "
+                    f"remove it, or build pictures of your own with: {_own_command(self.root)}"
                 )
             raise SourceError(
                 f"{where}: class {shown(wnid)} is none of the {len(self._labels):,} expected; "
@@ -243,7 +243,7 @@ class _ValFinder(_Finder):
 
 
 def _own_command(root: Storage) -> str:
-    """Return the command that builds what is there, whatever it is."""
+    """Return the command that builds these files as a user's own pictures."""
     return f"dataprep build folder --source {shlex.quote(root.url)} --output OUTPUT --format webdataset"
 
 

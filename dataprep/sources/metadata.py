@@ -1,8 +1,8 @@
-"""Metadata of a user's images: `metadata.csv`, `.jsonl` or `.parquet`, as Hugging Face's ImageFolder has them.
+"""Metadata of a user's images: `metadata.csv`, `.jsonl` or `.parquet`, as Hugging Face's ImageFolder reads them.
 
-Each row is of one image, whose path its column `file_name` has. Rows are read once, in order, and values are bounded
-before they are kept. A file is hostile input: no field, line or row may be larger than a sample's annotations can be,
-and no name leads out of the folder.
+Each row describes one image, whose path is in the column `file_name`. Rows are read once, in order, and the size of
+values is checked before they are kept. A file is hostile input: no field, line or row may be larger than a sample's
+annotations, and no name may lead out of the folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataprep.sources.keys import name_parts
 FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"
 MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
-"""Size of a line of text, at most: JSON may need several bytes for one that is kept."""
+"""Maximum size of a line of text: JSON may need several bytes for one that is kept."""
 MAX_GROUP_BYTES = 2**29
-"""Size of a row group of a parquet file, uncompressed, at most."""
+"""Maximum size of a row group of a parquet file, uncompressed."""
 _BATCH_BYTES = 2**26
-"""Bytes that a batch of rows takes in memory, if each row were as large as its row group, which one value can be."""
+"""Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be so large."""
 _BATCH_ROWS = 1024
 _LEAST_ROWS = 8
 _UNPARQUET = "write it again with pyarrow or pandas"
@@ -41,11 +41,11 @@ class MetadataFile(NamedTuple):
     """URL or path, for messages."""
     num_bytes: int
     open: Callable[[], BinaryIO]
-    """Opens its bytes, seekable."""
+    """Opens the file as a seekable stream."""
 
 
 class Row(NamedTuple):
-    """One row, with the values that are there."""
+    """One row of a metadata file."""
 
     parts: tuple[str, ...]
     """Path of the image, below the root."""
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     """File and row, for messages."""
     values: Values
     is_text: bool
-    """Whether all values are texts, as a CSV file has them, whose types only all rows together tell."""
+    """Whether all values are texts, as in a CSV file; only all rows together show their types."""
 
 
 def rows_of(file: MetadataFile) -> Iterator[Row]:
@@ -75,8 +75,8 @@ def _named_rows(file: MetadataFile, rows: Iterator[tuple[int, Values]], *, is_te
         if not isinstance(name, str) or not name:
             columns = ", ".join(sorted(map(str, values)))[:200]
             raise SourceError(
-                f"{where}: no {FILE_COLUMN}, which names the image, relative to the folder of this file; "
-                f"it has {columns or 'nothing'}: rename the column that does"
+                f"{where}: no {FILE_COLUMN}, the path of the image relative to the folder of this file; "
+                f"it has {columns or 'nothing'}: rename the column with the path"
             )
         try:
             parts = name_parts(name)
@@ -112,7 +112,7 @@ def _jsonl_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Val
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{file.url} line {number}: no JSON ({one_line(error)}); expected an object") from error
+            raise SourceError(f"{file.url} line {number}: not JSON ({one_line(error)}); expected an object") from error
         if not isinstance(values, dict):
             raise SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}")
         _refuse_columns(file, list(values))
@@ -141,9 +141,9 @@ def _parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, V
 
 
 def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
-    """Return how many rows may be read at once. Raises SourceError for a few bytes that say they are many.
+    """Return how many rows may be read at once. Raises SourceError for a small file that claims to be large.
 
-    Only row groups are asked for their size: where the metadata of a column are damaged, pyarrow ends the process.
+    Only the sizes of row groups are read: if the metadata of a column are damaged, pyarrow ends the process.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size for group in groups), default=0)
@@ -164,7 +164,7 @@ def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise SourceError(f"{file.url} line {number}: no UTF-8; save the file as UTF-8") from error
+            raise SourceError(f"{file.url} line {number}: not UTF-8; save the file as UTF-8") from error
 
 
 @contextmanager
@@ -180,4 +180,4 @@ def _refuse_columns(file: MetadataFile, names: list[str]) -> None:
         raise SourceError(f"{file.url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise SourceError(f"{file.url}: the column {quoted(twice[0])} is there twice; rename one")
+        raise SourceError(f"{file.url}: the column {quoted(twice[0])} occurs twice; rename one")

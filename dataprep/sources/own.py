@@ -1,4 +1,4 @@
-"""Data of the user's own: what they say of it, and the dataset class of which each source of such data is a subclass.
+"""A user's own data: what the user says about them, and the base class of the datasets that read such data.
 
 Nothing is published about such data, so nothing is compared with published facts: splits, classes and features are
 those that are found. `Dataset.opened` finds them.
@@ -15,38 +15,38 @@ from dataprep.messages import quoted
 from dataprep.sources.base import Dataset
 
 UNSTATED = "unknown, not stated"
-"""Licence and origin of data of which the user says neither."""
+"""Licence or origin that the user has not stated."""
 SPLITS = ("train", "val", "test")
 SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Names of top folders that stand for a split, in lower case."""
+"""Split by the name of its top folder, in lower case."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]|[a-z]")
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnData:
-    """What a user says of data that no class here knows; all of it may change a dataset's bytes."""
+    """What a user says about their own data; every field may change a dataset's bytes."""
 
     name: str
     """Name of the dataset, in manifest, shards and TFDS: lower-case letters, digits and `-`."""
     licence: str = UNSTATED
     origin: str = UNSTATED
     label_from: str | None = None
-    """`folder`, `none`, or the column of the metadata that has the class; None: what is there decides."""
+    """`folder`, `none`, or the column of the metadata that holds the class; None lets the data decide."""
     val_fraction: float = 0.0
     """Share of train that becomes val."""
     split_seed: int = 0
     """Seed of the choice of val."""
     group_by: str | None = None
-    """Column of the metadata of which no value may be in two splits."""
+    """Column of the metadata; images with the same value in it stay in one split."""
     defaults: tuple[tuple[str, str], ...] = ()
-    """By column of the metadata, the value of rows that have none."""
+    """Value for rows without one, by column of the metadata."""
     drop: tuple[str, ...] = ()
-    """Columns of the metadata that are left out."""
+    """Columns of the metadata to leave out."""
     pass_over: tuple[str, ...] = ()
-    """Suffixes of files that are left out."""
+    """Suffixes of files to leave out."""
     archive: str = ""
-    """The one file below the source that is read, an archive; empty where all are."""
+    """Name of the only file to read below the source, an archive; empty to read all files."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
@@ -60,20 +60,22 @@ class OwnDataset(Dataset):
     """A dataset of the user's own data."""
 
     own: OwnData | None = None
-    """What the user says of it; None for the class as such."""
+    """What the user says about the data; None for the class itself."""
     is_published: ClassVar[bool] = False
 
     def described_by(self, own: OwnData) -> Self:
-        """Return the dataset with the name, the licence and the origin that the user says."""
+        """Return the dataset with the name, the licence and the origin that the user stated."""
         return replace(self, own=own, name=own.name, licence=own.licence, origin=own.origin)
 
 
 def name_fault(name: str, taken: frozenset[str]) -> str:
-    """Return what keeps a dataset of the user's own from having this name; empty where nothing does."""
+    """Return why a user's own dataset cannot have this name; empty if it can."""
     if name in taken:
         return f"{quoted(name)} is the name of a dataset that dataprep builds"
     if not _NAME.fullmatch(name):
-        return f"name {quoted(name)}: expected lower-case letters, digits and '-', a letter first, at most 64"
+        return (
+            f"name {quoted(name)}: expected lower-case letters, digits and '-', a letter first, at most 64 characters"
+        )
     return ""
 
 

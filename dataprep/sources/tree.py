@@ -1,8 +1,8 @@
-"""A tree of a user's files, as it is found: images, metadata, archives, and what is passed over.
+"""Lists a tree of a user's files: images, metadata, archives, and files that are passed over.
 
-Archives directly in the root are read as if they were unpacked there: into a folder of their own name, unless all that
-is in them lies in such a folder already. Hidden files are never looked at; other files that are no images are passed
-over and counted. Pictures in formats that cannot be read are refused, for they would be missed.
+Archives directly in the root are read as if they were unpacked there: into a folder of their own name, unless
+everything in them is in such a folder already. Hidden files are ignored; other files that are not images are passed
+over and counted. Pictures in formats that cannot be read are refused, because the dataset would lack them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dataprep.storage.base import Storage
 
 ARCHIVES = frozenset({"tar", "zip"})
 PACKED = frozenset({"7z", "bz2", "gz", "rar", "tgz", "xz", "zst"})
-"""Suffixes of archives in which no byte range is an image."""
+"""Suffixes of compressed archives, in which no range of bytes is an image."""
 OTHER_PICTURES = frozenset(
     (
         *("arw", "cr2", "cr3", "dng", "nef", "orf", "raw", "rw2", "tif", "tiff"),
         *("avif", "heic", "heif", "jp2", "jxl", "psd", "svg"),
     )
 )
-"""Suffixes of pictures that are not read: no decoder of them is here that is safe on hostile bytes."""
+"""Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
 MAX_METADATA_BYTES = 2**30
-"""Size of a file of metadata, at most; one in an archive or a bucket is held in memory."""
+"""Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 
 
 class Original(NamedTuple):
@@ -54,7 +54,7 @@ class Original(NamedTuple):
 
 @dataclass(slots=True)
 class Tree:
-    """What a tree holds."""
+    """The files of a tree."""
 
     root: Storage
     images: list[Original] = field(default_factory=list)
@@ -62,10 +62,10 @@ class Tree:
     passed_over: Counter[str] = field(default_factory=Counter)
     """Number of other files, by suffix."""
     sources: list[SourceFile] = field(default_factory=list)
-    """Archives, and files of metadata that are in none."""
+    """Archives, and metadata files outside of archives."""
 
     def take(self, original: Original, own: OwnData, metadata: Callable[[], MetadataFile]) -> None:
-        """Take one file by its name; `metadata` is called if it is one of metadata."""
+        """Add one file by its name; `metadata` is called if it is a metadata file."""
         name = original.parts[-1].lower()
         suffix = name.rpartition(".")[2] if "." in name else ""
         if suffix in own.pass_over:
@@ -102,7 +102,7 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
     """List a tree, or the one archive that the user names.
 
     Raises:
-        SourceError: It is absent, damaged or hostile, or has no image.
+        SourceError: The tree is absent, damaged or hostile, or has no image.
     """
     tree = Tree(root)
     if own.archive:
@@ -127,7 +127,7 @@ def _no_image(tree: Tree) -> str:
     known = ", ".join(sorted(IMAGE_SUFFIXES - OTHER_PICTURES))
     packed = any(f".{suffix}" in tree.passed_over for suffix in ARCHIVES)
     hint = "; archives are read only if they are directly in the source, or are the source" if packed else ""
-    return f"no image there (found {others or 'no file'}); expected one of {known}: check --source{hint}"
+    return f"no image (found {others or 'no file'}); expected one of {known}: check --source{hint}"
 
 
 def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
@@ -145,7 +145,7 @@ def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
 
 
 def _packed_metadata(reader: ArchiveReader, original: Original) -> MetadataFile:
-    """Return a file of metadata in an archive, which is read at once."""
+    """Return a metadata file of an archive, whose bytes are read now."""
     url = f"{reader.archive}/{original.parts[-1]}"
     _refuse_large(url, original)
     data = reader.read_apart(original.offset, original.num_bytes)
@@ -181,7 +181,8 @@ def _is_wanted(name: str, own: OwnData) -> bool:
 
 
 def _strip_common_folders(tree: Tree) -> None:
-    """Take away folders that all of an archive lies in: `pets/cats/1.jpg` is `cats/1.jpg` if all is in `pets`."""
+    """Remove the folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg` if all are in
+    `pets`."""
     folders = [image.parts[:-2] for image in tree.images] + [file.folder for file in tree.metadata]
     first, depth = folders[0] if folders else (), 0
     while depth < len(first) and first[depth].lower() not in SPLIT_FOLDERS:

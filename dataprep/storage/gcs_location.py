@@ -48,7 +48,7 @@ class _Placement(TypedDict, total=False):
 
 
 class _BucketAnswer(TypedDict, total=False):
-    """What Cloud Storage answers about a bucket; only what the account may see."""
+    """Cloud Storage's description of a bucket, without fields that the account may not see."""
 
     location: str
     locationType: str

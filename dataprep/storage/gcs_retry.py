@@ -1,6 +1,6 @@
 """How often and how long a request is sent again when Cloud Storage answers 408, 429 or 5xx, or not at all.
 
-An error that no retry has mended is put into words by `gcs_errors.py`.
+`gcs_errors.py` turns an error that remains after all retries into a message.
 """
 
 from __future__ import annotations

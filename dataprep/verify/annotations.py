@@ -1,6 +1,7 @@
-"""Checks the annotations of an image folder: each line against its row of the index, and its file against the image's.
+"""Checks the annotations of an image folder: each line against its row of the index, and the file that it names against
+the image's.
 
-In packed formats annotations are in the records, and are compared with the index there.
+In packed formats the annotations are in the records, which `verify/shard.py` compares with the index.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _check_lines(storage: Storage, manifest: Manifest, split: SplitManifest, fin
             if found != file:
                 findings.add("record", where, f"annotations of {found[:200]!r}, the index has {file!r} here")
             elif crc32c_of(annotations) != crc32c:
-                findings.add("record", where, f"{file}: other annotations than those of the index")
+                findings.add("record", where, f"{file}: its annotations differ from the checksum in the index")
         if stream.read(1):
             findings.add("count", name, f"more lines than the {count:,} samples of the index")
 

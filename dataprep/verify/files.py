@@ -62,8 +62,8 @@ def check_index(storage: Storage, split: SplitManifest, findings: Findings, *, a
         findings.add("format", name, str(error))
         return False
     if (ANNOTATIONS in index.columns) != annotated:
-        expected = "of annotations, as there are features" if annotated else "but of annotations: there are no features"
-        findings.add("index", name, f"columns {', '.join(index.columns)[:200]}; expected a checksum {expected}")
+        expected = f"expected {ANNOTATIONS if annotated else f'no {ANNOTATIONS}'}, as in the manifest's features"
+        findings.add("index", name, f"columns {', '.join(index.columns)[:200]}; {expected}")
         return False
     if len(rows) != len(split.shards):
         findings.add("index", name, f"{len(rows):,} row groups, expected one a shard: {len(split.shards):,}")

@@ -76,7 +76,7 @@ class Row(NamedTuple):
     height: int | None
     width: int | None
     annotations_crc32c: int | None = None
-    """CRC32C of the annotations; None where the dataset has no features."""
+    """CRC32C of the annotations; None if the dataset has no features."""
 
 
 @lru_cache(maxsize=4)

@@ -45,7 +45,7 @@ class Failure(Exception):
 
 
 class Identity(TypedDict):
-    """A process, known by more than its number."""
+    """A process, identified by more than its number, which another may get later."""
 
     pid: int
     start_ticks: int
@@ -69,7 +69,7 @@ class Ended(TypedDict, total=False):
 
 
 class Command(TypedDict):
-    """What a run was told: `command.json`."""
+    """The command of a run: `command.json`."""
 
     argv: list[str]
     env: dict[str, str]
@@ -108,7 +108,7 @@ class Holder(Identity):
 
 
 class Holders(TypedDict):
-    """All such processes."""
+    """All processes that have chips open."""
 
     holders: list[Holder]
     complete: bool
@@ -573,7 +573,7 @@ def _sha256(path: Path) -> str:
 
 
 def _read(path: Path) -> Any:
-    """Return the object in a file of a run; None where there is no such file."""
+    """Return the object in a file of a run; None if there is no such file."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

@@ -16,14 +16,14 @@ from tests.support.own_data import annotated, class_folders, picture, write_file
 JPEG = picture(1)
 TREES = {
     "flat": ({"1.jpg": JPEG, "2.jpeg": JPEG, "3.png": picture(3, "PNG")}, 3, [], ""),
-    "classes": ({"cat/1.jpg": JPEG, "dog/1.jpg": JPEG}, 2, ["cat", "dog"], "2 classes, one a folder: cat, dog"),
+    "classes": ({"cat/1.jpg": JPEG, "dog/1.jpg": JPEG}, 2, ["cat", "dog"], "2 classes, one per folder: cat, dog"),
     "by date": ({"2023/05/1.jpg": JPEG, "2024/1.jpg": JPEG}, 2, [], "1 of 2 images are not in a class folder"),
     "one class": ({"cat/1.jpg": JPEG, "cat/2.jpg": JPEG}, 2, [], "all images are in the one folder cat"),
     "mixed": (
         {"1.jpg": JPEG, "a/2.jpg": JPEG, "notes.txt": b"", ".x/1.jpg": b""},
         2,
         [],
-        "passed over, as no images: 1 .txt",
+        "passed over, because they are not images: 1 .txt",
     ),
 }
 
@@ -76,7 +76,7 @@ def test_one_archive_beside_the_output(tmp_path):
 def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
     run = dataprep(*command(class_folders(tmp_path / "pets"), tmp_path / "out", "--dry-run"))
     assert run.returncode == 0, run.stderr
-    assert "passed over, as no images: 1 .docx, 1 .txt" in run.stderr
+    assert "passed over, because they are not images: 1 .docx, 1 .txt" in run.stderr
     assert "pets as webdataset" in run.stdout
     assert "train: 14 samples in 1 shards" in run.stdout
     assert not (tmp_path / "out").exists()

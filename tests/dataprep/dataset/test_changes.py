@@ -151,10 +151,10 @@ def test_added_removed_and_replaced_shards_are_noticed(tars):
     (tars / "2.tar").rename(tars / "1.tar")
     load(str(tars))
     write_tar(tars / "1.tar", images=30)
-    with pytest.raises(UsageError, match=r"\(train: of 2 shards gone or replaced: 1, such as '1.tar'\)"):
+    with pytest.raises(UsageError, match=r"\(train: 1 of 2 shards removed or replaced, such as '1.tar'\)"):
         load(str(tars))
     (tars / "1.tar").unlink()
-    with pytest.raises(UsageError, match=r"\(train: of 2 shards gone or replaced: 1, such as '1.tar'\)"):
+    with pytest.raises(UsageError, match=r"\(train: 1 of 2 shards removed or replaced, such as '1.tar'\)"):
         load(str(tars))
 
 

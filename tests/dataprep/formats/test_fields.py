@@ -127,7 +127,7 @@ def test_a_missing_field_is_refused_with_the_existing_ones():
 
 def test_an_image_folder_has_no_fields():
     for call in (lambda: read_fields("imagefolder", b"", ("txt",)), lambda: check_fields("imagefolder", ("txt",))):
-        with pytest.raises(UsageError, match="imagefolder holds images alone; expected webdataset or tfrecord"):
+        with pytest.raises(UsageError, match="imagefolder holds only images; expected webdataset or tfrecord"):
             call()
 
 

@@ -49,8 +49,8 @@ def test_class_folders_with_splits(tmp_path):
     assert labels(dataset, "val") == {
         f"{name}s/{name}=20{number}": f"{name}s" for name in ("cat", "dog") for number in range(3)
     }
-    assert dataset.notes[0] == "passed over, as no images: 1 .docx, 1 .txt"
-    assert dataset.notes[1].startswith("2 classes, one a folder: cats, dogs")
+    assert dataset.notes[0] == "passed over, because they are not images: 1 .docx, 1 .txt"
+    assert dataset.notes[1].startswith("2 classes, one per folder: cats, dogs")
     assert dataset.classes(open_originals(str(tmp_path)), allow_partial=False) == ("cats", "dogs")
 
 
@@ -65,7 +65,7 @@ def test_names_of_splits(tmp_path, names):
     ("names", "expected", "note"),
     [
         (["1.jpg", "2.jpg"], {"1": "", "2": ""}, None),
-        (["a/1.jpg", "b/1.jpg"], {"a/1": "a", "b/1": "b"}, "2 classes, one a folder: a, b"),
+        (["a/1.jpg", "b/1.jpg"], {"a/1": "a", "b/1": "b"}, "2 classes, one per folder: a, b"),
         (["a/1.jpg", "a/2.jpg"], {"a/1": "", "a/2": ""}, "warning: no labels: all images are in the one folder a"),
         (["a/1.jpg", "2.jpg"], {"a/1": "", "2": ""}, "1 of 2 images are not in a class folder directly below"),
         (["x/a/1.jpg", "x/b/1.jpg"], {"x/a/1": "", "x/b/1": ""}, "give the folder above them as --source"),
@@ -132,11 +132,11 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
 @pytest.mark.parametrize(
     ("names", "rows", "own", "text"),
     [
-        (["1.jpg"], ROWS, {}, "metadata.jsonl row 2: '2.jpg' is not there; expected an image for every row"),
+        (["1.jpg"], ROWS, {}, "metadata.jsonl row 2: '2.jpg' does not exist; expected an image for every row"),
         (["1.jpg", "2.jpg", "3.jpg"], ROWS, {}, "no row for 1 of 3 images: '3.jpg'"),
         (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl row 3: a second row for '1.jpg'"),
         (["1.jpg"], [{"file_name": "1.jpg", "width": 3}], {}, "the name 'width' is taken"),
-        (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is none for a feature"),
+        (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is not allowed: expected 1 to 100 characters, no"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "--label-from label"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": 0.5}], {}, "--label-from label: it has float64 values or lists"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": -1}], {}, "expected integers from 0"),
@@ -149,7 +149,7 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
         (["cat.jpg", "cat.png"], None, {}, "two images have the key cat, ignoring case"),
         (["Cat.jpg", "cat.jpg"], None, {}, "two images have the key Cat, ignoring case"),
         (["train/1.jpg", "other/1.jpg"], None, {}, "1 images outside of train, which are splits by their names"),
-        (["val/1.jpg", "valid/2.jpg"], None, {}, "val and valid both stand for the split val"),
+        (["val/1.jpg", "valid/2.jpg"], None, {}, "val and valid are both folders of the split val"),
         (["train/1.jpg", "val/1.jpg"], None, {"val_fraction": 0.5}, "it needs train, and no val"),
         (["1.jpg"], None, {"val_fraction": 0.5}, "choose another fraction"),
     ],
@@ -167,7 +167,7 @@ def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
 def test_metadata_of_two_kinds(tmp_path):
     tree(tmp_path, "1.jpg", rows=[{"file_name": "1.jpg"}])
     (tmp_path / "metadata.csv").write_text("file_name\n1.jpg\n")
-    with pytest.raises(SourceError, match="both as CSV and otherwise"):
+    with pytest.raises(SourceError, match="both as CSV and in other formats"):
         opened(tmp_path)
 
 

@@ -53,13 +53,13 @@ def test_parquet():
 @pytest.mark.parametrize(
     ("name", "data", "text"),
     [
-        ("metadata.csv", "image,caption\na.jpg,x\n", "no file_name, which names the image"),
+        ("metadata.csv", "image,caption\na.jpg,x\n", "no file_name, the path of the image"),
         ("metadata.csv", "", None),
         ("metadata.csv", "file_name,a\n1.jpg\n", "line 2: 1 fields, the header names 2"),
-        ("metadata.csv", "file_name,a,a\n1.jpg,1,2\n", "the column 'a' is there twice"),
+        ("metadata.csv", "file_name,a,a\n1.jpg,1,2\n", "the column 'a' occurs twice"),
         ("metadata.csv", "file_name,a\n1.jpg," + "x" * 200_000, "field larger than field limit"),
         ("metadata.csv", "file_name,a\n1.jpg," + "x" * (MAX_LINE_BYTES + 1), "expected the row of an image"),
-        ("metadata.csv", b"file_name,a\n1.jpg,\xff\n", "line 2: no UTF-8"),
+        ("metadata.csv", b"file_name,a\n1.jpg,\xff\n", "line 2: not UTF-8"),
         ("metadata.csv", "file_name," + ",".join(f"c{i}" for i in range(10_000)), "columns, expected at most 500"),
         ("metadata.jsonl", "{\n", "line 1: no JSON"),
         ("metadata.jsonl", "[1]\n", "line 1: list, expected an object"),

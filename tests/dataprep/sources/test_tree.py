@@ -146,8 +146,8 @@ def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("files", "text"),
     [
-        ({}, "no image there (found no file); expected one of bmp, gif"),
-        ({"a.txt": b"x", "b.mp4": b"x"}, "no image there (found 1 .txt, 1 .mp4)"),
+        ({}, "no image (found no file); expected one of bmp, gif"),
+        ({"a.txt": b"x", "b.mp4": b"x"}, "no image (found 1 .txt, 1 .mp4)"),
         ({"deep/a.zip": b"x"}, "archives are read only if they are directly in the source, or are the source"),
     ],
 )

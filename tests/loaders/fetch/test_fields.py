@@ -46,7 +46,7 @@ def test_fields_that_an_image_folder_does_not_have(source, tmp_path):
     with pytest.raises(UsageError, match=r"field 'captions', expected one of caption, .*did you mean caption"):
         open_loader(str(tmp_path / "out"), batch_size=1, image_size=16, fields=("captions",))
     build_own(class_folders(tmp_path / "classes"), tmp_path / "plain", "imagefolder")
-    with pytest.raises(UsageError, match="imagefolder holds images alone"):
+    with pytest.raises(UsageError, match="imagefolder holds only images"):
         open_loader(str(tmp_path / "plain"), batch_size=1, image_size=16, fields=("caption",))
 
 
