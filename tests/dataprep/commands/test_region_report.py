@@ -77,7 +77,7 @@ def test_autoclass_has_no_retrieval():
     [
         ("gs://report-us", "no cost: name a dataset or a prefix of the bucket"),
         ("report-us", "no cost: name a dataset or a prefix of the bucket"),
-        ("gs://report-us/nothing", "no cost: nothing is listed there"),
+        ("gs://report-us/nothing", "no cost: there are no objects"),
     ],
 )
 def test_without_data_there_is_a_verdict_and_no_cost(url, note):

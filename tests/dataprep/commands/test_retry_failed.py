@@ -48,17 +48,17 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     words = ("retry-failed", url, *WEB, "--workers", 1)
     run = dataprep(*words)
     assert run.returncode == 0, run.stderr
-    assert f"{url} is whole at revision 2: 4 of 5 rows came, in 1 new shards and " in run.stdout
+    assert f"{url} is whole at revision 2: 4 of 5 rows were fetched, in 1 new shards and " in run.stdout
     assert "http 404: 3\n" in run.stdout
     check_built(url)
-    assert called(url, "--workers", 1).startswith(f"{url}: nothing to try; revision 2 ")
+    assert called(url, "--workers", 1).startswith(f"{url}: no rows to try; revision 2 ")
 
 
 def test_how_img2dataset_made_its_images_must_be_told(web, tmp_path):
     url = adopted(web, tmp_path / "cc3m", "tfrecord")
     web.faults.clear()
     assert json.loads(called(url, "--dry-run", "--json"))["rows"] == len(PASSING)
-    with pytest.raises(UsageError, match="say it with --resize-mode"):
+    with pytest.raises(UsageError, match="give its --resize-mode"):
         called(url)
     run = dataprep("retry-failed", url, *WEB, "--workers", 1, "--json", "--all", *MADE_SO)
     assert run.returncode == 0, run.stderr
@@ -69,5 +69,5 @@ def test_how_img2dataset_made_its_images_must_be_told(web, tmp_path):
 
 def test_options_of_img2dataset_are_not_for_what_was_built_here(fetched, tmp_path):
     shutil.copytree(fetched("webdataset"), tmp_path / "out")
-    with pytest.raises(UsageError, match=r"--image-size: how .*out makes its images "):
+    with pytest.raises(UsageError, match=r"--image-size: the manifest of .*out says how images are made; leave it out"):
         called(tmp_path / "out", "--image-size", 256)

@@ -22,7 +22,7 @@ from tests.support.picture_web import picture
 
 def test_what_is_not_said_is_img2datasets_default(web, tmp_path):
     dataset = open_fetched(adopted(web, tmp_path / "cc3m", digest="md5"))
-    with pytest.raises(UsageError, match="say it with --resize-mode; border is what it does untold"):
+    with pytest.raises(UsageError, match="give its --resize-mode, which is border by default"):
         rows_as_made(dataset, {"image_size": 32}, print)
     rows = rows_as_made(dataset, MADE_SO, print)
     assert rows.encode == MADE

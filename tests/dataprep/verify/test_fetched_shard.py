@@ -72,7 +72,7 @@ def test_verify_finds_a_changed_caption_in_its_record(copy):
     copy.sign()
     (finding,) = verify_here(copy.root).findings
     assert (finding.kind, finding.where) == ("record", f"{shard} record 5")
-    assert finding.detail == "'000026': other bytes than its row in the parquet file gives"
+    assert finding.detail == "'000026': its bytes are not those that its row in the parquet file gives"
 
 
 def test_a_parquet_file_that_is_none_is_found(copy):
@@ -104,7 +104,7 @@ def test_stats_that_count_otherwise_are_found(copy, change):
     stats = json.loads((copy.root / STATS).read_bytes())
     copy.write(STATS, json.dumps(stats | change, indent=4).encode())
     copy.sign()
-    assert f"count {STATS}: other counts than the rows beside it have" in details(verify_here(copy.root))
+    assert f"count {STATS}: its counts differ from the rows in the parquet file" in details(verify_here(copy.root))
 
 
 def test_a_success_that_is_not_in_the_index_is_found(copy):
@@ -116,16 +116,16 @@ def test_a_success_that_is_not_in_the_index_is_found(copy):
     copy.change_table(PARQUET, change)
     copy.sign()
     text = details(verify_here(copy.root))
-    assert f"format {copy.shards()[1]}: 7 rows of the index, 8 successes in the parquet file beside it" in text
+    assert f"format {copy.shards()[1]}: 7 rows of the index, 8 successes in the parquet file" in text
 
 
 @pytest.mark.parametrize(
     ("column", "value", "text"),
     [
-        ("height", 7, "index and parquet file do not say the same of it"),
-        ("key", "000099", "index and parquet file do not say the same of it"),
-        ("url", "http://elsewhere/", "other bytes than its row in the parquet file gives"),
-        ("caption", "Bild 99 ü", "other bytes than its row in the parquet file gives"),
+        ("height", 7, "index and parquet file contradict each other about it"),
+        ("key", "000099", "index and parquet file contradict each other about it"),
+        ("url", "http://elsewhere/", "its bytes are not those that its row in the parquet file gives"),
+        ("caption", "Bild 99 ü", "its bytes are not those that its row in the parquet file gives"),
     ],
 )
 def test_a_row_that_says_something_else_than_its_record_is_found(copy, column, value, text):
@@ -156,7 +156,7 @@ def test_bytes_after_the_last_record_are_found(copy):
     copy.write(shard, (copy.root / shard).read_bytes() + bytes(512))
     copy.sign()
     text = details(verify_here(copy.root))
-    assert f"format {shard}: after 7 records other bytes than the end of a shard" in text
+    assert f"format {shard}: after 7 records there are other bytes than the end of a shard" in text
 
 
 def test_an_image_that_is_none_is_found_by_a_deep_look(copy):

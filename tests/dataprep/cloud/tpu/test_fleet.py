@@ -34,9 +34,9 @@ def test_a_worker_that_is_not_reached_has_no_exit_code(pod, fleet):
     reached, lost = fleet.shell("true")
     assert (reached.code, lost.code) == (0, None)
     assert lost.trouble.startswith("gcloud compute tpus tpu-vm ssh my-tpu: the worker cannot be reached")
-    with pytest.raises(UndecidedError, match=r"^look: worker 1: .*; when that is mended, run the same command again$"):
+    with pytest.raises(UndecidedError, match=r"^look: worker 1: .*; fix that, and run the same command again$"):
         require_all([reached, lost], "look")
-    with pytest.raises(StorageError, match=r"^look: worker 0: broken, and 1 more; when that is mended"):
+    with pytest.raises(StorageError, match=r"^look: worker 0: broken, and 1 more; fix that"):
         require_all([Answer(worker=0, code=4, trouble="broken"), lost], "look")
 
 
@@ -49,4 +49,4 @@ def test_success_without_a_reply_is_an_answer_that_was_lost(pod, fleet):
 
 def test_the_error_that_the_program_told_is_the_trouble(fleet):
     (answer,) = fleet.call("unpack", "nowhere.tar.gz", "project-0", "0" * 64, workers=[1])
-    assert (answer.worker, answer.code, answer.trouble) == (1, 1, "nowhere.tar.gz is not here; run setup again")
+    assert (answer.worker, answer.code, answer.trouble) == (1, 1, "nowhere.tar.gz does not exist; run setup again")

@@ -100,7 +100,7 @@ def test_the_start_up_script_is_waited_for_and_where_it_failed_is_told(pod, flee
         ({"state": "done", "code": 3}, "exit code 3", True),
         ({"state": "done", "code": -15}, "ended by signal 15", True),
         ({"state": "done", "code": 127, "reason": "no such file"}, "could not start: no such file", True),
-        ({"state": "lost"}, "lost: the machine restarted, or what watched the run was killed", True),
+        ({"state": "lost"}, "lost: the machine restarted, or the run's watcher was killed", True),
         ({"state": "absent"}, "never started", True),
     ],
 )
