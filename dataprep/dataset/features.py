@@ -69,17 +69,6 @@ def _feature_document(feature: Feature) -> Values:
     return document
 
 
-def flat(features: Features) -> dict[str, Feature]:
-    """Return every column by its path, such as `objects/bbox`, sorted."""
-    found = {}
-    for name, feature in features.items():
-        if feature.kind == "records":
-            found.update({f"{name}/{column}": inner for column, inner in feature.columns.items()})
-        else:
-            found[name] = feature
-    return dict(sorted(found.items()))
-
-
 def feature_faults(features: Features) -> Iterator[str]:
     """Yield faults that no build writes: names that are taken, shapes that no format stores, too many features."""
     if sum(1 + len(feature.columns) for feature in features.values()) > MAX_FEATURES:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from dataprep.dataset.features import Feature, Features, Kind, Values, flat
+from dataprep.dataset.features import Feature, Features, Kind, Values
 from dataprep.errors import FormatError
 from dataprep.formats import example, tfds
 from dataprep.formats.wire import Read
@@ -141,8 +141,3 @@ def _tfds_feature(feature: Feature) -> tfds.Feature:
     if not feature.shape and encoding == "none":
         return tfds.scalar(feature.kind)
     return tfds.tensor(feature.kind, feature.shape, encoding)
-
-
-def example_names(features: Features) -> set[str]:
-    """Return the names of the Example's features that hold annotations."""
-    return set(flat(features))

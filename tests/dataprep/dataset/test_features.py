@@ -17,7 +17,6 @@ from dataprep.dataset.features import (
     described,
     feature_faults,
     features_document,
-    flat,
     name_fault,
     values_of,
 )
@@ -43,13 +42,6 @@ def test_features_come_back_from_their_document():
     assert document["objects"]["columns"]["bbox"] == {"kind": "float32", "shape": [None, 4]}
     assert msgspec.json.decode(json.dumps(document), type=dict[str, Feature]) == FEATURES
     assert list(feature_faults(FEATURES)) == []
-
-
-def test_columns_of_records_have_a_path():
-    paths = flat(FEATURES)
-    assert list(paths) == sorted(paths)
-    assert paths["objects/bbox"].shape == (None, 4)
-    assert "objects" not in paths
 
 
 @pytest.mark.parametrize(
