@@ -114,7 +114,7 @@ class LoaderConfig:
     block_bytes: int = BLOCK_BYTES
     """Approximate size of one read from a bucket: the encoded images of consecutive samples."""
     prefetch_bytes: int = 2**30
-    """Bytes of encoded images held or in flight from a bucket, at most."""
+    """Maximum bytes of encoded images held or in flight from a bucket."""
     deadline_s: float = 4.5
     """Seconds without an answer from a bucket after which reading fails; its 429 and 5xx are retried for a minute."""
     stall_s: float = 600.0
@@ -132,7 +132,7 @@ class LoaderConfig:
     cache_dir: str | None = None
     """Folder on a local disk that keeps what was read from a bucket."""
     cache_bytes: int = 100 * 2**30
-    """Size of that folder, at most."""
+    """Maximum size of that folder."""
     region_policy: RegionPolicy = "refuse"
     """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not check)."""
 

@@ -42,6 +42,8 @@ PATTERNS = {
     "says twins for duplicates": ("docstring comment help test", r".*(?<![a-z])twins?(?![a-z])"),
     "says standing for existing": ("docstring comment help test", r".*\bstanding\b(?! by)"),
     "says impatience for a deadline": ("docstring comment help test", r".*impatien"),
+    "puts the maximum last": ("docstring", r".*, at most[.;:]"),
+    'says "Tell whether" for "Return whether"': ("docstring", r"(Tell|Say) whether\b"),
     "is a test of something unnamed": ("test", r"test_(one_that|it|its|they|those|that_of|so)_"),
 }
 """By what is wrong: the kinds of text in which it is looked for, and how it is found from the text's beginning."""
@@ -97,6 +99,8 @@ MISREAD = {
     "says twins for duplicates": "def test_of_a_twin(): ...",
     "says standing for existing": "# the standing dataset",
     "says impatience for a deadline": '"""\nArgs:\n    first: The first.\n    impatience: An impatient read."""',
+    "puts the maximum last": '"""Size of a list, at most; a hostile one could be larger."""',
+    'says "Tell whether" for "Return whether"': '"""Tell whether a name is hidden."""',
     "is a test of something unnamed": "def test_one_that_keeps_its_promise(): ...",
 }
 

@@ -18,5 +18,5 @@ _HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")
 
 
 def is_hidden_name(name: str) -> bool:
-    """Tell whether a path is hidden, as the files are that macOS and shells leave behind."""
+    """Return whether a path is hidden, like files that macOS and shells leave behind."""
     return _HIDDEN.search(name) is not None

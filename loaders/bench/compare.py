@@ -54,7 +54,7 @@ class BenchRequest:
     settings: BenchSettings = field(default_factory=BenchSettings)
     rounds: int = 5
     copied_images: int = 2000
-    """Images to copy for loaders that need another layout, at most."""
+    """Maximum number of images to copy for loaders that need another layout."""
     copies: Path | None = None
     """Folder that keeps the copies; None: they are removed in the end, and data in a bucket are not copied."""
     peer_python: Path | None = None

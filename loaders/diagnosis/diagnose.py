@@ -28,7 +28,7 @@ from loaders.diagnosis.trials import try_leading
 from loaders.loader import Batch, Loader
 
 TIMELINE_STEPS = 200
-"""Steps that a diagnosis lists, at most."""
+"""Maximum number of steps that a diagnosis lists."""
 WAITED_FOR: dict[Limit, str] = {
     "fetch": "bytes to arrive",
     "prepare": "images to be decoded",

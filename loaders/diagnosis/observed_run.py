@@ -61,7 +61,7 @@ def images_in_flight(storage: Storage, config: LoaderConfig) -> int:
 
 
 def reads_in_flight(storage: Storage, config: LoaderConfig) -> int:
-    """Return the number of requests in flight at once, at most."""
+    """Return the maximum number of requests in flight at once."""
     if storage.is_local:
         return config.num_threads
     return config.reads_in_flight or 2 * storage.reads_in_flight

@@ -15,7 +15,7 @@ from loaders.diagnosis.prediction_errors import next_to_try
 from loaders.diagnosis.stages import Stages
 
 MOST_TRIED = 5
-"""Changes that are tried, at most.
+"""Maximum number of changes that are tried.
 
 Each takes as long as the run itself was watched, and twice that if it is repeated. For data behind a link four changes
 can be tried; the first or second is usually so fast that no other can be faster.

@@ -19,7 +19,7 @@ from dataprep.host.heartbeat import Standstill, minutes
 T = TypeVar("T")
 
 MAX_NAMED = 3
-"""Images, threads or shards that a message names, at most."""
+"""Maximum number of images, threads or shards that a message names."""
 
 
 class Activity:

@@ -35,7 +35,7 @@ class FetchSettings:
     """
 
     prefetch_bytes: int = PREFETCH_BYTES
-    """Bytes held or in flight, at most."""
+    """Maximum bytes held or in flight."""
     threads: int | None = None
     """Reads in flight at once; by default twice what the storage recommends for large reads. Pieces of a small dataset
     are single images: at 50 ms each, 64 in flight deliver 1,030 a second and 128 deliver 1,700."""

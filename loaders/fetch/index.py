@@ -30,7 +30,7 @@ MAX_INDEX_BYTES = 256 * 2**20
 DEADLINE_S = 5.0
 """Seconds without an answer from the bucket after which reading fails."""
 MAX_TABLES = 8
-"""Open parquet readers, at most; each keeps the footer of the file, some 5 kB a shard."""
+"""Maximum number of open parquet readers; each keeps the footer of the file, some 5 kB a shard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def shapes(name: str) -> list[int]:
 
 
 def new_blocks_are_the_identity() -> bool:
-    """Tell whether a normalisation of a new block is zero, so that the block gives what a ReLU makes of its input."""
+    """Return whether a normalisation of a new block is zero, so that the block gives what a ReLU makes of its input."""
     model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
     variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)), train=False)
     scales = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables["params"]) if "scale" in str(path)]

@@ -23,7 +23,7 @@ from train.checkpoints.state import State
 
 FOLDER = "parts/"
 MAX_LIST_BYTES = 16 << 20
-"""Size of a list of parts, at most: those of 200,000 hosts."""
+"""Maximum size of a list of parts: those of 200,000 hosts."""
 _VERSION = 1
 _CHOOSE_ANOTHER = "choose another checkpoint"
 _NAME = re.compile(r"checkpoint-(\d{9,})-(\d{5,})-of-(\d{5,})-([0-9a-f]{16})\.pth")
