@@ -1,4 +1,4 @@
-"""A web whose pictures partly fail, and what stands after a retry was begun."""
+"""A web whose pictures partly fail, and what exists after a retry was begun."""
 
 from __future__ import annotations
 
