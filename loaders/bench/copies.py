@@ -30,7 +30,7 @@ class Copy:
     Args:
         data: Dataset that is copied.
         folder: Folder of the layouts, one folder for each.
-        most: Number of images, at most.
+        most: Maximum number of images.
         workers: Workers that will read the copy.
         progress: Receives what is being done.
     """

@@ -4,4 +4,4 @@ A bucket is read a block at a time, with many requests in flight and a budget of
 keys bytes by the object that they were read from.
 """
 
-__all__ = ["bucket", "budget", "cache", "disk", "fetcher", "index", "open"]
+__all__ = ["bucket", "budget", "cache", "disk", "fetcher", "fields", "index", "open"]

@@ -63,7 +63,7 @@ def test_bench_prints_one_json_document(finished):
         (["nowhere"], 2, r"nowhere: no files found; check the URL"),
         (["x", "--loader", "torchvison"], 2, r"'torchvison', expected one of dataprep, torchvision, .*did you mean"),
         (["x", "--workers", 0], 2, r"--workers.*0 is not in the range"),
-        (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both say"),
+        (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both set"),
         (["x", "--peer-python", "none"], 2, r"--peer-python.*'none' does not exist"),
         (["x", "--html", "none/x.html"], 2, r"--html none/x.html: none is no folder"),
         ([], 2, r"Missing argument 'URL"),

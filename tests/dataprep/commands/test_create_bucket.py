@@ -126,7 +126,7 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     ("arguments", "said"),
     [
         (["gs://x-y-z"], "give --beside ZONE or --tpu NAME"),
-        (["gs://x-y-z/prefix", "--beside", "us-central1"], "a bucket's name alone is expected"),
+        (["gs://x-y-z/prefix", "--beside", "us-central1"], "expected only a bucket's name"),
         (["gs://x-y-z", "--beside", "us-central"], "is no zone or region"),
         (["gs://x-y-z", "--beside", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
         (["gs://x-y-z", "--beside", "us-central1", "--soft-delete-days", "3"], "takes 0, or 7 to 90"),

@@ -119,7 +119,7 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
     [
         (
             RESNET,
-            "how many images/s the accelerator takes is missing: .*`dataprep diagnose URL --model NAME` measures it",
+            "the images/s of the accelerator are missing: .*`dataprep diagnose URL --model NAME` measures it",
         ),
         ((*RESNET, "--step-ms", 100), "give --images-per-s, or --step-ms and --global-batch"),
         ((*RESNET, "--images-per-s", 1, *MAE_STEP), "got --images-per-s and a step"),

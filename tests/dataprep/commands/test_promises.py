@@ -37,6 +37,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "bench": ("{dataset}", "--loader", "dataprep", "--batches", "1", "--rounds", "1", "--batch-size", "4",
               "--image-size", "32", "--workers", "1"),
     "build coco-dup5": ("--source", "{coco}", "--output", "{world}/coco-built", *PARTIAL),
+    "build folder": ("--source", "{pets}", "--output", "{world}/folder-built", "--format", "webdataset",
+                     "--name", "pets", "--workers", "1"),
     "build imagenet": ("--source", "{imagenet}", "--output", "{world}/imagenet-built", "--split", "val",
                        *PARTIAL),
     "build imagenet-fake": ("--images", "30", "--output", "{world}/fake-built", "--split", "val", *PARTIAL),

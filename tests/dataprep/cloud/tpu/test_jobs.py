@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from dataprep.cloud.tpu import jobs
 from dataprep.cloud.tpu.fleet import Fleet
 from dataprep.cloud.tpu.jobs import Watch, check_run, collect_logs, follow, has_failed, outcome, prepare, start
 from dataprep.cloud.tpu.worker import RunState
@@ -75,17 +76,20 @@ def test_a_worker_that_is_silent_for_too_long_ends_the_following(pod, fleet):
         followed(fleet, "r", replace(QUICK, patience_s=1.0))
 
 
-def test_the_start_up_script_is_waited_for_and_where_it_failed_is_told(pod, fleet):
+def test_the_start_up_script_is_waited_for_and_where_it_failed_is_told(pod, fleet, monkeypatch):
     record, notes = pod.root(1) / "run/dataprep-startup", []
     record.write_text("running\n")
-    with pytest.raises(UndecidedError, match="the start-up script still runs on 1 workers; run setup again later"):
-        prepare(fleet, notes.append, poll_s=0.01, timeout_s=0.0)
+    monkeypatch.setattr(jobs, "STARTUP_POLL_S", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs, "STARTUP_TIMEOUT_S", 0.0)
+        with pytest.raises(UndecidedError, match="the start-up script still runs on 1 workers; run setup again later"):
+            prepare(fleet, notes.append)
 
     def ends(line: str) -> None:
         notes.append(line)
         record.write_text("done\n")
 
-    prepare(fleet, ends, poll_s=0.01)
+    prepare(fleet, ends)
     assert notes == ["the start-up script still runs on 1 of 2 workers"]
     record.write_text("failed: apt-get update\n")
     with pytest.raises(StorageError, match="worker 1: the start-up script failed: apt-get update; see"):
