@@ -36,16 +36,13 @@ DATAPREP = (
     "dataprep.build.driver",
     "dataprep.build.pool",
     "dataprep.fetched.recipe",
-    "dataprep.verify.run",
     "numpy",
     "PIL.Image",
-    "pyarrow.parquet",
     "simplejpeg",
     "rich.progress",
     "google.cloud.storage",
-    "obstore.store",
 )
-"""Imports of the commands of dataprep."""
+"""Imports of the commands of dataprep, without pyarrow and obstore, which start threads: a fork would break them."""
 MAX_REQUEST_BYTES = 1 << 17
 POLL_S = 0.005
 
@@ -135,7 +132,8 @@ def _server(imported: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = theirs.fileno()
     # Read when libgomp is loaded: one thread, as for every program that the tests start.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
     words = [sys.executable, "-m", __name__, str(number), *imported]
     process = subprocess.Popen(words, pass_fds=[number], env=environment)
     theirs.close()
@@ -189,6 +187,8 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise SystemExit(f"importing {sys.argv[2:]} starts threads, which a forked process would not have")
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
         _become(*asked)

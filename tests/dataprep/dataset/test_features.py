@@ -78,7 +78,7 @@ def test_absent_and_unknown_values_are_refused():
         annotations_json(FEATURES, VALUES | {"depth": 1})
     with pytest.raises(FormatError, match="fields"):
         values_of(FEATURES, [])
-    with pytest.raises(FormatError, match="no base64"):
+    with pytest.raises(FormatError, match="is not base64"):
         values_of(FEATURES, json.loads(annotations_json(FEATURES, VALUES)) | {"raw": "???"})
 
 
