@@ -62,7 +62,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
                 "dataprep/formats/annotations.py",
                 "dataprep/formats/webdataset.py",
                 "dataprep/sources/columns.py",
-                "dataprep/sources/folder.py",
+                "dataprep/sources/pictures.py",
                 "loaders/fetch/fields.py",
             ),
             "the dataset itself says which values a sample has, and of which types",

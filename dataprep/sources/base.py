@@ -100,8 +100,23 @@ class Dataset(ABC):
         """Return the number of passes over the stored images that make one epoch."""
         return self.split_facts(split).repeats
 
-    def opened(self, root: Storage, progress: Progress | None = None) -> Dataset:
-        """Return the dataset with the splits and classes found in a storage; this dataset if they are published."""
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> Dataset:
+        """Return the dataset with the splits and classes found in a storage; this dataset if they are published.
+
+        Args:
+            root: Where the original files are.
+            progress: Called with a file's name, the bytes read and the total bytes.
+            unpack_to: Output, below whose `_build/` image bytes that have no range of their own in the originals are
+                unpacked (dataprep/sources/unpacked.py); None to measure them only.
+            splits: Splits whose images are unpacked; empty for all.
+        """
         return self
 
     @abstractmethod

@@ -8,111 +8,77 @@ folder directly below the split, or from a column of the metadata. All other col
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
-from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
-from dataprep.errors import FormatError, SourceError, UsageError
-from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import SplitFacts
-from dataprep.sources.columns import Columns
 from dataprep.sources.keys import key_of
 from dataprep.sources.metadata import rows_of
 from dataprep.sources.own import SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset
+from dataprep.sources.pictures import (
+    FOLDER_LABELS,
+    LABEL_COLUMN,
+    NO_LABELS,
+    SHOWN_EXAMPLES,
+    OpenedDataset,
+    Picture,
+    PictureReader,
+    examples,
+)
 from dataprep.sources.tree import Original, Tree, read_tree
 from dataprep.storage.base import Storage
 
-LABEL_COLUMN = "label"
-"""Column of metadata that holds the class, unless the user names another."""
-FOLDER_LABELS, NO_LABELS = "folder", "none"
 ALL_FILES = "*"
 """Name in the plan's sources for files that have no common top folder."""
-_SHOWN = 3
-"""Maximum number of examples in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Folder(OwnDataset):
     """Any tree of pictures."""
 
-    def opened(self, root: Storage, progress: Progress | None = None) -> Folder:
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in a storage."""
         return _FolderReader(root, self.own or OwnData(name=self.name), progress).opened(self)
 
-    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return nothing: no classes are published."""
-        return ()
-
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        return self.opened(root, progress)._find(
-            root, split, allow_partial=allow_partial, classes=classes, progress=progress
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenedFolder(Folder):
-    """A tree of pictures that was read."""
-
-    found: Mapping[str, Enumeration]
-    """Samples of each split."""
-
-    def opened(self, root: Storage, progress: Progress | None = None) -> Folder:
-        """Return this dataset, whose tree was read already."""
-        return self
-
-    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return the classes that were found."""
-        return next(iter(self.found.values())).classes
-
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        return self.found[split]
-
 
 @dataclass(slots=True)
-class _Picture:
+class _Picture(Picture):
     """One image of the tree, with the facts that are found so far."""
 
     original: Original
     inner: tuple[str, ...]
     """Path below the split."""
-    row: bytes = b""
-    """Row of metadata as encoded by `Columns.add`: decoded values would take several times the memory."""
-    class_name: str = ""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.inner)
+
+    @property
+    def shown(self) -> str:
+        return shown("/".join(self.original.parts))
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.original.source, self.original.offset, self.original.num_bytes
 
 
-class _FolderReader:
+class _FolderReader(PictureReader[_Picture]):
     """Reads a tree, step by step."""
 
-    def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
-        self._root, self._own, self._progress = root, own, progress
-        self._notes: list[str] = []
-        self._columns = Columns(dict(own.defaults), frozenset(own.drop))
-        self._all_columns: dict[str, Feature] = {}
-        self._features: dict[str, Feature] = {}
-        """All columns except that of the label."""
+    columns_of = "the metadata"
 
-    def opened(self, dataset: Folder) -> OpenedFolder:
+    def opened(self, dataset: Folder) -> OpenedDataset:
         """Return the dataset with everything that is found in the tree."""
         tree = read_tree(self._root, self._own, self._progress)
         self._note_passed_over(tree)
@@ -120,11 +86,14 @@ class _FolderReader:
         self._read_metadata(tree, [picture for pictures in splits.values() for picture in pictures])
         classes = self._label(splits)
         splits = self._with_val(splits)
-        labels = {name: label for label, name in enumerate(classes)}
-        found = {name: self._enumeration(tree, name, splits[name], labels) for name in SPLITS if name in splits}
-        values = {item.name: getattr(dataset, item.name) for item in fields(Folder)}
-        values |= {"facts": {name: dataset.facts[name] for name in found}, "notes": tuple(self._notes)}
-        return OpenedFolder(**values, found=found)
+        found = {
+            name: self._enumeration(name, sorted(splits[name], key=lambda picture: picture.key), classes)
+            for name in SPLITS
+            if name in splits
+        }
+        for name, enumeration in found.items():
+            enumeration.sources.extend(self._sources(tree, splits[name]))
+        return self._dataset(dataset, found)
 
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
@@ -139,11 +108,15 @@ class _FolderReader:
         splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops) if top.lower() in SPLIT_FOLDERS}
         if not splits:
             return {"train": [_Picture(image, image.parts) for image in tree.images]}
-        outside = [image for image in tree.images if image.parts[0] not in splits or len(image.parts) == 1]
+        outside = [
+            _Picture(image, image.parts)
+            for image in tree.images
+            if image.parts[0] not in splits or len(image.parts) == 1
+        ]
         if outside:
             raise SourceError(
                 f"{self._root.url}: {len(outside):,} images outside of {', '.join(splits)}, which are splits by their "
-                f"names: {_examples(outside)}; move them into a split, or give the folder of one split as --source"
+                f"names: {examples(outside)}; move them into a split, or give the folder of one split as --source"
             )
         found: dict[str, list[_Picture]] = {}
         for top, split in splits.items():
@@ -154,40 +127,6 @@ class _FolderReader:
                 )
             found[split] = [_Picture(image, image.parts[1:]) for image in tree.images if image.parts[0] == top]
         return found
-
-    def _with_val(self, splits: dict[str, list[_Picture]]) -> dict[str, list[_Picture]]:
-        """Return the splits with a share of train as val, if the user requests it."""
-        own = self._own
-        if not own.val_fraction:
-            return splits
-        if "val" in splits or "train" not in splits:
-            raise UsageError(
-                f"--val-fraction {own.val_fraction:g}: {self._root.url} has the splits {', '.join(splits)}; it needs "
-                "train, and no val"
-            )
-        val = [picture for picture in splits["train"] if in_val(own, self._group(picture))]
-        chosen = set(map(id, val))
-        train = [picture for picture in splits["train"] if id(picture) not in chosen]
-        if not val or not train:
-            raise UsageError(
-                f"--val-fraction {own.val_fraction:g} leaves {len(train):,} images for train and {len(val):,} for val, "
-                f"{'groups of ' + own.group_by if own.group_by else 'single images'}; choose another fraction"
-            )
-        return {**splits, "train": train, "val": val}
-
-    def _group(self, picture: _Picture) -> str:
-        """Return the text that decides an image's split: the value of its group, or its key."""
-        column = self._own.group_by
-        if column is None:
-            return key_of(picture.inner)
-        if column not in self._all_columns:
-            known = ", ".join(sorted(self._all_columns)) or "no columns"
-            raise UsageError(f"--group-by {column}: no such column in the metadata; it has {known}")
-        return json.dumps(self._values(picture)[column], sort_keys=True, default=repr)
-
-    def _values(self, picture: _Picture) -> Values:
-        """Return the values of an image's row of metadata, by column."""
-        return self._columns.values(picture.row, self._all_columns)
 
     # Metadata
 
@@ -212,15 +151,14 @@ class _FolderReader:
                 if row.parts in kept:
                     raise SourceError(f"{row.where}: a second row for {shown('/'.join(row.parts))}; remove one")
                 kept[row.parts] = self._columns.add(row)
-        without = [picture.original for picture in pictures if picture.original.parts not in kept]
+        without = [picture for picture in pictures if picture.original.parts not in kept]
         if without:
-            files = ", ".join(file.url for file in tree.metadata[:_SHOWN])
+            files = ", ".join(file.url for file in tree.metadata[:SHOWN_EXAMPLES])
             raise SourceError(
-                f"{files}: no row for {len(without):,} of {len(pictures):,} images: {_examples(without)}; expected one "
+                f"{files}: no row for {len(without):,} of {len(pictures):,} images: {examples(without)}; expected one "
                 "for each: add rows, or move these images away"
             )
-        self._all_columns = self._columns.features()
-        self._features = dict(self._all_columns)
+        self._take_columns()
         for picture in pictures:
             picture.row = kept.pop(picture.original.parts)
 
@@ -246,16 +184,8 @@ class _FolderReader:
             self._label_by_folder(pictures)
         elif source != NO_LABELS:
             self._label_by_column(pictures, source)
-        for name in self._features:
-            if fault := name_fault(name):
-                hint = f", or give --label-from {name}" if name == LABEL_COLUMN else ""
-                raise SourceError(
-                    f"{self._root.url}: a column of the metadata: {fault}; rename it, or leave it out with --drop "
-                    f"{name}{hint}"
-                )
-        classes = tuple(sorted({picture.class_name for picture in pictures if picture.class_name}))
-        self._check_classes(classes)
-        return classes
+        self._check_features()
+        return self._checked_classes(pictures)
 
     def _label_source(self, pictures: list[_Picture]) -> str:
         """Return the source of the labels if the user has not named one."""
@@ -267,7 +197,7 @@ class _FolderReader:
             return NO_LABELS
         names = sorted({picture.inner[0] for picture in pictures if len(picture.inner) > 1})
         if depths == {2} and len(names) > 1:
-            listed = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+            listed = ", ".join(names[:SHOWN_EXAMPLES]) + (", ..." if len(names) > SHOWN_EXAMPLES else "")
             self._notes.append(f"{len(names):,} classes, one per folder: {listed} (--label-from none for no labels)")
             return FOLDER_LABELS
         if depths == {2}:
@@ -276,74 +206,23 @@ class _FolderReader:
                 "only class"
             )
             return NO_LABELS
-        odd = [picture.original for picture in pictures if len(picture.inner) != 2]
+        odd = [picture for picture in pictures if len(picture.inner) != 2]
         self._notes.append(
             f"warning: no labels: {len(odd):,} of {len(pictures):,} images are not in a class folder directly below "
-            f"their split, {_examples(odd)}; if folders are classes, give the folder above them as --source"
+            f"their split, {examples(odd)}; if folders are classes, give the folder above them as --source"
         )
         return NO_LABELS
 
     def _label_by_folder(self, pictures: list[_Picture]) -> None:
-        odd = [picture.original for picture in pictures if len(picture.inner) != 2]
+        odd = [picture for picture in pictures if len(picture.inner) != 2]
         if odd:
             raise SourceError(
                 f"{self._root.url}: {len(odd):,} of {len(pictures):,} images do not lie directly in a class folder: "
-                f"{_examples(odd)}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
+                f"{examples(odd)}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
                 "--source, move them, or build without labels by --label-from none"
             )
         for picture in pictures:
             picture.class_name = picture.inner[0]
-
-    def _label_by_column(self, pictures: list[_Picture], column: str) -> None:
-        feature = self._features.pop(column, None)
-        if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
-            known = ", ".join(self._features) or "none"
-            what = "no such column" if feature is None else f"it has {feature.kind} values or lists"
-            raise SourceError(
-                f"{self._root.url}: --label-from {column}: {what} (columns: {known}); expected a column of texts, "
-                "integers or truth values, folder, or none"
-            )
-        values = [self._values(picture)[column] for picture in pictures]
-        width = 0
-        if feature.kind == "int64":
-            if min(values) < 0:
-                raise SourceError(f"{self._root.url}: --label-from {column}: {min(values)}; expected integers from 0")
-            width = len(str(max(values)))
-        for picture, value in zip(pictures, values, strict=True):
-            # With leading zeros the names are sorted like the numbers.
-            picture.class_name = value if isinstance(value, str) else str(value).lower().zfill(width)
-
-    def _check_classes(self, classes: Iterable[str]) -> None:
-        for name in classes:
-            try:
-                check_class_folder(name)
-                if len(name) > MAX_CLASS_NAME_CHARS:
-                    raise FormatError(f"class name of {len(name):,} characters")
-            except FormatError as error:
-                raise SourceError(f"{self._root.url}: {error}") from error
-
-    # References
-
-    def _enumeration(self, tree: Tree, split: str, pictures: list[_Picture], labels: Mapping[str, int]) -> Enumeration:
-        if labels and any(not picture.class_name for picture in pictures):
-            odd = [picture.original for picture in pictures if not picture.class_name]
-            raise SourceError(f"{self._root.url}: {len(odd):,} images of {split} have an empty label: {_examples(odd)}")
-        refs = [self._ref(picture, labels) for picture in pictures]
-        refs.sort(key=lambda ref: ref.key)
-        return Enumeration(refs, self._sources(tree, pictures), tuple(labels), self._features)
-
-    def _ref(self, picture: _Picture, labels: Mapping[str, int]) -> SampleRef:
-        original, annotations = picture.original, b""
-        if self._features:
-            row = self._values(picture)
-            values = {name: row[name] for name in self._features}
-            try:
-                annotations = annotations_json(self._features, values)
-            except FormatError as error:
-                raise SourceError(f"{self._root.url_of('/'.join(original.parts))}: {error}") from error
-        label = labels.get(picture.class_name, NO_LABEL)
-        key = key_of(picture.inner)
-        return SampleRef(key, original.source, original.offset, original.num_bytes, label, annotations)
 
     def _sources(self, tree: Tree, pictures: list[_Picture]) -> list[SourceFile]:
         """Return the archives, the metadata files, and one entry for all other files of a split."""
@@ -354,18 +233,6 @@ class _FolderReader:
         tops = {original.parts[0] if len(original.parts) > 1 else ALL_FILES for original in loose}
         name = tops.pop() if len(tops) == 1 else ALL_FILES
         return [*tree.sources, SourceFile(name, sum(original.num_bytes for original in loose))]
-
-
-def in_val(own: OwnData, text: str) -> bool:
-    """Return whether an image of train belongs to val. Only its group or key decides, so other images do not move
-    it."""
-    digest = hashlib.sha256(f"val/{own.split_seed}/{text}".encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
-
-
-def _examples(images: Iterable[Original]) -> str:
-    paths = ["/".join(image.parts) for image in images]
-    return ", ".join(shown(path) for path in paths[:_SHOWN]) + (", ..." if len(paths) > _SHOWN else "")
 
 
 FOLDER = Folder(

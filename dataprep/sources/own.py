@@ -7,12 +7,16 @@ those that are found. `Dataset.opened` finds them.
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from dataprep.dataset.records import Enumeration
 from dataprep.errors import UsageError
 from dataprep.messages import quoted
+from dataprep.sources.archives import Progress
 from dataprep.sources.base import Dataset
+from dataprep.storage.base import Storage
 
 UNSTATED = "unknown, not stated"
 """Licence or origin that the user has not stated."""
@@ -62,6 +66,34 @@ class OwnDataset(Dataset):
     own: OwnData | None = None
     """What the user says about the data; None for the class itself."""
     is_published: ClassVar[bool] = False
+
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """Return nothing: no classes are published."""
+        return ()
+
+    @abstractmethod
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> Dataset:
+        """Return the dataset with the splits, classes and features that are found in a storage."""
+
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
+        return self.opened(root, progress)._find(
+            root, split, allow_partial=allow_partial, classes=classes, progress=progress
+        )
 
     def described_by(self, own: OwnData) -> Self:
         """Return the dataset with the name, the licence and the origin that the user stated."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import random
 import tarfile
 import zipfile
@@ -12,17 +11,13 @@ import zipfile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dataprep.dataset.features import annotation_values
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
-from dataprep.sources.folder import in_val
 from dataprep.sources.own import OwnData
 from dataprep.storage import open_originals
 from tests.support.own_data import annotated, annotated_rows, class_folders, picture, stored_values, write_files
-from tests.support.samples import examples
 
 JPEG = picture(1)
 
@@ -174,32 +169,6 @@ def test_metadata_of_two_kinds(tmp_path):
 # The share of val
 
 
-def chosen(texts, fraction, seed=0):
-    own = OwnData(name="pets", val_fraction=fraction, split_seed=seed)
-    return {text for text in texts if in_val(own, text)}
-
-
-@examples
-@given(st.sets(st.text(max_size=5), max_size=30), st.sets(st.text(max_size=5), max_size=30), st.floats(0, 0.99))
-def test_pictures_that_are_added_move_no_others(before, added, fraction):
-    assert chosen(before, fraction) == chosen(before | added, fraction) & before
-
-
-@examples
-@given(st.floats(0, 0.99), st.floats(0, 0.99))
-def test_a_larger_share_keeps_what_a_smaller_one_has(one, other):
-    texts = [str(number) for number in range(100)]
-    assert chosen(texts, min(one, other)) <= chosen(texts, max(one, other))
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_share_is_about_as_large_as_asked_for(fraction, seed):
-    count = 20_000
-    found = len(chosen([f"cats/{number}" for number in range(count)], fraction, seed))
-    assert abs(found - count * fraction) < 5 * math.sqrt(count * fraction * (1 - fraction))
-
-
 def test_no_group_is_in_two_splits(tmp_path):
     dataset = opened(annotated(tmp_path, 40), val_fraction=0.4, group_by="patient")
     groups = {
@@ -210,11 +179,6 @@ def test_no_group_is_in_two_splits(tmp_path):
     assert groups["val"]
     assert not groups["train"] & groups["val"]
     assert sum(len(found.refs) for found in dataset.found.values()) == 40
-
-
-def test_another_seed_chooses_others():
-    texts = [str(number) for number in range(200)]
-    assert chosen(texts, 0.5, 0) != chosen(texts, 0.5, 1)
 
 
 # Hostile trees
