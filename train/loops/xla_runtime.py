@@ -84,9 +84,16 @@ class XLARuntime:
         return tensor
 
     def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        """Copy rows, and read one number of them back, which also waits for the step that is running."""
+        """Copy rows and then a few bytes, and read those back, which also waits for the step that is running.
+
+        Safe in any thread. Reading a number out of `rows` would be an operation recorded here, which the thread that
+        trains may launch, half recorded, with its own.
+        """
+        import torch_xla.core.xla_model as xm
+
         moved = self.put(rows)
-        float(moved.flatten()[0])
+        (last,) = xm.send_cpu_data_to_device([rows.flatten()[:1]], self.device, input_sharding=self._on_every_device())
+        last.cpu()
         return moved
 
     def begin_step(self, step: int) -> None:
@@ -211,6 +218,14 @@ class XLARuntime:
         from torch_xla.distributed.spmd import ShardingSpec
 
         return ShardingSpec(self._mesh, (AXIS, *[None] * (dimensions - 1)), minibatch=self.world_size > 1)
+
+    def _on_every_device(self) -> ShardingSpec | None:
+        """Return the sharding of one dimension that is nowhere divided: each device has a copy, so a host has one."""
+        if self._mesh is None:
+            return None
+        from torch_xla.distributed.spmd import ShardingSpec
+
+        return ShardingSpec(self._mesh, (None,))
 
 
 def _piece(shard: XLAShard) -> tuple[tuple[int, ...], torch.Tensor]:

@@ -1,6 +1,14 @@
 """XLA's devices; what runs on them, the tests of the entries show."""
 
+import itertools
+import sys
+import threading
+
+import pytest
+
 from tests.support.training import flags_of, start
+
+STEPS = 300
 
 
 def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
@@ -13,3 +21,50 @@ def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     assert "; on a TPU pip install 'tpu-dataprep[tpu-torch]'; " in line
     assert line.endswith("; elsewhere set PJRT_DEVICE=CPU, or use --device cpu")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_thread_can_copy_batches_while_another_one_trains(devices):
+    with start("tests.train.loops.test_xla_runtime", CPU_NUM_DEVICES=str(devices)) as process:
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-2000:]
+    assert int(output) > 0
+
+
+def copy_while_training() -> int:
+    """Launch steps while a thread copies batches; the number of batches, which arrive as they were sent."""
+    import torch
+
+    from train.loops.xla_runtime import XLARuntime
+
+    runtime = XLARuntime()
+    ended, failed, copied = threading.Event(), [], 0
+
+    def copy() -> None:
+        nonlocal copied
+        try:
+            for number in itertools.takewhile(lambda _: not ended.is_set(), itertools.count()):
+                rows = torch.full((8, 3, 4, 4), number % 256, dtype=torch.uint8)
+                assert torch.equal(runtime.put_whole(rows).cpu(), rows)
+                copied += 1
+        except BaseException as error:  # noqa: BLE001  of any kind
+            failed.append(error)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    weights = torch.zeros((64, 64), device=runtime.device)
+    for step in range(STEPS):
+        weights = weights @ weights + 1
+        runtime.end_step()
+        if step % 10 == 0:
+            float(weights[0, 0])
+    ended.set()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return copied
+
+
+if __name__ == "__main__":
+    print(copy_while_training())
+    sys.exit()
