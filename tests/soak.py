@@ -42,6 +42,7 @@ from tests.support.replication import kill_replicate
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
+LONG_MARK = "pytest.mark." + "long"
 PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
 DATASETS = {**PUBLISHED, "folder": "pets"}
 Case = tuple[str, Callable[[Path], object]]
@@ -335,6 +336,22 @@ def _bench_loaders(folder: Path) -> str:
     return ", ".join(measured_together(loaded("webdataset"), folder, LOADERS))
 
 
+# Tests that `make test` leaves out
+
+
+def long_tests() -> Iterator[Case]:
+    for path in sorted(Path("tests").rglob("test_*.py")):
+        if LONG_MARK in path.read_text():
+            yield str(path), partial(_long_tests, path)
+
+
+def _long_tests(path: Path, folder: Path) -> str:
+    words = [sys.executable, "-m", "pytest", "-n", "0", "-m", "long", str(path), f"--basetemp={folder / 'pytest'}"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=1800, check=False)
+    assert run.returncode == 0, run.stdout[-5000:]
+    return next(line for line in run.stdout.splitlines() if " passed" in line)
+
+
 # `dataprep replicate`: killed at random, resumed, identical
 
 
@@ -474,6 +491,7 @@ SHOWS = {
     "load-memory": load_memory,
     "load-transforms": load_transforms,
     "bench-loaders": bench_loaders,
+    "long-tests": long_tests,
     "replicate": replicate,
     "fetch": fetch,
     "laion-statuses": laion_statuses,

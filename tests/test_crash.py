@@ -33,22 +33,22 @@ def references(originals, tmp_path_factory):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(fmt, originals, references, tmp_path):
-    """Every eighth boundary; for an image folder, with at least one per image, every twelfth. The soak takes all."""
+    """Some boundaries: an image folder has at least one for each image. The soak takes all."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
-    every = 12 if fmt == "imagefolder" else 8
-    assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 9
+    every = {"imagefolder": 24, "webdataset": 14, "tfrecord": 14}[fmt]
+    assert stop_everywhere(arguments, tmp_path / "out", references[fmt, "small"], every) >= 4
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_a_reader_never_sees_a_partial_dataset_of_a_build_that_is_killed_at_random(
     fmt, originals, references, tmp_path
 ):
-    """Two kills of each format; the soak has 120."""
+    """One kill of each format; the soak has 120."""
     output = tmp_path / "out"
     expected = references[fmt, "many"]
     arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY)
     with Reader(output, expected) as reader:
-        kill_often(random.Random(fmt), arguments, output, expected, workers=2, kills=2)
+        kill_often(random.Random(fmt), arguments, output, expected, workers=2, kills=1)
     assert reader.wrong == []
 
 

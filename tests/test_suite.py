@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import LONG
-from tests.soak import SHOWS
+from tests.soak import LONG_MARK, SHOWS
 from tests.support.clocks import PROCESSOR_CLOCKS, TimedModule
 from tests.support.markdown import DOCUMENTS, ROOT
 
@@ -84,6 +84,22 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, workers
 
 def test_test_files_that_are_listed_to_run_first_exist():
     assert [file for file in LONG if not (ROOT / file).exists()] == []
+
+
+LONG_TESTS = {
+    "benchmarks/test_build_benchmark.py": "the same table with TFDS",
+    "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
+    "dataprep/adopt/test_img2dataset.py": "img2dataset itself, which changes when its pin does",
+    "train/test_finetune_mae.py": "XLA and SPMD with the loop that pre-training has there",
+    "train/test_train_resnet_jax.py": "a signal to one of two processes, whose losses another test compares",
+    "train/test_train_vit.py": "kills, and dropout under FSDP, with the loop that other programs are killed in",
+}
+"""Files with tests that `make soak SHOW=long-tests` runs and `make test` does not: what they show beyond others."""
+
+
+def test_only_tests_with_a_reason_are_left_to_the_soak():
+    found = {str(path.relative_to(ROOT / "tests")) for path in PYTHON if LONG_MARK in path.read_text()}
+    assert found == set(LONG_TESTS)
 
 
 MAY_BE_TIMED = {

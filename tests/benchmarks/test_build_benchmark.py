@@ -28,7 +28,10 @@ SPREAD = [
 ]
 
 
-@pytest.mark.parametrize(("workers", "rival", "expected"), [(1, "tfds", IN_ONE_PROCESS), (2, "webdataset", SPREAD)])
+@pytest.mark.parametrize(
+    ("workers", "rival", "expected"),
+    [pytest.param(1, "tfds", IN_ONE_PROCESS, marks=pytest.mark.long), (2, "webdataset", SPREAD)],
+)
 def test_a_small_run_prints_a_whole_table(
     tmp_path: Path, workers: int, rival: str, expected: list[tuple[str, float | None]]
 ) -> None:

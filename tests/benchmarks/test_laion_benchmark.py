@@ -13,6 +13,7 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/laion.py"
 
 
+@pytest.mark.long
 def test_a_small_run_prints_a_whole_table(tmp_path: Path) -> None:
     """40 images of demo data, one round, without img2dataset, which needs an environment of its own."""
     document_path = tmp_path / "laion.json"

@@ -96,24 +96,12 @@ USAGE = {
         [*"build imagenet --source s --output o --format tfrecord -- --region=x".split()],
         "got Beam options --region=x with --runner local",
     ),
-    "a runner that loses data": (
-        [*"build imagenet --source s --output o --format tfrecord --runner DaskRunner".split()],
-        "--runner DaskRunner is refused: it drops data silently",
-    ),
     "an unknown runner in a dry run": (
         [*"build imagenet --source s --output o --format tfrecord --runner Quick --dry-run".split()],
         "--runner Quick: unknown; expected local or one of FnApiRunner, ",
     ),
     "a misspelt Beam option in a dry run": (
         [*"build imagenet-fake --output o --format tfrecord --runner FnApiRunner --dry-run -- --regoin=x".split()],
-        "not options of Beam: --regoin=x",
-    ),
-    "an unknown runner": (
-        [*"build imagenet --source s --output o --format tfrecord --runner Quick".split()],
-        "unknown; expected local or one of FnApiRunner",
-    ),
-    "a misspelt Beam option": (
-        [*"build imagenet --source s --output o --format tfrecord --runner FnApiRunner -- --regoin=x".split()],
         "not options of Beam: --regoin=x",
     ),
     "images of a dataset with originals": (

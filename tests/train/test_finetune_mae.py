@@ -129,6 +129,7 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
         )
 
 
+@pytest.mark.long
 def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp_path):
     with start("tests.train.test_finetune_mae", dataset, pretrained, str(tmp_path)) as process:
         _, errors = process.communicate(timeout=280)
@@ -139,6 +140,7 @@ def test_on_xla_two_runs_and_a_resumed_one_are_the_same(dataset, pretrained, tmp
         assert losses(tmp_path / f"{kind}-1") == first
 
 
+@pytest.mark.long
 def test_under_spmd_two_devices_have_the_losses_of_one(dataset, tmp_path):
     flags = {**SMALL, "drop_path": 0.0, "max_steps": 4, "mixup_mode": "pair", "blr": 1e-3}
     finetune(dataset, output_dir=str(tmp_path / "one"), **flags)

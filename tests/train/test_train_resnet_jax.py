@@ -164,6 +164,7 @@ def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
     assert len(list((tmp_path / "two").glob("checkpoint-*.npz"))) == 1
 
 
+@pytest.mark.long
 def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(dataset, compiled, port, tmp_path):
     flags = arguments(tmp_path, dataset__root=dataset, **{**SMALL, "num_epochs": 500})
     first, second = in_two_processes(port, 1, compiled, *flags)

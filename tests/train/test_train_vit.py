@@ -49,6 +49,7 @@ def test_two_runs_have_the_same_losses_and_a_resumed_one_the_same_dropout(datase
     assert found == whole
 
 
+@pytest.mark.long
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.train_vit", tmp_path, expected, random.Random(), **flags)
@@ -118,6 +119,7 @@ def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_res
     assert back == pytest.approx({step: expected[step] for step in range(6, 9)}, abs=TOLERANCE)
 
 
+@pytest.mark.long
 def test_under_fsdp_a_stopped_run_resumes_bit_for_bit_with_the_same_dropout(dataset, tmp_path):
     with start("tests.support.training_fsdp", "exact", dataset, str(tmp_path), CPU_NUM_DEVICES="2") as process:
         _, errors = process.communicate(timeout=500)

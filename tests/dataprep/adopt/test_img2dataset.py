@@ -253,6 +253,7 @@ def test_adding_the_same_shard_again_leaves_the_description_unchanged(web, tmp_p
 # The tool itself
 
 
+@pytest.mark.long
 def test_output_of_img2dataset_itself_is_adopted_read_by_tfds_and_retried(web, tmp_path):
     """The tool writes what `write_img2dataset` makes, but for the order of records and rows. TFDS reads it, and what
     retry-failed adds to it."""

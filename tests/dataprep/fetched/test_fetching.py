@@ -113,7 +113,7 @@ def test_no_socket_is_made_for_a_private_address_even_if_the_resolver_returns_it
 
 def test_a_thread_that_ends_early_is_an_error_and_no_failed_rows():
     with web_server() as web, name_server(addresses_of) as names:
-        fetch = web_fetch(loopback_limits(names.address))
+        fetch = web_fetch(loopback_limits(names.address, read_s=120.0, answer_s=120.0))  # no stall ends by itself
         urls = [web.url(f"/{'stall' if row else 'image'}/{row}") for row in range(9)]
         outcomes = fetch([Request(row, url) for row, url in enumerate(urls)])
         assert next(outcomes).status is Status.SUCCESS

@@ -16,7 +16,7 @@ from loaders.bench.peers import PEERS
 from loaders.bench.runs import BenchSettings, Run
 from loaders.bench.table import OURS, to_document
 
-SETTINGS = BenchSettings(batch_size=8, image_size=32, workers=2, seconds=0, images=16)
+SETTINGS = BenchSettings(batch_size=8, image_size=32, workers=1, seconds=0, images=16)
 QUIET = BenchProgress(quiet=True)
 
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from loaders.bench.peers import PEERS, PeerConfig
 name, root, size, batch, count, out = sys.argv[1:]
 if __name__ == "__main__":
-    config = PeerConfig(root=Path(root), image_size=int(size), batch_size=int(batch), workers=2)
+    config = PeerConfig(root=Path(root), image_size=int(size), batch_size=int(batch), workers=1)
     batches = itertools.islice(PEERS[name](config).iterate(), int(count))
     images, labels = zip(*((images.copy(), labels.copy()) for images, labels in batches))
     np.savez(out, images=np.stack(images), labels=np.stack(labels))
