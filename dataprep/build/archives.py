@@ -5,7 +5,7 @@ originals ─▶ enumeration (kept) ─▶ order, cut into shards ─▶ shards 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,36 +26,30 @@ from dataprep.build.image_folder import image_names, images_to_place, link_names
 from dataprep.build.job import BuildJob
 from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
 from dataprep.build.open_build import OpenBuild
-from dataprep.build.plan import (
-    BuildOptions,
-    Plan,
-    PlannedSplit,
-    enumeration_sha256,
-    order_split,
-    physical_key,
-)
+from dataprep.build.order import OrderedSplit, order_split
+from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
 from dataprep.build.recipe import Planned
-from dataprep.build.references import read_references, references_of, refs_table, store_references
+from dataprep.build.references import read_references, references_of, store_references
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
-from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, SampleRef, ShardReceipt, SplitManifest
+from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
 from dataprep.host.versions import codec_versions
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
+from dataprep.sources.duplicates import same_names
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
@@ -88,24 +82,26 @@ class ArchiveRecipe:
             afresh=request.overwrite and options.own is not None,
         )
         options = replace(options, splits=enumerate_split.splits())
-        ordered = []
+        splits, orders = [], []
         classes: tuple[str, ...] | None = None
         features: Features = {}
         for name in options.splits:
             progress.enumerating(name)
             enumeration = enumerate_split(name, classes)
             classes, features = enumeration.classes, enumeration.features
-            ordered.append(_ordered(enumerate_split.dataset, name, enumeration, options))
-        if options.own is not None:
-            _refuse_shared_files(options, classes or (), ordered)
+            split, order = _ordered(enumerate_split.dataset, name, enumeration, options)
+            splits.append(split)
+            orders.append(order)
+            if options.own is not None and FORMATS[options.format].one_file_per_image:
+                _refuse_shared_files(order.refs, classes, name, options)
         plan = Plan(
             options=options,
             codecs=codec_versions(),
             classes=classes or (),
-            splits=tuple(found.planned for found in ordered),
+            splits=tuple(splits),
             features=dict(features),
         )
-        return plan, (table for split in ordered for table in split.tables())
+        return plan, (table for order in orders for table in order.shards())
 
     def job(self, request: BuildRequest, root: str) -> BuildJob:
         """Return what a worker needs besides a shard's index."""
@@ -276,45 +272,23 @@ class _Enumerator:
         return enumeration
 
 
-@dataclass(frozen=True, slots=True)
-class _OrderedSplit:
-    """The references of a split, and their order in its shards."""
-
-    planned: PlannedSplit
-    refs: list[SampleRef]
-    order: list[NDArray[np.int64]]
-    """For each shard, positions in `refs`."""
-    written: int
-    """Passes that are written as bytes."""
-    annotated: bool
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Yield the references of each shard."""
-        shards_a_pass = len(self.order) // self.written
-        for index, positions in enumerate(self.order):
-            chosen = [self.refs[position] for position in positions.tolist()]
-            if self.written > 1:
-                chosen = [replace(ref, key=physical_key(ref.key, index // shards_a_pass)) for ref in chosen]
-            yield refs_table(chosen, with_annotations=self.annotated)
-
-
-def _ordered(dataset: Dataset, name: str, found: Enumeration, options: BuildOptions) -> _OrderedSplit:
-    import numpy as np
-
-    num_bytes = np.fromiter((ref.num_bytes for ref in found.refs), np.int64, len(found.refs))
+def _ordered(
+    dataset: Dataset, name: str, found: Enumeration, options: BuildOptions
+) -> tuple[PlannedSplit, OrderedSplit]:
     stored = dataset.repeats(name) if options.repeat == "physical" else 1
-    written = FORMATS[options.format].passes_written(stored)
-    order = order_split(num_bytes, options, name, written)
+    refs = spilled(found.refs)
+    passes = FORMATS[options.format].passes_written(stored)
+    order = order_split(refs, options, name, passes, annotated=bool(found.features))
     planned = PlannedSplit(
         name=name,
-        shard_samples=tuple(len(positions) for positions in order),
+        shard_samples=order.shard_samples,
         repeat_count=dataset.repeats(name),
         repeat_stored=stored,
         sources=tuple({"name": file.name, "bytes": file.num_bytes} for file in found.sources),
-        enumeration_sha256=enumeration_sha256(found.refs),
-        source_bytes=int(num_bytes.sum()),
+        enumeration_sha256=enumeration_sha256(refs),
+        source_bytes=order.source_bytes,
     )
-    return _OrderedSplit(planned, found.refs, order, written, bool(found.features))
+    return planned, order
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
@@ -330,21 +304,24 @@ def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Ta
     return rows.num_rows + len(rejected), same
 
 
-def _refuse_shared_files(options: BuildOptions, classes: tuple[str, ...], splits: list[_OrderedSplit]) -> None:
+def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], split: str, options: BuildOptions) -> None:
     """Raise UsageError if two samples of a user's own data would be the same file of an image folder."""
-    if not FORMATS[options.format].one_file_per_image:
-        return
-    for split in splits:
-        seen: dict[str, str] = {}
-        root, suffix = FORMATS[options.format].image_root(split.planned.name, 1), IMAGE_SUFFIXES[options.dataset]
-        for ref in split.refs:
-            file = image_file(root, ref.key, "" if ref.label == NO_LABEL else classes[ref.label], suffix)
-            other = seen.setdefault(file.lower(), ref.source)
-            if other != ref.source:
-                raise UsageError(
-                    f"{other} and {ref.source} would both be {file} in an image folder, "
-                    "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
-                )
+    root, suffix = FORMATS[options.format].image_root(split, 1), IMAGE_SUFFIXES[options.dataset]
+
+    def files(key_label: Iterable[tuple[str, int]]) -> list[str]:
+        return [image_file(root, key, "" if label == NO_LABEL else classes[label], suffix) for key, label in key_label]
+
+    def names(batch: pa.RecordBatch) -> list[str]:
+        keys, labels = (batch.column(name).to_pylist() for name in ("key", "label"))
+        return [file.lower() for file in files(zip(keys, labels, strict=True))]
+
+    for first, second, _ in same_names(refs, names):
+        if first.source != second.source:
+            [file] = files([(second.key, second.label)])
+            raise UsageError(
+                f"{first.source} and {second.source} would both be {file} in an image folder, "
+                "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
+            )
 
 
 def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table]) -> Iterator[str]:

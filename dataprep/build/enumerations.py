@@ -9,20 +9,23 @@ from dataclasses import asdict
 
 import msgspec
 
-from dataprep.build.references import refs_from_table, refs_schema, refs_table
+from dataprep.build.references import refs_schema, stored_rows
 from dataprep.dataset.features import Feature, features_document
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.dataset.references import BATCH_ROWS, SpilledReferences, spill_rows, spilled
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import StorageError
-from dataprep.sources.base import Dataset
+from dataprep.sources.base import MAX_SAMPLES, Dataset
 from dataprep.sources.own import SPLITS, OwnDataset
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
-from dataprep.storage.parquet import table_in
+from dataprep.storage.parquet import open_parquet
 
-MAX_ENUMERATION_BYTES = 2 << 30
-"""Maximum size of an enumeration; that of the 1.3 million images of ImageNet has 100 MB."""
+MAX_ENUMERATION_BYTES = 64 << 30
+"""Maximum size of an enumeration, which is read in batches; that of the 1.3 million images of ImageNet has 100 MB."""
+READ_BYTES = 1 << 20
+"""Bytes of each column that are read at a time."""
 MAX_SPLITS_BYTES = 10_000
 """Maximum size of the file with the names of splits."""
 
@@ -49,8 +52,8 @@ def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
     schema = refs_schema(with_annotations=annotated).with_metadata(metadata)
     # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
-        refs = refs_table(enumeration.refs, with_annotations=annotated)
-        publish_row_groups(storage, name, iter([refs]), schema)
+        batches = spilled(enumeration.refs).batches()
+        publish_row_groups(storage, name, (stored_rows(batch, schema) for batch in batches), schema)
 
 
 def splits_file(source: Storage, dataset: Dataset) -> str:
@@ -80,25 +83,37 @@ def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeratio
     """
     import pyarrow as pa
 
+    info = storage.stat(name)
+    if info is None:
+        return None
     try:
-        data = storage.read(name, MAX_ENUMERATION_BYTES)
+        if info.num_bytes > MAX_ENUMERATION_BYTES:
+            raise ValueError(f"{info.num_bytes:,} bytes")
+        found = _read_enumeration(storage, name)
     except FileNotFoundError:
         return None
-    except TooLargeError:
+    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError, MemoryError, OverflowError):
         storage.delete(name)
         return None
-    try:
-        table = table_in(data)
-        sources = msgspec.json.decode(table.schema.metadata[b"sources"], type=list[SourceFile])
-        classes = msgspec.json.decode(table.schema.metadata[b"classes"], type=tuple[str, ...])
-        features = msgspec.json.decode(table.schema.metadata.get(b"features", b"{}"), type=dict[str, Feature])
-        found = Enumeration(refs_from_table(table), sources, classes, features)
-    except (pa.ArrowException, ValueError, KeyError, TypeError, OSError):
-        storage.delete(name)
-        return None
-    for file in sources:
+    for file in found.sources:
         info = source.stat(file.name)  # None: an unpacked folder, whose files are checked as they are read
         if info is not None and info.num_bytes != file.num_bytes:
             storage.delete(name)
             return None
     return found
+
+
+def _read_enumeration(storage: Storage, name: str) -> Enumeration:
+    """Read an enumeration in batches. Raises what pyarrow raises for damaged files, ValueError, KeyError."""
+    file = open_parquet(storage, name, buffer_bytes=READ_BYTES)
+    metadata = file.schema_arrow.metadata
+    sources = msgspec.json.decode(metadata[b"sources"], type=list[SourceFile])
+    classes = msgspec.json.decode(metadata[b"classes"], type=tuple[str, ...])
+    features = msgspec.json.decode(metadata.get(b"features", b"{}"), type=dict[str, Feature])
+    if file.metadata.num_rows > MAX_SAMPLES:
+        raise ValueError(f"{file.metadata.num_rows:,} rows")
+    refs = SpilledReferences()
+    for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+        batch.validate(full=True)
+        refs.add_rows(spill_rows(batch))
+    return Enumeration(refs, sources, classes, features)

@@ -1,31 +1,25 @@
-"""The plan of a build: pure functions that turn references, options and the seed into an ordered list of shards.
+"""The plan of a build: its options, and the shape of every split.
 
 The plan is stored before the first shard is written, and its hash covers everything on which the dataset's bytes depend
-(see the docstring of dataprep/build). Arrays have one entry for each sample of the split, in the order of the
-originals, unless stated otherwise.
+(see the docstring of dataprep/build). Which samples are in which shard is decided in order.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dataprep.build.images import ImagePolicy
 from dataprep.dataset.documents import JsonObject, convert
 from dataprep.dataset.features import Feature, feature_faults, features_document
-from dataprep.dataset.randomness import ORDER_VERSION, permutation
-from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource, SampleRef
+from dataprep.dataset.randomness import ORDER_VERSION
+from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
 from dataprep.sources.own import OwnData
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -161,44 +155,6 @@ def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str
     return replace(plan, details=convert(document[name], JsonObject, where=where, advice=advice, at=f"$.{name}"))
 
 
-def order_split(
-    num_bytes: NDArray[np.int64], options: BuildOptions, split: str, stored: int
-) -> list[NDArray[np.int64]]:
-    """Divide one split into shards: return for each shard the positions of its samples, in the shard's order.
-
-    Every stored pass is permuted with a key of its own and cut at equal shares of the source bytes, so that shards
-    have nearly the same size and their number depends on the bytes alone.
-
-    Args:
-        num_bytes: Source bytes of each sample, shape (samples,).
-        stored: Number of passes to write: 5 for `--repeat physical` of a dataset repeated five times, else 1.
-    """
-    count = len(num_bytes)
-    total = int(num_bytes.sum())
-    shards = options.num_shards or max(1, -(-total // options.shard_bytes))
-    if options.num_shards is not None and shards > max(1, count):
-        raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
-    ordered: list[NDArray[np.int64]] = []
-    for pass_index in range(stored):
-        order = permutation(count, seed=options.seed, purpose=f"build/{split}", pass_index=pass_index)
-        bounds = cut(num_bytes[order], min(shards, max(1, count)))
-        ordered.extend(order[start:stop] for start, stop in pairwise(bounds))
-    return ordered
-
-
-def cut(num_bytes: NDArray[np.int64], shards: int) -> list[int]:
-    """Return the `shards + 1` boundaries at which the running sum of bytes passes equal shares of the total."""
-    import numpy as np
-
-    before = np.cumsum(num_bytes) - num_bytes
-    total = int(num_bytes.sum())
-    if total == 0:
-        return [len(num_bytes) * i // shards for i in range(shards + 1)]
-    thresholds = [-(-i * total // shards) for i in range(shards)]
-    inner = np.searchsorted(before, np.asarray(thresholds, dtype=np.int64), side="left")
-    return [*(int(i) for i in inner), len(num_bytes)]
-
-
 def physical_key(key: str, pass_index: int) -> str:
     """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened, and ends
     with a hash."""
@@ -207,15 +163,6 @@ def physical_key(key: str, pass_index: int) -> str:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         key = f"{key[: MAX_KEY_BYTES - len(suffix) - len(digest) - 3]}=00{digest}"
     return key + suffix
-
-
-def enumeration_sha256(refs: Iterable[SampleRef]) -> str:
-    """Return the hash of the references found in the originals, in their order."""
-    digest = hashlib.sha256()
-    for ref in refs:
-        digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}".encode())
-        digest.update(b"\t%b\n" % ref.annotations if ref.annotations else b"\n")
-    return digest.hexdigest()
 
 
 def refuse_other_codecs(planned: Mapping[str, str]) -> None:

@@ -51,6 +51,24 @@ def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False) -> 
     return table_of(columns, schema)
 
 
+def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of `spill_schema` as a table of a schema made by `refs_schema`."""
+    import pyarrow as pa
+
+    columns = [_stored(rows.column(field.name), field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
+    """Return a column in one piece, and encoded by a dictionary in the order of first occurrence where the field is."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        whole = column.combine_chunks()
+        column = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    return column.dictionary_encode() if pa.types.is_dictionary(field.type) else column
+
+
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
     """Return the references of a table, in its order."""
     columns = [table.column(name).to_pylist() for name in refs_schema().names]

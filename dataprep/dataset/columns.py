@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 # NumPy's names of the types that Arrow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -35,6 +36,26 @@ def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
     dtype = np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
     stored = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
     return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(stored)])
+
+
+def from_numpy(values: NDArray[Any]) -> pa.Array:
+    """Return a NumPy array of numbers, which must not change any more, as an Arrow array of the same memory."""
+    import numpy as np
+    import pyarrow as pa
+
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def to_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
+    """Return a column of numbers without nulls as a NumPy array, of the same memory if that is one piece."""
+    import numpy as np
+    import pyarrow as pa
+
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    dtype = np.dtype(_NUMPY_NAMES.get(str(column.type), str(column.type)))
+    pieces = [np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize) for chunk in chunks]
+    return pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, dtype), *pieces])
 
 
 def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:

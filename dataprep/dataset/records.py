@@ -5,8 +5,9 @@ SampleRef -> (plan) -> ShardPlan -> (build) -> Sample, Placement, Event -> Shard
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta
 
@@ -109,6 +110,14 @@ class SampleRef:
     """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty if it has none."""
 
 
+class References(Protocol):
+    """References that are counted and read in their order: a list, or more than fit into memory."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[SampleRef]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One original archive, or one unpacked folder taken as a whole."""
@@ -123,7 +132,8 @@ class SourceFile:
 class Enumeration:
     """All references of one split, in the order of the originals."""
 
-    refs: list[SampleRef]
+    refs: References
+    """The references: a list, or `SpilledReferences` (dataprep/dataset/references.py), which take no memory."""
     sources: list[SourceFile]
     classes: tuple[str, ...] = ()
     """Names of the classes, sorted: a label is a position here. Empty where the dataset has no classes."""

@@ -8,18 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
+from dataprep.dataset.columns import to_numpy
+from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
+from dataprep.dataset.references import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.messages import shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.keys import is_image, key_of, name_parts, refuse_duplicates
+from dataprep.sources.duplicates import refuse_duplicates
+from dataprep.sources.keys import is_image, key_of, name_parts
 from dataprep.storage.base import Storage
 
 MAX_IMAGE_BYTES = 128 * 2**20
 """Maximum size of an original image, which a build holds in memory. ImageNet's largest has 16 MB."""
-MAX_SAMPLES = 2_000_000
-"""Maximum number of samples of a split: bounds the memory that an archive of millions of empty members can take."""
+MAX_SAMPLES = 100_000_000
+"""Maximum number of samples of a split: bounds the temporary space that an archive of empty members can take, about
+100 bytes each."""
 HASH_CHUNK_BYTES = 2**22
 
 
@@ -152,7 +156,7 @@ class Dataset(ABC):
         """
         facts = self.split_facts(split)
         found = self._find(root, split, allow_partial=allow_partial, classes=classes, progress=progress)
-        if not found.refs:
+        if not len(found.refs):
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
         if not allow_partial:
@@ -171,7 +175,7 @@ class Dataset(ABC):
     ) -> Enumeration:
         """List references for `enumerate`, which compares their counts afterwards."""
 
-    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: list[SampleRef]) -> None:
+    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: References) -> None:
         import numpy as np
 
         problems = []
@@ -180,7 +184,9 @@ class Dataset(ABC):
         if facts.class_samples is not None:
             fewest, most = facts.class_samples
             classes = self.classes(root, allow_partial=False)
-            counts = np.bincount(np.fromiter((ref.label for ref in refs), np.int64), minlength=len(classes))
+            counts = np.zeros(len(classes), np.int64)
+            for batch in spilled(refs).batches():
+                counts += np.bincount(to_numpy(batch.column("label")), minlength=len(classes))
             odd = np.flatnonzero((counts < fewest) | (counts > most))
             if len(odd):
                 expected = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
@@ -227,7 +233,7 @@ class RefCollector:
 
     root: Storage
     split: str
-    refs: list[SampleRef] = field(default_factory=list)
+    refs: SpilledReferences = field(default_factory=SpilledReferences)
     sources: list[SourceFile] = field(default_factory=list)
 
     def image_parts(self, reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...] | None:
@@ -257,7 +263,7 @@ class RefCollector:
             raise SourceError(
                 f"{self.root.url_of(source)}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset"
             )
-        self.refs.append(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
+        self.refs.add(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
 
     def enumeration(self, classes: tuple[str, ...] = ()) -> Enumeration:
         return Enumeration(self.refs, self.sources, classes)

@@ -50,8 +50,8 @@ class Coco(Dataset):
                 problems.append(f"neither {part}.zip nor {part}/ exists")
             elif count != expected:
                 problems.append(f"{count:,} images in {where}, expected {expected:,}")
-        if problems and not (allow_partial and found.refs):
-            hint = ", or build what exists with --allow-partial" if found.refs else ""
+        if problems and not (allow_partial and len(found.refs)):
+            hint = ", or build what exists with --allow-partial" if len(found.refs) else ""
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check --source, fetch what is missing{hint}"
             )

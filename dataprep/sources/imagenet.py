@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
@@ -107,8 +107,8 @@ class _Finder:
         met = tuple(self._labels)
         classes = tuple(sorted(met))
         if classes != met:
-            ranks = [classes.index(wnid) for wnid in met]
-            self.found.refs = [replace(ref, label=ranks[ref.label]) for ref in self.found.refs]
+            ranks = {wnid: rank for rank, wnid in enumerate(classes)}
+            self.found.refs = self.found.refs.relabelled([ranks[wnid] for wnid in met])
         return self.found.enumeration(classes)
 
     def images(self, files: Sequence[FolderFile], folder: str) -> Iterator[FolderFile]:

@@ -17,9 +17,8 @@ import re
 from collections.abc import Sequence
 
 from dataprep.dataset.paths import is_hidden_name
-from dataprep.dataset.records import MAX_KEY_BYTES, SampleRef
+from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
-from dataprep.messages import shown
 from dataprep.storage.names import FORBIDDEN
 
 MAX_NAME_BYTES = 4096
@@ -117,25 +116,3 @@ def name_bytes(name: str) -> bytes:
         return name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise SourceError("its name is no text") from error
-
-
-def refuse_duplicates(where: str, refs: Sequence[SampleRef]) -> None:
-    """Raise SourceError if two samples have the same key, ignoring case. Its text begins with `where` and names
-    both."""
-    import numpy as np
-
-    # Hashes take 8 bytes each; a set of the keys would take 170 MB for ImageNet.
-    hashes = np.fromiter((hash(ref.key.lower()) for ref in refs), dtype=np.int64, count=len(refs))
-    order = np.argsort(hashes, kind="stable")
-    same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
-    for i in same:
-        first, second = refs[order[i]], refs[order[i + 1]]
-        if first.key.lower() == second.key.lower():
-            raise SourceError(
-                f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
-                "expected every name once: remove or rename one"
-            )
-
-
-def _place(ref: SampleRef) -> str:
-    return f"{ref.key} in {shown(ref.source)} at byte {ref.offset:,}"

@@ -19,7 +19,7 @@ from dataprep.errors import SourceError
 from dataprep.formats.tars import Member, damaged, tar_members
 from dataprep.messages import shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
-from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
+from dataprep.sources.base import MAX_IMAGE_BYTES, member_parts
 from dataprep.sources.folders import tree_files
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
@@ -37,6 +37,8 @@ OTHER_PICTURES = frozenset(
     )
 )
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
+MAX_SAMPLES = 2_000_000
+"""Maximum number of images of a tree, whose names are held in memory."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 

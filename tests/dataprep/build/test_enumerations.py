@@ -1,7 +1,9 @@
 """An enumeration is kept for reruns while the originals are the same."""
 
+import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from dataprep.build.enumerations import (
@@ -12,8 +14,10 @@ from dataprep.build.enumerations import (
     store_enumeration,
     store_splits,
 )
+from dataprep.build.references import refs_table
 from dataprep.dataset.features import Feature
 from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.sources import DATASETS, OwnData, configured
 from dataprep.storage import open_storage
 from tests.support.plans import refs_of, small_plan
@@ -33,6 +37,12 @@ def found() -> Enumeration:
     return Enumeration(refs_of(small_plan((3,)), 0), [SourceFile("x.tar", 100)], ("n01440764", "n01443537"))
 
 
+def loaded(output, source, name):
+    """The stored enumeration, with its references as a list."""
+    enumeration = load_enumeration(output, source, name)
+    return replace(enumeration, refs=list(enumeration.refs))
+
+
 def name_of(source, classes=None, **more):
     return enumeration_file(source, IMAGENET, "val", classes, **({"allow_partial": False} | more))
 
@@ -41,7 +51,7 @@ def test_stored_enumeration_is_read_back(places):
     source, output = places
     store_enumeration(output, name_of(source), found())
     store_enumeration(output, name_of(source), Enumeration([], [], ()))  # one that is there stays
-    assert load_enumeration(output, source, name_of(source)) == found()
+    assert loaded(output, source, name_of(source)) == found()
 
 
 def test_annotations_and_names_of_splits_come_back(places):
@@ -51,7 +61,7 @@ def test_annotations_and_names_of_splits_come_back(places):
     annotated = replace(found(), refs=refs, features={"n": Feature("int64")})
     store_enumeration(output, enumeration_file(source, folder, "train", None, allow_partial=False), annotated)
     name = enumeration_file(source, folder, "train", None, allow_partial=False)
-    assert load_enumeration(output, source, name) == annotated
+    assert loaded(output, source, name) == annotated
     assert load_splits(output, splits_file(source, folder)) == ()
     store_splits(output, splits_file(source, folder), ("train", "val"))
     assert load_splits(output, splits_file(source, folder)) == ("train", "val")
@@ -85,3 +95,23 @@ def test_damaged_enumeration_is_removed(places, data):
     output.create(name_of(source), data)
     assert load_enumeration(output, source, name_of(source)) is None
     assert output.stat(name_of(source)) is None
+
+
+def test_an_enumeration_with_missing_values_or_too_many_rows_is_removed(places, monkeypatch):
+    source, output = places
+    table = refs_table(found().refs)
+    labels = pa.array([None] * 3, pa.int32())
+    publish_row_groups(output, name_of(source), iter([table.set_column(4, "label", labels)]), table.schema)
+    assert load_enumeration(output, source, name_of(source)) is None
+    store_enumeration(output, name_of(source), found())
+    monkeypatch.setattr("dataprep.build.enumerations.MAX_SAMPLES", 2)
+    assert load_enumeration(output, source, name_of(source)) is None
+    assert output.stat(name_of(source)) is None
+
+
+def test_an_enumeration_that_an_earlier_version_stored_in_one_piece_is_read(places):
+    source, output = places
+    table = refs_table(found().refs)
+    metadata = {"sources": json.dumps([{"name": "x.tar", "num_bytes": 100}]), "classes": json.dumps(found().classes)}
+    publish_row_groups(output, name_of(source), iter([table]), table.schema.with_metadata(metadata))
+    assert loaded(output, source, name_of(source)) == found()

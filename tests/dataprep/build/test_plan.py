@@ -1,27 +1,18 @@
 from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dataprep.build.images import ImagePolicy
 from dataprep.build.plan import (
     BuildOptions,
     Plan,
     PlannedSplit,
-    cut,
-    enumeration_sha256,
-    order_split,
     physical_key,
     plan_from_document,
 )
-from dataprep.dataset.records import SampleRef
 from dataprep.errors import UsageError
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
-SIZES = st.lists(st.integers(0, 10**7), max_size=300).map(lambda sizes: np.array(sizes, dtype=np.int64))
 
 
 def plan_of(**changes):
@@ -35,42 +26,6 @@ def plan_of(**changes):
         source_bytes=8,
     )
     return Plan(options=replace(OPTIONS, **changes), codecs={"pillow": "1"}, classes=(), splits=(split,))
-
-
-@given(SIZES, st.integers(1, 40))
-def test_cut_loses_nothing_and_balances_bytes(sizes, shards):
-    bounds = cut(sizes, shards)
-    assert len(bounds) == shards + 1
-    assert bounds[0] == 0
-    assert bounds[-1] == len(sizes)
-    assert all(start <= stop for start, stop in pairwise(bounds))
-    share = sizes.sum() / shards
-    for start, stop in pairwise(bounds):
-        assert sizes[start:stop].sum() <= share + sizes.max(initial=0)
-
-
-def test_cutting_sizes_whose_products_exceed_64_bits_balances_them():
-    sizes = np.full(1000, 2**52, dtype=np.int64)
-    assert [stop - start for start, stop in pairwise(cut(sizes, 1000))] == [1] * 1000
-
-
-@given(SIZES, st.integers(0, 2**40), st.sampled_from([1, 5]), st.integers(1, 10**8))
-def test_every_pass_holds_every_sample_once(sizes, seed, stored, shard_bytes):
-    order = order_split(sizes, replace(OPTIONS, seed=seed, shard_bytes=shard_bytes), "train", stored)
-    shards_a_pass = len(order) // stored
-    passes = [np.concatenate(order[i * shards_a_pass : (i + 1) * shards_a_pass]) for i in range(stored)]
-    for positions in passes:
-        assert sorted(positions.tolist()) == list(range(len(sizes)))
-    if len(sizes) > 20:
-        assert len({positions.tobytes() for positions in passes}) == stored
-
-
-def test_number_of_shards_follows_bytes_or_the_user():
-    sizes = np.full(100, 10, dtype=np.int64)
-    assert len(order_split(sizes, replace(OPTIONS, shard_bytes=300), "train", 1)) == 4
-    assert len(order_split(sizes, replace(OPTIONS, num_shards=7), "train", 1)) == 7
-    with pytest.raises(UsageError, match=r"--num-shards 101: split train has only 100 samples"):
-        order_split(sizes, replace(OPTIONS, num_shards=101), "train", 1)
 
 
 def test_plan_is_read_back_from_its_document_with_the_same_hash():
@@ -100,14 +55,6 @@ def test_plan_is_read_back_from_its_document_with_the_same_hash():
 )
 def test_every_option_that_changes_bytes_changes_the_hash(change):
     assert plan_of(**change).plan_hash != plan_of().plan_hash
-
-
-def test_enumeration_hash_sees_every_field_and_the_order():
-    ref = SampleRef("k", "s", 1, 2, 3)
-    others = [replace(ref, **change) for change in ({"key": "x"}, {"source": "x"}, {"offset": 0}, {"label": 4})]
-    hashes = {enumeration_sha256(refs) for refs in ([ref], *([other] for other in others), [ref, others[0]])}
-    hashes.add(enumeration_sha256([others[0], ref]))
-    assert len(hashes) == 7
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset.columns import table_of
+from dataprep.dataset.columns import from_numpy, table_of, to_numpy
 
 SCHEMA = pa.schema(
     [
@@ -49,7 +50,7 @@ def test_a_number_out_of_its_columns_range_is_an_error():
 def test_pandas_is_not_imported():
     code = (
         "import sys, pyarrow as pa\n"
-        "from dataprep.dataset.columns import table_of\n"
+        "from dataprep.dataset.columns import from_numpy, table_of, to_numpy\n"
         "table = table_of([[None, 'a'], [1, 2]], pa.schema([('key', pa.string()), ('label', pa.float64())]))\n"
         "import io, pyarrow.parquet as pq\n"
         "pq.write_table(table, io.BytesIO())\n"
@@ -57,3 +58,12 @@ def test_pandas_is_not_imported():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["True", "False"]
+
+
+def test_numbers_are_of_the_same_memory():
+    numbers = np.arange(10, dtype=np.int32)[2:]
+    column = from_numpy(numbers)
+    assert column.equals(pa.array(numbers.tolist(), pa.int32()))
+    assert to_numpy(column.slice(3)).tolist() == numbers[3:].tolist()
+    assert to_numpy(pa.chunked_array([column, column[:1]])).tolist() == [*numbers.tolist(), 2]
+    assert to_numpy(pa.chunked_array([], pa.int64())).tolist() == []

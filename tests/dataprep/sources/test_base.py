@@ -84,7 +84,7 @@ def test_a_source_without_images_is_refused(tmp_path, monkeypatch):
 def test_an_image_of_absurd_size_is_refused():
     collector = RefCollector(open_storage("/originals"), "train")
     collector.add(("a.jpg",), "x.zip", Member("a.jpg", 5, MAX_IMAGE_BYTES))
-    assert collector.refs == [SampleRef("a", "x.zip", 5, MAX_IMAGE_BYTES)]
+    assert list(collector.refs) == [SampleRef("a", "x.zip", 5, MAX_IMAGE_BYTES)]
     with pytest.raises(
         SourceError, match=r"^/originals/x\.zip: 'b\.jpg' at byte 7 has 134,217,729 bytes; at most 134,217,728"
     ):

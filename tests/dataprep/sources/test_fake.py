@@ -25,8 +25,8 @@ def root(tmp_path_factory):
 
 def test_fake_imagenet_has_the_images_asked_for_and_1000_classes(root):
     dataset = FAKE.with_images(2_500)
-    train = dataset.enumerate(root, "train", allow_partial=False).refs
-    val = dataset.enumerate(root, "val", allow_partial=False).refs
+    train = list(dataset.enumerate(root, "train", allow_partial=False).refs)
+    val = list(dataset.enumerate(root, "val", allow_partial=False).refs)
     assert (len(train), len(val)) == (2_500, 97)
     counts = Counter(ref.label for ref in train)
     assert (len(counts), min(counts.values()), max(counts.values())) == (1000, 2, 3)
@@ -70,9 +70,9 @@ def test_another_file_of_that_name_is_refused(tmp_path):
         FAKE.enumerate(open_storage(str(tmp_path)), "train", allow_partial=False)
 
 
-@pytest.mark.parametrize("images", [0, -1, 2_000_001])
+@pytest.mark.parametrize("images", [0, -1, 100_000_001])
 def test_a_size_out_of_range_is_refused(images):
-    with pytest.raises(UsageError, match="--images must be 1 to 2,000,000"):
+    with pytest.raises(UsageError, match="--images must be 1 to 100,000,000"):
         FAKE.with_images(images)
 
 

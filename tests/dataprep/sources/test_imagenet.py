@@ -217,7 +217,7 @@ def test_a_whole_val_split_is_taken_and_one_label_too_many_is_not(tmp_path):
     def with_labels(labels):
         truth = "".join(f"{classes.index(wnid) + 1}\n" for wnid in labels).encode()
         (tmp_path / DEVKIT).write_bytes(gzip.compress(tar(member(META, mat(synsets(rows))), member(TRUTH, truth)), 1))
-        return IMAGENET.enumerate(storage, "val", allow_partial=False).refs
+        return list(IMAGENET.enumerate(storage, "val", allow_partial=False).refs)
 
     refs = with_labels(labels)
     assert [ref.label for ref in refs[:1001]] == [*range(1000), 0]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.dataset.records import MAX_KEY_BYTES, SampleRef
+from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
 from dataprep.formats.checked import is_key
 from dataprep.messages import shown
-from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts, refuse_duplicates
+from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts
 from tests.support.samples import examples
 
 # Any bytes that a file name can have, as Python decodes them.
@@ -142,16 +142,6 @@ def test_other_files_are_skipped_by_their_names(name):
 def test_unknown_names_are_refused(name):
     with pytest.raises(SourceError, match="no image by its name"):
         is_image(name_parts(name))
-
-
-def test_both_images_of_a_duplicate_key_are_named():
-    refs = [SampleRef(f"k{i}", "x.zip", i, 1) for i in range(50)] + [SampleRef("K7", "y.zip", 99, 1)]
-    words = (
-        r"^train: two images have the key (k7|K7), ignoring case: k7 in 'x.zip' at byte 7 and K7 in 'y.zip' at byte 99"
-    )
-    with pytest.raises(SourceError, match=words):
-        refuse_duplicates("train", refs)
-    refuse_duplicates("train", refs[:-1])
 
 
 def test_names_in_messages_are_one_short_line_of_ascii():
