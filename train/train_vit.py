@@ -16,6 +16,8 @@ import click
 import torch
 
 from dataprep.errors import UsageError
+from dataprep.host.cpu import memory_bytes
+from dataprep.messages import human_bytes
 from loaders.loader import Loader
 from loaders.order import Order
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
@@ -213,11 +215,28 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
 
 def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     """Put the network on the devices, its weights drawn on the host."""
+    _refuse_too_large(flags, runtime)
     model = VisionTransformer(flags.model_config())
     if not flags.no_grad_ckpt:
         for block in model.blocks:
             runtime.recompute(block)
     return model.to(runtime.device) if flags.run_without_fsdp else runtime.shard_weights(model, Block)
+
+
+def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
+    """Raise UsageError if the host's memory is too small: the system would end the program without a word."""
+    with torch.device("meta"):
+        found = plan_of(VisionTransformer(flags.model_config()), num_devices=1)
+    if runtime.device.type == "cpu":
+        needed, what = found.training_bytes_per_device, "weights, gradients and AdamW's moments"
+    else:
+        needed, what = found.bytes, "weights, which are drawn on the host"
+    if needed > memory_bytes():
+        raise UsageError(
+            f"this model of {found.parameters:,} parameters needs {human_bytes(needed)} of the host's memory for "
+            f"{what}; the host has {human_bytes(memory_bytes())}. Choose a smaller --embed_dim or --num_blocks, or a "
+            "larger machine"
+        )
 
 
 def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None]:

@@ -43,6 +43,20 @@ PRELOADED = (
 """Imported once for all calls."""
 QUICK = {"--seconds": "0.1", "--images": "20", "--rounds": "1", "--batches": "1", "--epochs": "1", "--poll-s": "0.05"}
 """Values of options that would make a call take long."""
+SMALL = {
+    "pretrain_mae": {"--model": "mae_vit_micro_patch8", "--input_size": "32"},
+    "finetune_mae": {"--model": "vit_micro_patch8", "--input_size": "32"},
+    "train_resnet": {"--model": "tiny_cnn", "--image_size": "32"},
+    "train_resnet_jax": {"--config.model": "_ResNet1", "--config.image_size": "32"},
+    "train_vit": {
+        "--embed_dim": "32",
+        "--num_heads": "2",
+        "--num_blocks": "1",
+        "--image_size": "32",
+        "--patch_size": "8",
+    },
+}
+"""Values of options of training entries whose models would take long, or all of the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,8 @@ def _below(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tup
 def _arguments(command: click.Command, hostile: click.Parameter, value: str, folder: Path) -> Iterator[str]:
     options, positional = [], []
     for parameter in command.params:
-        given = value if parameter is hostile else _sound(parameter, folder)
+        small = SMALL.get(command.name or "", {}).get(parameter.opts[0])
+        given = value if parameter is hostile else small or _sound(parameter, folder)
         if isinstance(parameter, click.Argument):
             positional += [given] if given is not None else []
         elif given is not None:

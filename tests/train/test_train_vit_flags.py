@@ -150,6 +150,10 @@ def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
         ({"fake_data": True, "diagnose": True}, "--fake_data has none"),
         ({"att_dropout": 1.0}, "--att_dropout must be at least 0 and below 1, got 1.0"),
         ({"num_classes": 2}, "--num_classes 2, the data have"),
+        (
+            {"embed_dim": 65536, "num_blocks": 1000},
+            r"of 51,\d{3},\d{3},\d{3},\d{3} parameters needs .* weights, gradients and AdamW's moments; the host has",
+        ),
         ({"batch_size": 7, "accum_iter": 2}, "--batch_size 7 cannot be shared by 1 devices x 2 parts"),
     ],
 )
