@@ -56,6 +56,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
         "dataprep/sources/tables.py": "a line of a user's table",
         "dataprep/sources/metadata.py": "a line of a user's table",
+        "dataprep/sources/image_tables.py": "a line of a user's table",
         **dict.fromkeys(
             (
                 "dataprep/dataset/features.py",
@@ -74,7 +75,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/build/plan.py": "details of a plan are those of its recipe",
         "dataprep/build/claim.py": "details of a plan are those of its recipe",
         "dataprep/dataset/differences.py": "compares documents of any kind",
-        "dataprep/commands/build_folder.py": "values of a command's options",
+        "dataprep/commands/build_own.py": "values of a command's options",
         "dataprep/commands/build_options.py": "values of a command's options",
         "dataprep/commands/inspect_html.py": "values that only a template reads",
         "loaders/report/page.py": "values that only a template reads",

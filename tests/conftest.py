@@ -19,6 +19,7 @@ from tests.support.gcs_emulator import GCSEmulator
 from tests.support.own_data import write_pets
 from tests.support.shared import made_once, shared_folder
 from tests.support.summary import pytest_unconfigure
+from tests.support.tables import write_dogs
 
 __all__ = ["pytest_unconfigure"]
 
@@ -107,10 +108,11 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small originals in the true layouts, odd files among them: `coco`, `imagenet`, and `pets`, a user's own."""
+    """Small originals in the true layouts, odd files among them; `pets` and `dogs` are a user's own."""
     shared = shared_folder(tmp_path_factory)
     made = {
         name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))
         for name in ("coco", "imagenet")
     }
-    return {**made, "pets": made_once(shared / "originals-pets", write_pets)}
+    own = {"pets": write_pets, "dogs": write_dogs}
+    return {**made, **{name: made_once(shared / f"originals-{name}", write) for name, write in own.items()}}

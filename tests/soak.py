@@ -39,12 +39,14 @@ from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed
 from tests.support.own_data import write_pets
 from tests.support.replication import kill_replicate
+from tests.support.tables import write_dogs
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
 LONG_MARK = "pytest.mark." + "long"
 PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
-DATASETS = {**PUBLISHED, "folder": "pets"}
+DATASETS = {**PUBLISHED, "folder": "pets", "table": "dogs"}
+WRITERS = {"pets": write_pets, "dogs": write_dogs}
 Case = tuple[str, Callable[[Path], object]]
 """A name, and what runs it in an empty folder; what it returns is shown and kept."""
 
@@ -53,8 +55,8 @@ Case = tuple[str, Callable[[Path], object]]
 def originals(name: str, images: int) -> Path:
     """Originals for all cases of a soak, odd ones among them."""
     folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-")) / name
-    if name == "pets":
-        write_pets(folder, images)
+    if name in WRITERS:
+        WRITERS[name](folder, images)
     else:
         write_demo(name, folder, images=images, odd=True)
     return folder

@@ -15,7 +15,7 @@ from tests.support.builds import FORMATS as FORMAT_NAMES
 from tests.support.builds import build, build_arguments, digests, is_finished
 from tests.support.crashes import kill_often
 
-DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet", "folder": "pets"}
+DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet", "folder": "pets", "table": "dogs"}
 SHARDS = ("--num-shards", 5)
 
 
@@ -56,9 +56,9 @@ def test_any_number_of_workers_gives_the_same_bytes(reference, tmp_path):
     assert digests(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("reference", [("folder", "tfrecord")], indirect=True)
+@pytest.mark.parametrize("reference", [("folder", "tfrecord"), ("table", "webdataset")], indirect=True)
 def test_beam_gives_the_same_bytes(reference, tmp_path):
-    """One pair, which takes ten seconds to start its workers; tests of pipelines/ have others. The soak runs all."""
+    """Two pairs, each of which takes ten seconds to start its workers; tests of pipelines/ have others."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
     assert digests(tmp_path / "out") == expected

@@ -36,7 +36,15 @@ from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
-from dataprep.dataset.records import NO_LABEL, Enumeration, Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.records import (
+    NO_LABEL,
+    Enumeration,
+    Manifest,
+    PlannedSource,
+    ShardReceipt,
+    SourceFile,
+    SplitManifest,
+)
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
@@ -79,7 +87,7 @@ class ArchiveRecipe:
             keep_in=open_storage(request.output_url) if keep else None,
             options=options,
             progress=progress,
-            afresh=request.overwrite and options.own is not None,
+            overwrite=request.overwrite,
         )
         options = replace(options, splits=enumerate_split.splits())
         splits, orders = [], []
@@ -177,7 +185,7 @@ class ArchiveRecipe:
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
-        yield from source_faults(manifest, _SOURCE_FIELDS)
+        yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield the annotation files that are not listed; `verify` compares the metadata files themselves."""
@@ -219,8 +227,12 @@ class _Enumerator:
     """Where enumerations are stored; a dry run stores none."""
     options: BuildOptions
     progress: Progress
-    afresh: bool
-    """Whether lists of an earlier run are ignored, because a user's own files may have changed."""
+    overwrite: bool
+
+    @property
+    def afresh(self) -> bool:
+        """Whether lists of an earlier run are ignored, because a user's own files may have changed."""
+        return self.overwrite and self.options.own is not None
 
     def splits(self) -> tuple[str, ...]:
         """Return the splits to build: those that were requested, or all that are found in a user's own data."""
@@ -245,7 +257,11 @@ class _Enumerator:
         return self.keep_in if self.keep_in is not None and self.keep_in.stat(MANIFEST) is None else None
 
     def _opened(self) -> Dataset:
-        opened = self.dataset.opened(self.source, self.progress.reading)
+        # What --overwrite removes stays until the plan is known, but images are unpacked before.
+        unpack_to = self.keep_in if self.overwrite else self._may_keep()
+        opened = self.dataset.opened(
+            self.source, self.progress.reading, unpack_to=unpack_to, splits=self.options.splits
+        )
         if opened is not self.dataset:
             for note in opened.notes:
                 self.progress.log(note)
@@ -284,11 +300,16 @@ def _ordered(
         shard_samples=order.shard_samples,
         repeat_count=dataset.repeats(name),
         repeat_stored=stored,
-        sources=tuple({"name": file.name, "bytes": file.num_bytes} for file in found.sources),
+        sources=tuple(_planned_source(file) for file in found.sources),
         enumeration_sha256=enumeration_sha256(refs),
         source_bytes=order.source_bytes,
     )
     return planned, order
+
+
+def _planned_source(file: SourceFile) -> PlannedSource:
+    entry: PlannedSource = {"name": file.name, "bytes": file.num_bytes}
+    return {**entry, "sha256": file.sha256} if file.sha256 else entry
 
 
 def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Table) -> tuple[int, bool]:

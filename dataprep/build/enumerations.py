@@ -18,6 +18,8 @@ from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import StorageError
 from dataprep.sources.base import MAX_SAMPLES, Dataset
 from dataprep.sources.own import SPLITS, OwnDataset
+from dataprep.sources.tables import table_sha256
+from dataprep.sources.unpacked import unpacked_name, unpacked_sizes
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 from dataprep.storage.parquet import open_parquet
@@ -79,7 +81,8 @@ def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
 def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeration | None:
     """Return the stored enumeration, or None if there is no valid one.
 
-    A damaged enumeration, and one with an archive whose size has changed, is removed.
+    A damaged enumeration is removed, and one with an archive whose size has changed, a table that has changed, or a
+    table whose images are not unpacked any more.
     """
     import pyarrow as pa
 
@@ -100,7 +103,17 @@ def load_enumeration(storage: Storage, source: Storage, name: str) -> Enumeratio
         if info is not None and info.num_bytes != file.num_bytes:
             storage.delete(name)
             return None
+        if not _is_same_table(storage, source, file):
+            storage.delete(name)
+            return None
     return found
+
+
+def _is_same_table(storage: Storage, source: Storage, file: SourceFile) -> bool:
+    """Return whether a table still has its digest, and its images are unpacked; True for other files."""
+    if file.sha256 and table_sha256(source, file.name, file.num_bytes) != file.sha256:
+        return False
+    return not file.is_unpacked or unpacked_sizes(storage, unpacked_name(file)) is not None
 
 
 def _read_enumeration(storage: Storage, name: str) -> Enumeration:

@@ -21,7 +21,7 @@ from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_name
 from dataprep.build.finished import dataset_names
 from dataprep.build.recipe import recipe_of
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY, UNPACKED
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage
@@ -209,7 +209,9 @@ def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> b
     own = set(names)
 
     def is_of_build(name: str) -> bool:
-        return name.startswith((f"{BUILD}/", f"{RETRY}/")) and name not in (OVERWRITING, OVERWRITTEN)
+        # Unpacked images are those of any build of the same originals, and perhaps of the one that overwrites.
+        kept = name in (OVERWRITING, OVERWRITTEN) or name.startswith(UNPACKED)
+        return name.startswith((f"{BUILD}/", f"{RETRY}/")) and not kept
 
     # In this order: once the build's folder is gone nothing more is copied from it, and all copies are listed.
     return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)

@@ -70,6 +70,8 @@ class BuildOptions:
         values = asdict(self)
         if self.own is None:
             del values["own"]
+        else:
+            values["own"] = self.own.document()
         document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return document
 

@@ -9,14 +9,14 @@ from functools import lru_cache
 
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Originals
 
 # Bytes of images read ahead of the one being checked. 64 requests of 110 kB in flight are 7 MB; the rest allows for
 # larger images, and leaves a worker far below its 400 MB.
 READ_AHEAD_BYTES = 32 * 2**20
 
 
-def read_refs(source: Storage, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes]]:
+def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[SampleRef, bytes]]:
     """Yield the originals of some references, in their order, read ahead in bounded memory.
 
     Raises:
@@ -50,7 +50,7 @@ def threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="dataprep-io")
 
 
-def _read(source: Storage, ref: SampleRef) -> bytes:
+def _read(source: Originals, ref: SampleRef) -> bytes:
     try:
         return source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:

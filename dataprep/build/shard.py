@@ -28,8 +28,9 @@ from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.formats import FORMATS
 from dataprep.host.heartbeat import beat
+from dataprep.sources.unpacked import UnpackedImages
 from dataprep.storage import disk_errors, open_originals
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Originals
 from dataprep.storage.checksums import HashingWriter
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class ShardBuilder:
 
     def __init__(self, job: BuildJob) -> None:
         self._build = open_build(job.output_url, job.root)
-        self._source = open_originals(job.source_url)
+        self._source = _originals_of(self._build, job)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
         self._last: Future[Any] = _known(None)
 
@@ -120,6 +121,11 @@ class ShardBuilder:
             raise
 
 
+def _originals_of(build: OpenBuild, job: BuildJob) -> Originals:
+    sources = [source for split in build.plan.splits for source in split.sources]
+    return UnpackedImages(open_originals(job.source_url), build.storage, sources)
+
+
 def _known(result: T) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(result)
@@ -146,7 +152,7 @@ def _drained(ahead: deque[Sample], samples: Iterator[Sample]) -> Iterator[Sample
     yield from samples
 
 
-def _samples(plan: Plan, shard: ShardPlan, source: Storage, events: list[Event]) -> Iterator[Sample]:
+def _samples(plan: Plan, shard: ShardPlan, source: Originals, events: list[Event]) -> Iterator[Sample]:
     """Yield the shard's good images in order; note in `events` what was repaired or rejected."""
     for ref, data in read_refs(source, shard.refs):
         result = check_image(ref.key, data, plan.options.images)

@@ -23,6 +23,7 @@ from dataprep.formats import FORMATS
 from dataprep.sources import BUILT, DATASETS, Dataset, configured
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
+from dataprep.storage.hub import is_hub, pinned
 
 EPILOG = """\b
 Examples:
@@ -32,6 +33,7 @@ Examples:
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
   dataprep build imagenet-fake --images 2000 --output fake --format tfrecord
   dataprep build folder --source ~/Pictures --output shards --format webdataset
+  dataprep build table --source hf://datasets/OWNER/NAME --output shards --format webdataset
   dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
       --runner DataflowRunner -- --project=P --region=us-central1 --temp_location=gs://b/tmp \\
       --sdk_container_image=IMAGE
@@ -42,7 +44,11 @@ Examples:
 After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
 result has the same bytes.
 """
-_OF_THEIR_OWN = {"folder": "dataprep.commands.build_folder", "laion": "dataprep.commands.build_laion"}
+_OF_THEIR_OWN = {
+    "folder": "dataprep.commands.build_folder",
+    "laion": "dataprep.commands.build_laion",
+    "table": "dataprep.commands.build_table",
+}
 """Modules of the commands that do not share this one's options; each is imported when it is called."""
 
 
@@ -153,7 +159,7 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
     if not isinstance(dataset, FakeImageNet):
         if source is None:
             raise UsageError(f"{dataset.name} needs --source, the folder or gs:// prefix of its original files")
-        return source
+        return pinned(source).url if is_hub(source) else source
     directory = Path(source or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name))
     if write:
         dataset.write_originals(directory)

@@ -126,10 +126,10 @@ def digest_faults(manifest: Manifest) -> Iterator[str]:
         yield from _sha256_faults(f"split {split.name}: events: ", split.events["sha256"])
 
 
-def source_faults(manifest: Manifest, fields: Sequence[str]) -> Iterator[str]:
+def source_faults(manifest: Manifest, fields: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
     """Yield faults in a manifest's sources: entries with other fields than `fields`, and malformed digests."""
     for entry in manifest.sources:
-        if set(entry) != set(fields):
+        if set(entry) - set(optional) != set(fields) - set(optional):
             yield f"sources: fields {', '.join(sorted(entry))}; expected {', '.join(fields)}"
         for name in ("sha256", "enumeration_sha256"):
             if name in entry:

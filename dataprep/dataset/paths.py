@@ -12,6 +12,8 @@ OVERWRITING = f"{BUILD}/overwriting"
 """List of the names that `--overwrite` removes; while this file exists, no build can begin."""
 OVERWRITTEN = f"{BUILD}/overwritten"
 """Marker that `--overwrite` is done and a build may begin; in a bucket it lists the names that were removed."""
+UNPACKED = f"{BUILD}/unpacked-"
+"""Begin of the names of images that were unpacked from parquet files; see dataprep/sources/unpacked.py."""
 RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
 _HIDDEN = re.compile(r"(?:^|/)(?:\.|__MACOSX(?:/|\Z))")

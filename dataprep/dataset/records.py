@@ -126,6 +126,11 @@ class SourceFile:
     """Relative to the source root."""
     num_bytes: int
     """Size of the archive; of a folder the sum of its image files."""
+    sha256: str = ""
+    """Hexadecimal digest of a table: of the footer of a parquet file, or of all bytes of a text file; empty for
+    others."""
+    is_unpacked: bool = False
+    """Whether its images are unpacked below the output (dataprep/sources/unpacked.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ IMAGE_SUFFIXES: Mapping[str, str] = {
     "folder": ".jpg",
     "imagenet": ".JPEG",
     "imagenet-fake": ".JPEG",
+    "table": ".jpg",
 }
 """Suffix of image files by dataset class, as in the originals. Readers derive a file's name from it and the key,
 because the index of a build has no file names."""

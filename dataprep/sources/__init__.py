@@ -18,6 +18,7 @@ from dataprep.sources.folder import FOLDER
 from dataprep.sources.imagenet import IMAGENET
 from dataprep.sources.laion import LAION
 from dataprep.sources.own import OwnData, OwnDataset, name_fault
+from dataprep.sources.table import TABLE
 
 __all__ = [
     "BUILT",
@@ -41,7 +42,7 @@ DATASETS: dict[str, Dataset] = {
     "imagenet-fake": IMAGENET_FAKE,
 }
 """Published datasets whose original files hold images, by name."""
-OWN: dict[str, OwnDataset] = {"folder": FOLDER}
+OWN: dict[str, OwnDataset] = {"folder": FOLDER, "table": TABLE}
 """Kinds of a user's own data, by name."""
 BUILT: dict[str, Dataset] = {**DATASETS, **OWN, LAION.name: LAION}
 """All datasets that can be built: DATASETS, OWN, and laion, whose original files are tables of URLs."""

@@ -93,7 +93,7 @@ class _FolderReader(PictureReader[_Picture]):
         }
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources(tree, splits[name]))
-        return self._dataset(dataset, found)
+        return self._dataset(dataset, found, found)
 
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
@@ -185,7 +185,7 @@ class _FolderReader(PictureReader[_Picture]):
         elif source != NO_LABELS:
             self._label_by_column(pictures, source)
         self._check_features()
-        return self._checked_classes(pictures)
+        return self._checked_classes(picture.class_name for picture in pictures)
 
     def _label_source(self, pictures: list[_Picture]) -> str:
         """Return the source of the labels if the user has not named one."""

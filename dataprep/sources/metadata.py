@@ -29,6 +29,7 @@ _BATCH_BYTES = 2**26
 """Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be so large."""
 _BATCH_ROWS = 1024
 _LEAST_ROWS = 8
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _UNPARQUET = "write it again with pyarrow or pandas"
 
 
@@ -62,10 +63,27 @@ def rows_of(file: MetadataFile) -> Iterator[Row]:
     Raises:
         SourceError: The file cannot be read, has no column `file_name`, or a name in it leads out of the folder.
     """
-    suffix = PurePosixPath(file.url).suffix.lower()
-    read = {".csv": _csv_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[suffix]
+    if PurePosixPath(file.url).suffix.lower() == ".parquet":
+        with file.open() as stream:
+            yield from _named_rows(file, _parquet_rows(file, stream), is_text=False)
+    else:
+        yield from _named_rows(file, text_rows(file), is_text=holds_texts(file.url))
+
+
+def holds_texts(url: str) -> bool:
+    """Return whether all values of a file are texts, by its suffix."""
+    return PurePosixPath(url).suffix.lower() in _DELIMITERS
+
+
+def text_rows(file: MetadataFile) -> Iterator[tuple[int, Values]]:
+    """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
+
+    Raises:
+        SourceError: The file cannot be read, or a line is too large.
+    """
+    read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:
-        yield from _named_rows(file, read(file, stream), is_text=suffix == ".csv")
+        yield from read(file, stream)
 
 
 def _named_rows(file: MetadataFile, rows: Iterator[tuple[int, Values]], *, is_text: bool) -> Iterator[Row]:
@@ -86,7 +104,8 @@ def _named_rows(file: MetadataFile, rows: Iterator[tuple[int, Values]], *, is_te
 
 
 def _csv_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
-    reader = csv.reader(_text_lines(file, stream))
+    delimiter = _DELIMITERS[PurePosixPath(file.url).suffix.lower()]
+    reader = csv.reader(_text_lines(file, stream), delimiter=delimiter)
     with _parsed(file):
         header = next(reader, [])
     _refuse_columns(file, header)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 from dataprep.dataset.records import Enumeration
@@ -50,13 +50,22 @@ class OwnData:
     pass_over: tuple[str, ...] = ()
     """Suffixes of files to leave out."""
     archive: str = ""
-    """Name of the only file to read below the source, an archive; empty to read all files."""
+    """Name of the only file to read below the source, an archive or table, or folder of tables; empty for all files."""
+    image_column: str | None = None
+    """Column of a table with its images; None to find it."""
+    key_from: str | None = None
+    """`path`, `row`, or the column of a table that gives the keys; None for paths if a table has some, else rows."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.val_fraction < 1:
             raise UsageError(f"--val-fraction must be from 0 to below 1, got {self.val_fraction:g}")
         if self.group_by is not None and not self.val_fraction:
             raise UsageError("--group-by keeps groups together when train is split: it needs --val-fraction")
+
+    def document(self) -> dict[str, object]:
+        """Return the fields as JSON values, without those that only tables have if they are not given."""
+        optional = {name for name in ("image_column", "key_from") if getattr(self, name) is None}
+        return {name: value for name, value in asdict(self).items() if name not in optional}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
+from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.sources.archives import Progress
@@ -176,9 +177,9 @@ class PictureReader(ABC, Generic[P]):
                     f"{name}{hint}"
                 )
 
-    def _checked_classes(self, pictures: Iterable[P]) -> tuple[str, ...]:
-        """Return the sorted classes of pictures."""
-        classes = tuple(sorted({picture.class_name for picture in pictures if picture.class_name}))
+    def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the sorted names of classes, each once and without empty ones."""
+        classes = tuple(sorted({name for name in names if name}))
         for name in classes:
             try:
                 check_class_folder(name)
@@ -190,10 +191,10 @@ class PictureReader(ABC, Generic[P]):
 
     # References
 
-    def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration]) -> OpenedDataset:
-        """Return a dataset with the splits that were found."""
+    def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:
+        """Return a dataset with the splits that exist, and the samples of those that were read."""
         values = {item.name: getattr(dataset, item.name) for item in fields(OwnDataset)}
-        values |= {"facts": {name: dataset.facts[name] for name in found}, "notes": tuple(self._notes)}
+        values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": tuple(self._notes)}
         return OpenedDataset(**values, found=found)
 
     def _enumeration(self, split: str, pictures: Sequence[P], classes: tuple[str, ...]) -> Enumeration:
@@ -202,7 +203,10 @@ class PictureReader(ABC, Generic[P]):
             odd = [picture for picture in pictures if not picture.class_name]
             raise SourceError(f"{self._root.url}: {len(odd):,} images of {split} have an empty label: {examples(odd)}")
         labels = {name: label for label, name in enumerate(classes)}
-        return Enumeration([self._ref(picture, labels) for picture in pictures], [], classes, self._features)
+        refs = SpilledReferences()
+        for picture in pictures:
+            refs.add(self._ref(picture, labels))
+        return Enumeration(refs, [], classes, self._features)
 
     def _ref(self, picture: P, labels: Mapping[str, int]) -> SampleRef:
         annotations, (source, offset, num_bytes) = b"", picture.place
@@ -222,6 +226,20 @@ def in_val(own: OwnData, text: str) -> bool:
     it."""
     digest = hashlib.sha256(f"val/{own.split_seed}/{text}".encode("utf-8", "surrogateescape")).digest()
     return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
+
+
+def same_keys(pictures: Sequence[P]) -> tuple[P, P] | None:
+    """Return two pictures with the same key, ignoring case; None if there are none."""
+    import numpy as np
+
+    # Hashes take 8 bytes each; a set of the keys would take 170 MB for ImageNet.
+    hashes = np.fromiter((hash(picture.key.lower()) for picture in pictures), dtype=np.int64, count=len(pictures))
+    order = np.argsort(hashes, kind="stable")
+    for i in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
+        first, second = pictures[order[i]], pictures[order[i + 1]]
+        if first.key.lower() == second.key.lower():
+            return first, second
+    return None
 
 
 def examples(pictures: Sequence[Picture]) -> str:

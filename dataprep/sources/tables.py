@@ -23,6 +23,7 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.messages import one_line
 from dataprep.sources.archives import Progress
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import open_parquet
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ Value: TypeAlias = str | int | float | None
 MAX_PART_BYTES = 2**30
 """Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20
+MAX_FOOTER_BYTES = 2**28
+"""Maximum size of the footer of a parquet file."""
 FOOTER_TAIL_BYTES = 8
 """Size of the end of a parquet file: the footer's length and the magic bytes."""
 # Bytes of a chunk; the positions of its line ends and quotes take 8 bytes each.
@@ -137,6 +140,29 @@ def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
             "not pair as in RFC 4180, or it has changed: convert it to parquet"
         )
     return rows
+
+
+def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
+    """Return the hexadecimal digest of a table, as in `TableFile.sha256`.
+
+    Raises:
+        SourceError: The file is absent, or no parquet file by its end.
+    """
+    try:
+        if _suffix(name) == ".parquet":
+            return hashlib.sha256(_footer(storage, name, num_bytes)).hexdigest()
+        with storage.open(name) as stream:
+            return digests_of(stream).sha256
+    except FileNotFoundError as error:
+        raise SourceError(f"{storage.url_of(name)} does not exist; check --source") from error
+
+
+def _footer(storage: Storage, name: str, num_bytes: int) -> bytes:
+    tail = storage.read_range(name, max(0, num_bytes - FOOTER_TAIL_BYTES), min(num_bytes, FOOTER_TAIL_BYTES))
+    footer_bytes = int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES
+    if tail[4:] != b"PAR1" or footer_bytes > min(num_bytes, MAX_FOOTER_BYTES):
+        raise SourceError(f"{storage.url_of(name)} is no readable parquet file (no footer at its end); fetch it again")
+    return storage.read_range(name, num_bytes - footer_bytes, footer_bytes)
 
 
 def _suffix(name: str) -> str:

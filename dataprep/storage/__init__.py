@@ -79,5 +79,11 @@ def _open_bucket(url: str) -> Storage:
     return GCSStorage(url)
 
 
-SCHEMES: dict[str, Callable[[str], Storage]] = {"file": _open_file_url, "gs": _open_bucket}
+def _open_hub(url: str) -> Storage:
+    from dataprep.storage.hub import HubStorage
+
+    return HubStorage(url)
+
+
+SCHEMES: dict[str, Callable[[str], Storage]] = {"file": _open_file_url, "gs": _open_bucket, "hf": _open_hub}
 """The function that opens a URL, by the URL's scheme."""

@@ -149,6 +149,20 @@ class Storage(Protocol):
         """Remove the empty ones of some folders, inner ones first. Buckets have no folders."""
 
 
+class Originals(Protocol):
+    """The part of a storage that workers need to read originals."""
+
+    @property
+    def reads_in_flight(self) -> int:
+        """Number of range reads to keep in flight."""
+
+    def url_of(self, name: str) -> str:
+        """Return the full URL or path of an object, for messages."""
+
+    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+        """Return exactly `num_bytes` bytes; many threads may call this."""
+
+
 class TooLargeError(FormatError):
     """An object has more bytes than its reader allows."""
 

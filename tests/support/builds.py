@@ -41,7 +41,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def build_arguments(dataset: str, source: object, output: object, fmt: str, *more: object) -> list[object]:
-    limits = OWN if dataset == "folder" else LIMITS
+    limits = OWN if dataset in ("folder", "table") else LIMITS
     return ["build", dataset, "--source", source, "--output", output, "--format", fmt, *limits, "--json", *more]
 
 

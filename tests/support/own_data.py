@@ -115,7 +115,11 @@ def request(source: object, output: object, fmt: str = "webdataset", **own: Any)
     options = {"num_shards": 2} | own.pop("options", {})
     return BuildRequest(
         options=BuildOptions(
-            dataset="folder", format=fmt, splits=own.pop("splits", ()), own=OwnData(name="pets", **own), **options
+            dataset=own.pop("dataset", "folder"),
+            format=fmt,
+            splits=own.pop("splits", ()),
+            own=OwnData(name="pets", **own),
+            **options,
         ),
         source_url=str(source),
         output_url=str(output),

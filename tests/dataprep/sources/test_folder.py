@@ -118,7 +118,7 @@ def test_metadata_of_every_split(tmp_path):
         (tmp_path / split / "1.jpg").write_bytes(JPEG)
         (tmp_path / split / "metadata.csv").write_text(f"file_name,n\n1.jpg,{len(split)}\n")
     dataset = opened(tmp_path)
-    assert [dataset.found[split].refs[0].annotations for split in ("train", "val")] == [b'{"n":5}', b'{"n":3}']
+    assert [next(iter(dataset.found[split].refs)).annotations for split in ("train", "val")] == [b'{"n":5}', b'{"n":3}']
 
 
 ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]

@@ -1,0 +1,147 @@
+"""Options and steps that the commands for a user's own data share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from dataprep.build.plan import BuildOptions
+from dataprep.build.request import BuildRequest
+from dataprep.commands.build import refuse_unfit
+from dataprep.commands.build_options import image_policy, plan_lines, split_line
+from dataprep.commands.build_run import Run, Shown, build
+from dataprep.commands.options import Finite
+from dataprep.commands.progress import BuildProgress
+from dataprep.dataset.documents import JsonObject
+from dataprep.errors import UsageError
+from dataprep.sources import OwnData, own_name_fault
+from dataprep.sources.own import SPLITS, UNSTATED, name_from
+from dataprep.sources.tree import ARCHIVES
+from dataprep.storage import open_storage
+from dataprep.storage.hub import is_hub, pinned
+
+Command = Callable[..., None]
+
+RERUN = """\b
+After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
+result has the same bytes.
+"""
+
+
+def _pairs(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    pairs = [value.partition("=") for value in values]
+    if not all(name and equals for name, equals, _ in pairs):
+        raise click.BadParameter("expected COLUMN=VALUE")
+    return tuple(sorted((name, value) for name, _, value in pairs))
+
+
+_OPTIONS = (
+    click.option("--name", help="Name of the dataset.  [default: made of the last part of --source]"),
+    click.option("--licence", default=UNSTATED, show_default=True, help="Licence of the pictures, for the manifest."),
+    click.option(
+        "--origin", default=UNSTATED, show_default=True, help="Where the pictures come from, for the manifest."
+    ),
+    click.option(
+        "--val-fraction",
+        type=Finite(0, 1),
+        default=0.0,
+        help="Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
+    ),
+    click.option("--group-by", metavar="COLUMN", help="Keep pictures with the same value in this column in one split."),
+    click.option(
+        "--default",
+        "defaults",
+        multiple=True,
+        metavar="COLUMN=VALUE",
+        callback=_pairs,
+        help="Value for pictures that have none in this column; may be repeated.",
+    ),
+    click.option("--drop", multiple=True, metavar="COLUMN", help="Leave this column out; may be repeated."),
+)
+_OF_OWN_DATA = ("licence", "origin", "label_from", "val_fraction", "group_by", "defaults", "image_column", "key_from")
+
+
+def own_options(command: Command) -> Command:
+    """Add the options about a user's own data; `build_own` takes them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def place_of(source: str, is_file: Callable[[str], bool]) -> tuple[str, str]:
+    """Return the root of the originals, and the name of the file if the source is a single one.
+
+    Args:
+        source: The user's URL.
+        is_file: Returns whether a name is that of a file that may be a source.
+    """
+    url = open_storage(source).url.rstrip("/")
+    if not is_file(url) or ("://" not in url and Path(url).is_dir()):
+        return source, ""
+    root, _, name = url.rpartition("/")
+    return root or "/", name
+
+
+def build_own(
+    dataset: str, place: tuple[str, str], run: Run, beam_options: tuple[str, ...], options: JsonObject
+) -> None:
+    """Build a user's own data.
+
+    Args:
+        dataset: Kind of the data.
+        place: Root of the originals, and the only file or folder to read below it, or an empty text.
+        run: Options of the run.
+        beam_options: Options of a Beam runner.
+        options: All other options of the command.
+    """
+    root, only = place
+    if is_hub(root):
+        root = _on_hub(root, options)
+    own = _own_data(open_storage(root).url, only, options)
+    images = image_policy(options)
+    splits = tuple(options.pop("splits"))
+    for split in splits:
+        if split not in SPLITS:
+            raise UsageError(f"--split {split}: expected one of {', '.join(SPLITS)}")
+    output, overwrite, ratio = (options.pop(name) for name in ("output", "overwrite", "max_reject_ratio"))
+    request = BuildRequest(
+        options=BuildOptions(
+            dataset=dataset, format=options.pop("format_name"), splits=splits, images=images, own=own, **options
+        ),
+        source_url=root,
+        output_url=output,
+        max_reject_ratio=ratio or 0.0,
+        overwrite=overwrite,
+    )
+    refuse_unfit(request)
+    build(request, run, beam_options, Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line))
+
+
+def _on_hub(url: str, options: JsonObject) -> str:
+    """Return the URL of a source on the Hub with its commit, and fill in what its repository says about itself."""
+    source = pinned(url)
+    options["name"] = options["name"] or name_from(source.name)
+    if options["origin"] == UNSTATED:
+        options["origin"] = source.origin
+    if options["licence"] == UNSTATED and source.licence:
+        options["licence"] = source.licence
+    return source.url
+
+
+def _own_data(root: str, only: str, options: JsonObject) -> OwnData:
+    """Remove the options about the user's own data from a command's options, and return them."""
+    is_archive = only.lower().rpartition(".")[2] in ARCHIVES
+    name = options.pop("name") or name_from(f"{root}/{only}" if is_archive else root)
+    if fault := own_name_fault(name):
+        raise UsageError(f"{fault}; choose another with --name")
+    own = {key: options.pop(key) for key in _OF_OWN_DATA if key in options}
+    return OwnData(
+        name=name,
+        archive=only,
+        split_seed=options["seed"] if own["val_fraction"] else 0,
+        drop=tuple(sorted(options.pop("drop"))),
+        pass_over=tuple(sorted(suffix.lower().lstrip(".") for suffix in options.pop("pass_over", ()))),
+        **own,
+    )

@@ -1,0 +1,343 @@
+"""One table of images: which column has the images, which has class names, and its rows.
+
+Parquet files hold image bytes in a column, as the Hugging Face Hub writes them (`image: {bytes, path}`), or paths; text
+files hold paths. A table is hostile input. Rows of a parquet file are read a few at a time, the fewer the larger its
+row groups claim to be, so that a value that is repeated by a dictionary stays bounded as long as the sizes in the
+footer are true. Only sizes of row groups are asked for: if the metadata of a column are damaged, pyarrow ends the
+process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from dataprep.dataset.features import MAX_FEATURES, Values
+from dataprep.errors import SourceError
+from dataprep.host.heartbeat import beat
+from dataprep.messages import did_you_mean, one_line, quoted, shown
+from dataprep.sources.archives import Progress
+from dataprep.sources.metadata import MetadataFile, holds_texts, text_rows
+from dataprep.sources.unpacked import PARQUET
+from dataprep.storage.base import Storage
+from dataprep.storage.parquet import open_parquet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+Kind = Literal["bytes", "struct", "path", "other"]
+"""What a column holds: bytes, a struct of bytes and path, texts, or anything else."""
+
+PATH_COLUMNS = frozenset(
+    (
+        *("file", "file_name", "file_path", "filename", "filepath", "image", "image_file", "image_name"),
+        *("image_path", "img", "img_path", "path", "picture"),
+    )
+)
+"""Names, in lower case, of columns of texts that are taken for paths of images."""
+MAX_CLASSES = 1_000_000
+MAX_HUB_METADATA_BYTES = 2**26
+"""Maximum size of the description of columns that the Hub's libraries store in a parquet file."""
+_ROW_BYTES = 2**26
+"""Bytes that a batch of rows may take if each row is as large as its row group: one value can be so large."""
+_LEAST_ROWS, _LEAST_BYTES = 8, 2**30
+"""Minimum number of rows of a batch, as long as they would take no more bytes than these even so."""
+_MOST_ROWS = 1024
+_BUFFER_BYTES = 2**22
+_PREFETCH_BYTES = 2**26
+"""Maximum size of a row group that is read from a bucket in one request."""
+
+
+class TableRow(NamedTuple):
+    """One row of a table."""
+
+    number: int
+    """Number of the line or row, from 1, as messages name it."""
+    image: Any
+    """Value of the image column: bytes, a path, or a dictionary of both."""
+    values: Values
+    """Values of the other columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTable:
+    """One file of a table."""
+
+    root: Storage
+    name: str
+    """Relative to the root."""
+    num_bytes: int
+
+    @property
+    def url(self) -> str:
+        return self.root.url_of(self.name)
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.name.lower().endswith(PARQUET)
+
+    @property
+    def holds_texts(self) -> bool:
+        """Whether all values are texts, as in a CSV file."""
+        return holds_texts(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """The columns of a table."""
+
+    kinds: Mapping[str, Kind]
+    types: Mapping[str, str]
+    """Types as messages name them."""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the classes, by column; the column has positions in them."""
+
+
+# Columns
+
+
+def columns_of(table: ImageTable) -> TableColumns:
+    """Return the columns of a table: from its schema, its header or its first row.
+
+    Raises:
+        SourceError: It cannot be read, or has too many columns or one of them twice.
+    """
+    if not table.is_parquet:
+        first = next(text_rows(_text_file(table)), (0, {}))[1]
+        kinds: dict[str, Kind] = {name: "path" if isinstance(value, str) else "other" for name, value in first.items()}
+        return TableColumns(kinds, {name: type(value).__name__ for name, value in first.items()})
+    with _opened(table) as file:
+        schema = file.schema_arrow
+        names = list(schema.names)
+        if len(names) > MAX_FEATURES or len(set(names)) < len(names):
+            raise SourceError(
+                f"{table.url}: {len(names):,} columns, {len(set(names)):,} different names; expected at most "
+                f"{MAX_FEATURES:,}, each once"
+            )
+        hub = _hub_features(table, schema)
+        classes = {name: found for name in names if (found := _class_names(table, name, hub.get(name)))}
+        return TableColumns(
+            {item.name: _kind_of(item.type) for item in schema},
+            {item.name: str(item.type)[:80] for item in schema},
+            classes,
+        )
+
+
+def _kind_of(arrow: pa.DataType) -> Kind:
+    import pyarrow.types as types
+
+    if types.is_dictionary(arrow):
+        arrow = arrow.value_type
+    if types.is_string(arrow) or types.is_large_string(arrow) or types.is_string_view(arrow):
+        return "path"
+    if _is_binary(arrow):
+        return "bytes"
+    if types.is_struct(arrow):
+        inner = {arrow.field(number).name: arrow.field(number).type for number in range(arrow.num_fields)}
+        if "bytes" in inner and inner.keys() <= {"bytes", "path"} and _is_binary(inner["bytes"]):
+            return "struct"
+    return "other"
+
+
+def _is_binary(arrow: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return bool(types.is_binary(arrow) or types.is_large_binary(arrow) or types.is_binary_view(arrow))
+
+
+def _hub_features(table: ImageTable, schema: pa.Schema) -> dict[str, Any]:
+    """Return the description of columns by Hugging Face's libraries; empty if there is none."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        if len(text) > MAX_HUB_METADATA_BYTES:
+            raise ValueError(f"{len(text):,} bytes")
+        features = json.loads(text).get("info", {}).get("features", {})
+        return features if isinstance(features, dict) else {}
+    except (ValueError, RecursionError, AttributeError) as error:
+        raise SourceError(
+            f"{table.url}: the entry 'huggingface' of its schema cannot be read ({one_line(error)}); write the file "
+            "again with datasets or pyarrow"
+        ) from error
+
+
+def _class_names(table: ImageTable, column: str, feature: Any) -> tuple[str, ...]:
+    """Return the names of a column of type ClassLabel; nothing for other columns."""
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return ()
+    names = feature.get("names")
+    if not isinstance(names, list):  # a ClassLabel may have a number of classes only
+        return ()
+    if len(names) > MAX_CLASSES or not all(isinstance(name, str) for name in names):
+        raise SourceError(
+            f"{table.url}: column {quoted(column)} has {len(names):,} classes, expected at most {MAX_CLASSES:,} names"
+        )
+    return tuple(names)
+
+
+def choose_image_column(
+    table: ImageTable, columns: TableColumns, chosen: str | None, drop: frozenset[str] = frozenset()
+) -> str:
+    """Return the name of the column with the images; columns of `drop` are none.
+
+    Raises:
+        SourceError: No column or several may have them, or the chosen one has none.
+    """
+    known = ", ".join(f"{name} ({columns.types[name]})" for name in columns.kinds) or "no columns"
+    if chosen is not None:
+        if columns.kinds.get(chosen, "other") == "other":
+            hint = did_you_mean(chosen, columns.kinds) if chosen not in columns.kinds else ""
+            raise SourceError(
+                f"{table.url}: --image-column {chosen}: expected a column of image bytes, or of paths; it has "
+                f"{known}{hint}"
+            )
+        return chosen
+    kinds = {name: kind for name, kind in columns.kinds.items() if name not in drop}
+    found = [name for name, kind in kinds.items() if kind == "struct"]
+    found = found or [name for name, kind in kinds.items() if kind == "bytes"]
+    found = found or [name for name, kind in kinds.items() if kind == "path" and name.lower() in PATH_COLUMNS]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SourceError(
+            f"{table.url}: the columns {', '.join(found)} may all have the images, and one is expected: name it with "
+            f"--image-column {found[0]}, and leave others out with --drop {found[1]}"
+        )
+    raise SourceError(
+        f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
+        f"--image-column NAME; a table of URLs is built by dataprep build laion --source {table.root.url}"
+    )
+
+
+# Rows
+
+
+def table_rows(
+    table: ImageTable,
+    image_column: str,
+    drop: frozenset[str] = frozenset(),
+    *,
+    only_paths: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[TableRow]:
+    """Yield the rows of a table.
+
+    Args:
+        table: The file.
+        image_column: Column of the images.
+        drop: Other columns to leave out.
+        only_paths: Read only the paths of the images, and not their bytes.
+        progress: Called with the file's name, the bytes read and the total bytes.
+
+    Raises:
+        SourceError: The file cannot be read.
+    """
+    if not table.is_parquet:
+        for number, values in text_rows(_text_file(table)):
+            image = values.pop(image_column, None)
+            yield TableRow(number, image, {name: value for name, value in values.items() if name not in drop})
+        return
+    with _opened(table) as file:
+        schema = file.schema_arrow
+        selected = [name for name in schema.names if name != image_column and name not in drop]
+        selected += _selected(schema, image_column, only_paths=only_paths)
+        for number, row in enumerate(_parquet_rows(table, file, selected, progress), 1):
+            yield TableRow(number, row.pop(image_column, None), row)
+
+
+def first_row(table: ImageTable, image_column: str) -> TableRow | None:
+    """Return the first row of a table, without its other columns; None if it has no rows."""
+    return next(table_rows(table, image_column, frozenset(columns_of(table).kinds) - {image_column}), None)
+
+
+def _selected(schema: pa.Schema, image_column: str, *, only_paths: bool) -> list[str]:
+    """Return the image column, or the part of it without bytes."""
+    kind = _kind_of(schema.field(image_column).type)
+    if not only_paths or kind == "path":
+        return [image_column]
+    if kind == "bytes":
+        return []
+    arrow = schema.field(image_column).type
+    return [f"{image_column}.path"] if arrow.get_field_index("path") >= 0 else []
+
+
+def _parquet_rows(
+    table: ImageTable, file: pq.ParquetFile, columns: Sequence[str], progress: Progress | None
+) -> Iterator[Values]:
+    total, done = file.metadata.num_rows, 0
+    if not columns:  # only bytes, which are not wanted
+        yield from ({} for _ in range(total))
+        return
+    for batch in file.iter_batches(_rows_at_once(table, file), columns=list(columns), use_threads=False):
+        batch.validate(full=True)
+        beat()
+        yield from batch.to_pylist()
+        done += batch.num_rows
+        if progress is not None:
+            progress(table.name, table.num_bytes * done // total, table.num_bytes)
+
+
+def _rows_at_once(table: ImageTable, file: pq.ParquetFile) -> int:
+    """Return how many rows may be read at once. Raises SourceError for a small file that claims to have many."""
+    metadata = file.metadata
+    if metadata.num_rows > table.num_bytes:
+        raise SourceError(
+            f"{table.url}: {metadata.num_rows:,} rows in a file of {table.num_bytes:,} bytes; expected a byte for each "
+            "row at least: write it again with pyarrow or pandas"
+        )
+    largest = max(1, _largest_group(file))
+    least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // largest))
+    return max(least, min(_MOST_ROWS, _ROW_BYTES // largest))
+
+
+def _largest_group(file: pq.ParquetFile) -> int:
+    metadata = file.metadata
+    groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(groups, default=0)
+
+
+@contextmanager
+def _opened(table: ImageTable) -> Iterator[pq.ParquetFile]:
+    import pyarrow as pa
+
+    try:
+        with open_parquet(table.root, table.name, window_bytes=_BUFFER_BYTES, buffer_bytes=_BUFFER_BYTES) as file:
+            if table.root.is_local or _largest_group(file) > _PREFETCH_BYTES:
+                yield file
+                return
+        with open_parquet(table.root, table.name) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise SourceError(f"{table.url} does not exist; check --source") from error
+    # Damaged thrift, pages, offsets and dictionaries raise any of these.
+    except (pa.ArrowException, ValueError, OSError, IndexError, KeyError, MemoryError, OverflowError) as error:
+        raise SourceError(f"{table.url}: no readable parquet file ({one_line(error)}); fetch it again") from error
+
+
+def _text_file(table: ImageTable) -> MetadataFile:
+    return MetadataFile((), table.url, table.num_bytes, partial(table.root.open, table.name))
+
+
+def image_bytes(table: ImageTable, row: TableRow) -> bytes:
+    """Return the bytes of a row's image. Raises SourceError if it has none."""
+    image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
+    if isinstance(image, bytes) and image:
+        return image
+    raise SourceError(
+        f"{table.url} row {row.number}: no image; expected one in every row: fill it in, or remove the row"
+    )
+
+
+def image_path(row: TableRow) -> str | None:
+    """Return the path of a row's image; None if it has none."""
+    path = row.image.get("path") if isinstance(row.image, dict) else row.image
+    return path if isinstance(path, str) and path else None
+
+
+def row_name(table: ImageTable, number: int) -> str:
+    """Return the name of a row, as messages show it."""
+    return f"{shown(table.name)} row {number}"

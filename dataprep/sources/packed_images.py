@@ -1,0 +1,79 @@
+"""Images whose bytes are in a column of parquet files: measured, and unpacked below the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import SourceError
+from dataprep.sources.archives import Progress
+from dataprep.sources.base import MAX_IMAGE_BYTES
+from dataprep.sources.image_tables import ImageTable, TableRow, image_bytes, table_rows
+from dataprep.sources.tables import table_sha256
+from dataprep.sources.unpacked import unpacked_name, unpacked_sizes, unpacking
+from dataprep.storage.base import Storage
+
+
+class PackedImage(NamedTuple):
+    """One row, and where its image is among those of its file."""
+
+    row: TableRow
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedImages:
+    """Reader of the images in parquet files."""
+
+    image_column: str
+    drop: frozenset[str]
+    """Other columns to leave out."""
+    unpack_to: Storage | None
+    """Output below which images are unpacked; None to measure them only."""
+    progress: Progress | None
+
+    def rows(self, table: ImageTable, source: SourceFile) -> Iterator[PackedImage]:
+        """Yield the rows of a file. Its images are unpacked once the last row was taken, unless an earlier run did.
+
+        Raises:
+            SourceError: The file cannot be read, or a row has no image, or one that is too large.
+            StorageError: The images cannot be unpacked.
+        """
+        name, unpack_to = unpacked_name(source), self.unpack_to
+        sizes = None if unpack_to is None else unpacked_sizes(unpack_to, name)
+        if sizes is None:
+            yield from self._read(table, nullcontext() if unpack_to is None else unpacking(unpack_to, name))
+            return
+        offset = 0
+        for row, size in zip(self._rows(table, only_paths=True), sizes, strict=True):
+            yield PackedImage(row, offset, size)
+            offset += size
+
+    def _read(
+        self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes], None] | None]
+    ) -> Iterator[PackedImage]:
+        offset = 0
+        with unpacked as add:
+            for row in self._rows(table, only_paths=False):
+                image = image_bytes(table, row)
+                if len(image) > MAX_IMAGE_BYTES:
+                    raise SourceError(
+                        f"{table.url} row {row.number}: an image of {len(image):,} bytes; at most {MAX_IMAGE_BYTES:,} "
+                        "for one image: remove the row"
+                    )
+                if add is not None:
+                    add(image)
+                yield PackedImage(row, offset, len(image))
+                offset += len(image)
+
+    def _rows(self, table: ImageTable, *, only_paths: bool) -> Iterator[TableRow]:
+        return table_rows(table, self.image_column, self.drop, only_paths=only_paths, progress=self.progress)
+
+
+def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:
+    """Return a table as a source of a plan."""
+    return SourceFile(table.name, table.num_bytes, table_sha256(table.root, table.name, table.num_bytes), is_unpacked)

@@ -1,0 +1,369 @@
+"""A user's own table of images: parquet files with image bytes, or tables with paths of images.
+
+    tables ─▶ splits, by names ─▶ rows ─▶ images: unpacked bytes, or files ─▶ labels ─▶ a share of train becomes val
+
+A table may be a stranger's: its paths lead nowhere but below the source that the user named (`located.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dataprep.dataset.features import RESERVED
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import SourceError, UsageError
+from dataprep.messages import human_bytes, quoted, shown
+from dataprep.sources.archives import Progress
+from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SplitFacts
+from dataprep.sources.image_tables import (
+    PATH_COLUMNS,
+    ImageTable,
+    TableColumns,
+    TableRow,
+    choose_image_column,
+    columns_of,
+    first_row,
+    image_path,
+    row_name,
+    table_rows,
+)
+from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_parts
+from dataprep.sources.located import LocatedImages
+from dataprep.sources.metadata import Row
+from dataprep.sources.own import SPLITS, UNSTATED, OwnData, OwnDataset
+from dataprep.sources.packed_images import PackedImages, packed_source
+from dataprep.sources.pictures import (
+    FOLDER_LABELS,
+    LABEL_COLUMN,
+    NO_LABELS,
+    SHOWN_EXAMPLES,
+    OpenedDataset,
+    Picture,
+    PictureReader,
+    same_keys,
+)
+from dataprep.sources.table_files import stems, tables_by_split
+from dataprep.sources.tree import OTHER_PICTURES
+from dataprep.storage.base import Storage
+
+IMAGE_FILES = "*"
+"""Name in the plan's sources for the files that a table names."""
+FROM_PATH, FROM_ROW = "path", "row"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(OwnDataset):
+    """Tables of images."""
+
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> OpenedDataset:
+        """Return the dataset with the splits, classes and features that are found in tables."""
+        reader = _TableReader(root, self.own or OwnData(name=self.name), progress)
+        return reader.opened(self, unpack_to, splits)
+
+
+@dataclass(slots=True)
+class _Picture(Picture):
+    """One row of a table."""
+
+    table: ImageTable
+    number: int
+    """Number of the row, as messages name it."""
+    source: str
+    """File that holds the image, relative to the root."""
+    offset: int
+    num_bytes: int
+    sample_key: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.sample_key
+
+    @property
+    def shown(self) -> str:
+        return row_name(self.table, self.number)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.source, self.offset, self.num_bytes
+
+
+class _TableReader(PictureReader[_Picture]):
+    """Reads tables, one after the other."""
+
+    columns_of = "the table"
+
+    def opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
+        """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
+        tables = tables_by_split(self._root, self._own.archive, self._notes)
+        self._choose_columns([table for found in tables.values() for table in found])
+        self._keys = _Keys(self._own, self._table_columns, self._image_column)
+        self._unpack_to = unpack_to
+        self._drop = frozenset(self._own.drop)
+        self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
+        built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
+        splits = {name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()}
+        self._take_columns()
+        self._note_unpacked(splits)
+        classes = self._label(splits, built)
+        splits = self._with_val(splits)
+        known = [name for name in SPLITS if name in splits]
+        found = {name: self._enumeration(name, splits[name], classes) for name in known if name in (wanted or known)}
+        for name, enumeration in found.items():
+            enumeration.sources.extend(self._sources.get(name) or self._sources["train"])
+        return self._dataset(dataset, found, known)
+
+    # Columns
+
+    def _choose_columns(self, tables: Sequence[ImageTable]) -> None:
+        """Find the column of the images; all tables must have the same columns."""
+        first, own = tables[0], self._own
+        self._table_columns = columns = columns_of(first)
+        for table in tables[1:] if first.is_parquet or first.holds_texts else ():
+            _refuse_other_columns(first, columns, table)
+        self._image_column = choose_image_column(first, columns, own.image_column, frozenset(own.drop))
+        kind = columns.kinds[self._image_column]
+        if kind == "struct":
+            row = next(filter(None, (first_row(table, self._image_column) for table in tables)), None)
+            kind = "path" if row is not None and image_path(row) and row.image.get("bytes") is None else "bytes"
+        self._holds_bytes = kind == "bytes"
+
+    # Rows
+
+    def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> list[_Picture]:
+        """Read all rows of a split."""
+        short, pictures = stems(tables), list[_Picture]()
+        for table in tables:
+            source = packed_source(table, is_unpacked=self._holds_bytes)
+            self._sources[split].append(source)
+            for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
+                where = f"{table.url} row {row.number}"
+                if len(pictures) >= MAX_SAMPLES:
+                    raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
+                if is_built:
+                    path = "" if self._holds_bytes else picture.source
+                    picture.sample_key = self._keys.key(row, where, f"{short[table.name]}-{ordinal}", path)
+                values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
+                picture.row = self._columns.add(Row((), where, values, table.holds_texts))
+                pictures.append(picture)
+        if not pictures:
+            raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
+        if is_built:
+            self._refuse_same_keys(pictures)
+            if not self._holds_bytes:
+                self._sources[split].append(SourceFile(IMAGE_FILES, sum(each.num_bytes for each in pictures)))
+        return pictures
+
+    def _rows(self, table: ImageTable, source: SourceFile, *, is_built: bool) -> Iterator[tuple[TableRow, _Picture]]:
+        if not is_built:
+            for row in table_rows(table, self._image_column, self._drop, only_paths=True):
+                yield row, _Picture(table, row.number, "", 0, 0)
+        elif self._holds_bytes:
+            images = PackedImages(
+                image_column=self._image_column,
+                drop=self._drop,
+                unpack_to=self._unpack_to,
+                progress=self._progress,
+            )
+            for row, offset, num_bytes in images.rows(table, source):
+                yield row, _Picture(table, row.number, table.name, offset, num_bytes)
+        else:
+            yield from self._rows_with_files(table)
+
+    def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
+        """Yield the rows of a table with paths, with the sizes of the files, once all are known to exist."""
+        located, rows = LocatedImages(self._root, table.name), list[tuple[TableRow, _Picture]]()
+        for row in table_rows(table, self._image_column, self._drop, progress=self._progress):
+            path = image_path(row)
+            if path is None:
+                raise SourceError(
+                    f"{table.url} row {row.number}: no path of an image in the column {quoted(self._image_column)}; "
+                    "expected one in every row: fill it in, or remove the row"
+                )
+            try:
+                name = located.name_of(path)
+            except SourceError as error:
+                raise SourceError(f"{table.url} row {row.number}: {error}") from error
+            rows.append((row, _Picture(table, row.number, name, 0, 0)))
+        sizes = located.sizes([picture.source for _, picture in rows])
+        self._refuse_absent(table, [picture for _, picture in rows if picture.source not in sizes], len(rows))
+        for row, picture in rows:
+            picture.num_bytes = _checked_size(picture, sizes[picture.source])
+            yield row, picture
+
+    def _refuse_same_keys(self, pictures: Sequence[_Picture]) -> None:
+        if same := same_keys(pictures):
+            raise SourceError(
+                f"{self._root.url}: {same[0].shown} and {same[1].shown} have the same key {same[0].key}, ignoring "
+                "case; expected every image once: remove a row, or number the samples by --key-from row"
+            )
+
+    def _refuse_absent(self, table: ImageTable, absent: Sequence[_Picture], count: int) -> None:
+        if absent:
+            some = ", ".join(f"{shown(each.source)} (row {each.number})" for each in absent[:SHOWN_EXAMPLES])
+            more = ", ..." if len(absent) > SHOWN_EXAMPLES else ""
+            raise SourceError(
+                f"{table.url}: {len(absent):,} of {count:,} images are not below {self._root.url}: {some}{more}; "
+                f"expected paths relative to the table or to --source: name their column with --image-column (now "
+                f"{self._image_column}), or give the folder that holds table and images as --source, and the table as "
+                "--table"
+            )
+
+    def _note_unpacked(self, splits: Mapping[str, Sequence[_Picture]]) -> None:
+        if self._holds_bytes:
+            num_bytes = sum(picture.num_bytes for pictures in splits.values() for picture in pictures)
+            self._notes.append(
+                f"images are in parquet files: {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
+                "removed when the dataset is whole"
+            )
+
+    # Labels
+
+    def _label(self, splits: Mapping[str, list[_Picture]], built: set[str]) -> tuple[str, ...]:
+        """Set the class of each image, remove its column from the features, and return the sorted classes."""
+        column = self._own.label_from or self._label_source()
+        if column == FOLDER_LABELS:
+            raise UsageError("--label-from folder: a table has its labels in a column; expected its name, or none")
+        pictures = [picture for name in splits for picture in splits[name]]
+        if column in self._table_columns.classes and column in self._features:
+            classes = self._label_by_position(column, [each for name in built & set(splits) for each in splits[name]])
+        else:
+            if column != NO_LABELS:
+                self._label_by_column(pictures, column)
+            classes = self._checked_classes(picture.class_name for picture in pictures)
+        self._check_features()
+        return classes
+
+    def _label_source(self) -> str:
+        """Return the column of the labels if the user has not named one."""
+        named = [name for name in self._table_columns.classes if name in self._features]
+        if LABEL_COLUMN in self._features or len(named) == 1:
+            column = LABEL_COLUMN if LABEL_COLUMN in self._features else named[0]
+            self._notes.append(f"classes from the column {column} of the table")
+            return column
+        if named:
+            self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with --label-from")
+        return NO_LABELS
+
+    def _label_by_position(self, column: str, pictures: Sequence[_Picture]) -> tuple[str, ...]:
+        """Take classes from a column of positions in a list of names, and return the sorted names."""
+        del self._features[column]
+        names = [name.replace("/", "-").replace("\\", "-").strip() for name in self._table_columns.classes[column]]
+        classes = self._checked_classes(names)
+        if len(classes) < len(names):
+            raise SourceError(
+                f"{self._root.url}: the names of the classes of {quoted(column)} are not unique, ignoring slashes and "
+                "blanks around; build with --label-from none"
+            )
+        if list(classes) != names:
+            self._notes.append(
+                f"classes are sorted by name, so labels differ from the numbers in {column}: {quoted(names[0])} is "
+                f"{classes.index(names[0])} in place of 0"
+            )
+        for picture in pictures:
+            position = self._values(picture)[column]
+            if not isinstance(position, int) or not 0 <= position < len(names):
+                raise SourceError(
+                    f"{picture.shown}: {column} is {position!r}, expected 0 to {len(names) - 1}, a position in the "
+                    "names of the classes; a split without labels is left out by naming the others, as in --split "
+                    "train --split val, or built by --label-from none"
+                )
+            picture.class_name = names[position]
+        return classes
+
+
+class _Keys:
+    """Makes the keys of samples: from paths if rows have them, or a column, or the numbers of rows."""
+
+    def __init__(self, own: OwnData, columns: TableColumns, image_column: str) -> None:
+        self._from = own.key_from
+        self._column: str | None = None
+        if own.key_from not in (None, FROM_PATH, FROM_ROW):
+            self._column = own.key_from
+            if self._column not in columns.kinds or self._column in own.drop:
+                raise UsageError(
+                    f"--key-from {self._column}: expected path, row, or a column of {', '.join(columns.kinds)}"
+                )
+        elif columns.kinds[image_column] == "bytes" and own.key_from != FROM_ROW:
+            paths = [name for name, kind in columns.kinds.items() if kind == "path" and name.lower() in PATH_COLUMNS]
+            self._column = paths[0] if len(paths) == 1 and paths[0] not in own.drop else None
+        self.reserved_column = self._column if self._column in RESERVED else None
+        """Column that is no feature, because no feature may have its name; the key has its values."""
+
+    def key(self, row: TableRow, where: str, ordinal: str, file: str) -> str:
+        """Return the key of a row.
+
+        Args:
+            row: The row.
+            where: Table and row, for messages.
+            ordinal: Name of the table and number of the row in it.
+            file: Name of the image's own file; empty if it has none.
+        """
+        path = self._path(row, file)
+        if self._from is None:
+            self._from = FROM_ROW if path is None else FROM_PATH
+        if self._from == FROM_ROW:
+            return key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
+        if path is None:
+            raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by --key-from row")
+        try:
+            return key_of(name_parts(_with_suffix(path)))
+        except SourceError as error:
+            raise SourceError(f"{where}: {shown(path)}: {error}; number the samples by --key-from row") from error
+
+    def _path(self, row: TableRow, file: str) -> str | None:
+        if self._column is not None:
+            value = row.values.get(self._column)
+            return None if value is None or value == "" else str(value)
+        return file or (image_path(row) if isinstance(row.image, dict) else None)
+
+
+def _with_suffix(path: str) -> str:
+    """Return a path with a suffix, which a key leaves out."""
+    suffix = path.rpartition(".")[2].lower()
+    return path if suffix in IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
+
+
+def _checked_size(picture: _Picture, num_bytes: int) -> int:
+    suffix = picture.source.rpartition(".")[2].lower()
+    if suffix in OTHER_PICTURES:
+        raise SourceError(
+            f"{picture.shown}: {shown(picture.source)}: a picture of type {suffix}, which is not read; convert such "
+            "files to JPEG or PNG"
+        )
+    if num_bytes > MAX_IMAGE_BYTES:
+        raise SourceError(
+            f"{picture.shown}: {shown(picture.source)} has {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one "
+            "image: remove the row"
+        )
+    return num_bytes
+
+
+def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: ImageTable) -> None:
+    others = columns_of(table)
+    if others.types == columns.types and others.classes == columns.classes:
+        return
+    odd = sorted(set(columns.types.items()) ^ set(others.types.items()))
+    what = f"{odd[0][0]} ({odd[0][1]}) is only in one" if odd else "the names of their classes differ"
+    raise SourceError(
+        f"{first.url} and {table.url} have different columns: {what}; expected the same in all tables: name the table, "
+        "or the folder of tables, to build with --table"
+    )
+
+
+TABLE = Table(
+    name="table",
+    description="Images in the user's own table: their bytes in parquet files, or paths in a table of any kind.",
+    citation="",
+    licence=UNSTATED,
+    origin=UNSTATED,
+    facts={name: SplitFacts(samples=None) for name in SPLITS},
+    default_splits=(),
+)

@@ -1,0 +1,110 @@
+"""The files of a user's own table: which are tables, and of which splits they are by their names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+from dataprep.errors import SourceError, UsageError
+from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
+from dataprep.sources.image_tables import ImageTable
+from dataprep.sources.keys import IMAGE_SUFFIXES
+from dataprep.sources.own import SPLITS
+from dataprep.sources.tables import TABLES, is_table
+from dataprep.storage.base import Storage
+
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+"""Split by a word in the name of a table or of its folder, in lower case, as on the Hugging Face Hub."""
+_NO_LETTERS = re.compile(r"[^a-z]+")
+
+
+def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
+    """Find tables, and sort them into splits by their names; all into train if no name has the word of a split.
+
+    Args:
+        root: The source.
+        only: Name of the only table, or folder of tables, to read; empty for all.
+        notes: Messages for the user are appended here.
+
+    Raises:
+        SourceError: There is no table, or they are of different kinds, or of no split where others are of one.
+    """
+    tables = _tables(root, only, notes)
+    suffixes = sorted({PurePosixPath(table.name).suffix.lower() for table in tables})
+    if len(suffixes) > 1:
+        raise SourceError(
+            f"{root.url}: tables of different kinds, {' and '.join(suffixes)}; expected one: name the table, or the "
+            f"folder of tables, to build with --table, such as --table {tables[0].name}"
+        )
+    splits = {table.name: _splits_of(table.name) for table in tables}
+    if not any(splits.values()):
+        return {"train": tables}
+    found: dict[str, list[ImageTable]] = {}
+    for table in tables:
+        if len(splits[table.name]) != 1:
+            which = " and ".join(sorted(splits[table.name])) or "none"
+            raise SourceError(
+                f"{table.url}: its name says {which} of the splits train, val and test, where other tables name one; "
+                "rename it, or name the table, or the folder of tables, to build with --table"
+            )
+        (split,) = splits[table.name]
+        found.setdefault(split, []).append(table)
+    return {split: found[split] for split in SPLITS if split in found}
+
+
+def _splits_of(name: str) -> set[str]:
+    """Return the splits that a table's name and its folders name."""
+    words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
+    return {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
+
+
+def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:
+    info = root.stat(only) if only else None
+    if info is not None:
+        if not is_table(only):
+            raise UsageError(f"{root.url_of(only)} is no table by its name; expected one of {', '.join(TABLES)}")
+        return [ImageTable(root, only, info.num_bytes)]
+    files = folder_files(root, only, depth=MAX_DEPTH) if only else tree_files(root)
+    prefix = (only,) if only else ()
+    tables = [
+        ImageTable(root, "/".join((*prefix, *file.parts)), file.num_bytes) for file in files if is_table(file.parts[-1])
+    ]
+    others = Counter(_suffix(file.parts[-1]) for file in files if not is_table(file.parts[-1]))
+    if not tables:
+        where, known = root.url_of(only) if only else root.url, _counts(others.most_common(5))
+        raise SourceError(
+            f"{where}: no table (found {known or 'no file'}); expected one of {', '.join(TABLES)}: check --source"
+            + (f", or build the pictures with: dataprep build folder --source {root.url}" if known else "")
+        )
+    if odd := _counts((suffix, others[suffix]) for suffix in sorted(others) if suffix[1:] not in IMAGE_SUFFIXES):
+        notes.append(f"passed over, because they are not tables: {odd}")
+    return tables
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower() or "without suffix"
+
+
+def _counts(found: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count:,} {suffix}" for suffix, count in found)
+
+
+def stems(tables: Sequence[ImageTable]) -> dict[str, str]:
+    """Return a short name for each table by its name: without suffix and without the folders that hold all."""
+    paths = {table.name: PurePosixPath(table.name).with_suffix("") for table in tables}
+    folders = [path.parts[:-1] for path in paths.values()]
+    depth = 0
+    while depth < min(map(len, folders)) and len({parts[depth] for parts in folders}) == 1:
+        depth += 1
+    return {name: "/".join(path.parts[depth:]) for name, path in paths.items()}

@@ -1,0 +1,311 @@
+"""A dataset repository of the Hugging Face Hub as a place of originals: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
+
+Only huggingface_hub talks to the Hub, so endpoint (HF_ENDPOINT), token, proxies and certificates are its own matter,
+and no credential passes through this module. A branch may move while a build runs, so `pinned` first replaces it by its
+commit; what is read afterwards never changes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from dataprep.errors import AccessError, StorageError, UsageError, install_hint
+from dataprep.host.heartbeat import beat
+from dataprep.messages import first_line, quoted
+from dataprep.storage.base import ObjectInfo, TooLargeError
+from dataprep.storage.messages import GO_ON, bad_range, ends_before, missing, too_large
+from dataprep.storage.names import check_name, check_prefix
+from dataprep.storage.read_only import ReadOnlyStorage
+from dataprep.storage.streams import RangeStream
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+SCHEME = "hf://"
+DATASETS = f"{SCHEME}datasets/"
+MAIN = "main"
+"""Branch that is read if the user names no revision."""
+RETRIES = 5
+RETRY_WAIT_S = 1.0
+"""Time before the first retry; each of the next ones waits twice as long, at most 8 s."""
+TIMEOUT_S = 60.0
+MAX_FILES = 5_000_000
+"""Maximum number of files of a repository."""
+MAX_LICENCE_CHARACTERS = 200
+STREAM_BUFFER_BYTES = 1 << 20
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SPECIAL_REVISION = re.compile(r"refs/(?:convert/[A-Za-z0-9_-]+|pr/\d+)(?=/|\Z)")
+"""Revisions with slashes that the Hub's own URLs do not escape."""
+_EXPECTED = f"expected {DATASETS}OWNER/NAME, with @REVISION and /PATH if you like"
+
+
+@dataclass(frozen=True, slots=True)
+class HubPlace:
+    """The parts of a URL."""
+
+    repository: str
+    """`OWNER/NAME`."""
+    revision: str
+    path: str
+    """Folder in the repository; empty for all of it."""
+
+    @property
+    def url(self) -> str:
+        revision = self.revision if _SPECIAL_REVISION.fullmatch(self.revision) else quote(self.revision, safe="")
+        return f"{DATASETS}{self.repository}@{revision}" + (f"/{self.path}" if self.path else "")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """A source on the Hub with its revision resolved, and what its repository says about itself."""
+
+    url: str
+    name: str
+    """The repository's name without its owner."""
+    origin: str
+    """Address of the commit for people."""
+    licence: str
+    """As the repository's card says; empty if it does not."""
+
+
+def is_hub(url: str) -> bool:
+    """Return whether a URL is one of the Hub."""
+    return url[: len(SCHEME)].lower() == SCHEME
+
+
+def place_in(url: str) -> HubPlace:
+    """Split a URL. Raises UsageError if it names no dataset repository."""
+    rest = url[len(DATASETS) :] if url[: len(DATASETS)].lower() == DATASETS else ""
+    owner, _, rest = rest.partition("/")
+    name = re.split(r"[@/]", rest, maxsplit=1)[0]
+    rest = rest.removeprefix(name)
+    revision = MAIN
+    if rest.startswith("@"):
+        special = _SPECIAL_REVISION.match(rest[1:])
+        revision = special[0] if special else rest[1:].partition("/")[0]
+        rest, revision = rest[1 + len(revision) :], unquote(revision)
+    if not _REPOSITORY.fullmatch(f"{owner}/{name}") or not revision:
+        raise UsageError(f"{quoted(url)} names no dataset of the Hugging Face Hub; {_EXPECTED}")
+    return HubPlace(f"{owner}/{name}", revision, check_prefix(rest.strip("/")))
+
+
+def pinned(url: str) -> HubSource:
+    """Resolve the revision of a URL to its commit.
+
+    Raises:
+        UsageError: The URL is malformed, or the revision does not exist.
+        AccessError: The repository does not exist, or needs a token or the acceptance of its terms.
+        StorageError: The Hub cannot be reached.
+    """
+    place = place_in(url)
+    with _hub_errors(place):
+        from huggingface_hub import constants
+
+        revision = quote(place.revision, safe="")
+        response = _get(f"{constants.ENDPOINT}/api/datasets/{place.repository}/revision/{revision}", {})
+        try:
+            described = msgspec.json.decode(response.content, type=_Described)
+        except (msgspec.DecodeError, RecursionError) as error:
+            what = first_line(error)
+            raise StorageError(f"{place.url}: the Hub answered no description of it ({what}); {GO_ON}") from error
+    if not _COMMIT.fullmatch(described.sha):
+        raise StorageError(f"{place.url}: the Hub answered no commit for this revision; {GO_ON}")
+    return HubSource(
+        url=replace(place, revision=described.sha).url,
+        name=place.repository.partition("/")[2],
+        origin=f"https://huggingface.co/datasets/{place.repository}/tree/{described.sha}",
+        licence=_licence(described.card),
+    )
+
+
+class _Described(msgspec.Struct):
+    """What the Hub says of a repository, as far as it is needed."""
+
+    sha: str
+    card: Any = msgspec.field(name="cardData", default=None)
+    """Head of the repository's README.md, which its owner writes."""
+
+
+def _licence(card: Any) -> str:
+    found = card.get("license") if isinstance(card, dict) else None
+    names = found if isinstance(found, list) else [found]
+    text = ", ".join(name for name in names if isinstance(name, str))
+    return text if text.isprintable() and len(text) <= MAX_LICENCE_CHARACTERS else ""
+
+
+class HubStorage(ReadOnlyStorage):
+    """A folder of a dataset repository, at one revision. See `Storage` for what each call promises.
+
+    Args:
+        url: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
+    """
+
+    is_local = False
+    reads_in_flight = 16
+
+    def __init__(self, url: str) -> None:
+        self._place = place_in(url)
+        self.url = self._place.url
+
+    def url_of(self, name: str) -> str:
+        """Return the file's URL."""
+        return f"{self.url}/{name}"
+
+    def stat(self, name: str) -> ObjectInfo | None:
+        """Return the file's size."""
+        num_bytes = self._sizes.get(check_name(name))
+        return None if num_bytes is None else ObjectInfo(name, num_bytes, None)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """List files by name."""
+        folder = f"{check_prefix(prefix)}/" if prefix else ""
+        for name in sorted(self._sizes):
+            if name.startswith(folder):
+                yield ObjectInfo(name, self._sizes[name], None)
+
+    def read(self, name: str, max_bytes: int | None = None) -> bytes:
+        """Read the whole file into memory."""
+        info = self.stat(name)
+        if info is None:
+            raise missing(self.url_of(name))
+        if max_bytes is not None and info.num_bytes > max_bytes:
+            raise TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
+        return self.read_range(name, 0, info.num_bytes)
+
+    def read_range(self, name: str, offset: int, num_bytes: int) -> bytes:
+        """Read with one request; one that breaks off is sent again."""
+        if offset < 0 or num_bytes < 0:
+            raise UsageError(bad_range(self.url_of(name), offset, num_bytes))
+        if num_bytes == 0:
+            return b""
+        place = self._place
+        with _hub_errors(place, self.url_of(name)):
+            from huggingface_hub import hf_hub_url
+
+            path = f"{place.path}/{check_name(name)}" if place.path else check_name(name)
+            url = hf_hub_url(place.repository, path, repo_type="dataset", revision=place.revision)
+            wanted = {"Range": f"bytes={offset}-{offset + num_bytes - 1}", "Accept-Encoding": "identity"}
+            response = _get(url, wanted)
+        if response.status_code not in (206, 416) and len(response.content) != num_bytes:
+            raise StorageError(f"{self.url_of(name)}: the server sends no ranges; check HF_ENDPOINT")
+        data = bytes(response.content) if response.status_code != 416 else b""
+        if len(data) != num_bytes:
+            raise StorageError(ends_before(self.url_of(name), offset, num_bytes, self._sizes.get(name, 0)))
+        beat()
+        return data
+
+    def open(self, name: str) -> BinaryIO:
+        """Stream the file by ranges."""
+        info = self.stat(name)
+        if info is None:
+            raise missing(self.url_of(name))
+        stream = RangeStream(lambda offset, count: self.read_range(name, offset, count), info.num_bytes)
+        return io.BufferedReader(stream, STREAM_BUFFER_BYTES)
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Sizes of all files below the folder, by name. A commit never changes, so they are listed once."""
+        from huggingface_hub.errors import EntryNotFoundError
+
+        place, found = self._place, dict[str, int]()
+        inside = f"{place.path}/" if place.path else ""
+        with _hub_errors(place):
+            try:
+                for path, num_bytes in _files(_api(), place):
+                    if path.startswith(inside):
+                        found[path.removeprefix(inside)] = num_bytes
+                    if len(found) > MAX_FILES:
+                        raise StorageError(f"{self.url}: over {MAX_FILES:,} files; name a folder of it")
+            except EntryNotFoundError:
+                return {}
+        return found
+
+
+def _files(api: HfApi, place: HubPlace) -> Iterator[tuple[str, int]]:
+    from huggingface_hub.hf_api import RepoFile
+
+    tree = api.list_repo_tree(
+        place.repository, place.path or None, recursive=True, revision=place.revision, repo_type="dataset"
+    )
+    for item in tree:
+        beat()
+        if isinstance(item, RepoFile):
+            yield item.path, int(item.size)
+
+
+def _api() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi()
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the HTTP library that huggingface_hub uses, which depends on its version."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return tuple(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
+
+
+def _get(url: str, headers: Mapping[str, str]) -> Any:
+    """Return the answer to a request, with retries; an answer of 416 is returned, other refusals are raised."""
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
+
+    response = http_backoff(
+        "GET",
+        url,
+        headers={**build_hf_headers(), **headers},
+        max_retries=RETRIES,
+        base_wait_time=RETRY_WAIT_S,
+        timeout=TIMEOUT_S,
+    )
+    if response.status_code != 416:
+        hf_raise_for_status(response)
+    return response
+
+
+@contextmanager
+def _hub_errors(place: HubPlace, url: str = "") -> Iterator[None]:
+    """Turn errors of huggingface_hub inside the block into ours, on one line and without addresses that were signed."""
+    try:
+        from huggingface_hub import errors
+        from huggingface_hub.utils import logging
+    except ImportError as error:
+        raise UsageError(f"{place.url} needs huggingface_hub: {install_hint('hf')}") from error
+    logging.set_verbosity_error()  # it announces each retry in two lines
+    where = url or place.url
+    log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    try:
+        yield
+    except errors.OfflineModeIsEnabled as error:
+        raise UsageError(f"{where}: HF_HUB_OFFLINE is set, so the Hub is not asked; unset it") from error
+    except errors.GatedRepoError as error:
+        page = f"https://huggingface.co/datasets/{place.repository}"
+        raise AccessError(f"{where}: its owner has terms of access: accept them at {page}, and {log_in}") from error
+    except errors.RepositoryNotFoundError as error:
+        raise AccessError(
+            f"{where}: no dataset {place.repository} is on the Hub, or it is private: check the name, or {log_in}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise UsageError(f"{where}: {place.repository} has no revision {quoted(place.revision)}; check it") from error
+    except errors.EntryNotFoundError as error:
+        raise missing(where) from error
+    except errors.HFValidationError as error:
+        raise UsageError(f"{where}: {first_line(error)}; {_EXPECTED}") from error
+    except errors.HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "an unknown status")
+        kind = AccessError if status in (401, 403) else StorageError
+        raise kind(f"{where}: the Hub answered {status}; {log_in if status in (401, 403) else GO_ON}") from error
+    except _network_errors() as error:
+        raise StorageError(
+            f"{where}: the Hub cannot be reached ({first_line(error)}); check the network and HF_ENDPOINT, and {GO_ON}"
+        ) from error

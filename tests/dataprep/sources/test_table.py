@@ -1,0 +1,257 @@
+"""A user's own tables: keys, labels, features, splits, and what a newcomer is told."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.dataset.features import annotation_values
+from dataprep.errors import DataprepError, SourceError, UsageError
+from dataprep.sources import configured
+from dataprep.sources.own import OwnData
+from dataprep.sources.unpacked import unpacked_name
+from dataprep.storage import open_originals, open_storage
+from tests.support.own_data import picture, write_files
+from tests.support.tables import BREEDS, IMAGE, hub, hub_rows, listed, write_hub
+
+JPEG = picture(1)
+
+
+def opened(root, unpack_to=None, splits=(), **own):
+    dataset = configured("table", own=OwnData(name="dogs", **own))
+    output = None if unpack_to is None else open_storage(str(unpack_to))
+    return dataset.opened(open_originals(str(root)), unpack_to=output, splits=splits)
+
+
+def contents(dataset):
+    return {
+        split: (list(found.refs), found.sources, found.classes, found.features)
+        for split, found in dataset.found.items()
+    }
+
+
+def labels(dataset, split="train"):
+    found = dataset.found[split]
+    return {ref.key: found.classes[ref.label] if ref.label >= 0 else "" for ref in found.refs}
+
+
+def test_tables_of_the_hub(tmp_path):
+    root, output = hub(tmp_path / "hub"), open_storage(str(tmp_path / "out"))
+    dataset = opened(root, tmp_path / "out")
+    assert dataset.splits == ("train", "val")
+    train = dataset.found["train"]
+    assert train.classes == ("beagle", "husky", "pug")
+    assert labels(dataset) == {str(n): BREEDS[n % 3] for n in (*range(5), *range(10, 15))}
+    assert {name: feature.kind for name, feature in train.features.items()} == {"caption": "text"}
+    rows = {str(row["image"]["path"]).removesuffix(".jpg"): row for row in (*hub_rows(5), *hub_rows(5, 10))}
+    files = {file.name: file for file in train.sources}
+    for ref in train.refs:
+        unpacked = output.read_range(unpacked_name(files[ref.source]), ref.offset, ref.num_bytes)
+        assert unpacked == rows[ref.key]["image"]["bytes"]
+        assert annotation_values(train.features, ref.annotations) == {"caption": rows[ref.key]["caption"]}
+    assert any("images are in parquet files" in note for note in dataset.notes)
+    assert "classes are sorted by name, so labels differ from the numbers in label: 'pug' is" not in dataset.notes
+    assert contents(opened(root)) == contents(dataset)  # measured, and not unpacked
+
+
+def test_unpacked_images_are_used_again(tmp_path):
+    root = hub(tmp_path / "hub")
+    first = opened(root, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/_build").glob("unpacked-*")}
+    assert len(before) == 3
+    assert contents(opened(root, tmp_path / "out")) == contents(first)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/_build").glob("unpacked-*")} == before
+
+
+def test_only_the_wanted_splits_are_unpacked(tmp_path):
+    root = hub(tmp_path / "hub")
+    dataset = opened(root, tmp_path / "out", splits=("val",))
+    assert (dataset.splits, list(dataset.found)) == (("train", "val"), ["val"])
+    assert contents(dataset)["val"] == contents(opened(root))["val"]
+    assert len(list((tmp_path / "out/_build").glob("unpacked-*"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_tables_with_paths(tmp_path, kind):
+    dataset = opened(listed(tmp_path, kind), label_from="breed")
+    train = dataset.found["train"]
+    assert [(ref.key, ref.source, ref.offset) for ref in train.refs] == [
+        (f"images/{n}", f"images/{n}.jpg", 0) for n in range(4)
+    ]
+    assert [ref.num_bytes for ref in train.refs] == [len(picture(n)) for n in range(4)]
+    assert labels(dataset) == {f"images/{n}": BREEDS[n % 2] for n in range(4)}
+    assert [annotation_values(train.features, ref.annotations) for ref in train.refs] == [{"age": n} for n in range(4)]
+    assert [file.name for file in train.sources] == [f"dogs.{kind}", "*"]
+
+
+def test_images_of_which_the_hub_has_paths_only(tmp_path):
+    rows = [{**row, "image": {"bytes": None, "path": f"pictures/{row['image']['path']}"}} for row in hub_rows(3)]
+    write_hub(tmp_path / "train.parquet", rows)
+    write_files(tmp_path, {f"pictures/{n}.jpg": picture(n) for n in range(3)})
+    assert [ref.source for ref in opened(tmp_path).found["train"].refs] == [f"pictures/{n}.jpg" for n in range(3)]
+
+
+def write_parquet(root, rows, schema=None, name="x.parquet"):
+    pq.write_table(pa.Table.from_pylist(rows, schema), root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "keys"),
+    [
+        (hub_rows(2), {}, ["0", "1"]),
+        (hub_rows(2), {"key_from": "row"}, ["x-0", "x-1"]),
+        (hub_rows(2, paths=False), {}, ["x-0", "x-1"]),
+        (hub_rows(2), {"key_from": "caption"}, ["dog=200", "dog=201"]),
+        ([{"image": JPEG, "file_name": "a/b.c.jpg"}, {"image": JPEG, "file_name": "__d"}], {}, ["a/b=2Ec", "=5F_d"]),
+        ([{"image": JPEG, "id": 7}, {"image": JPEG, "id": 8}], {"key_from": "id"}, ["7", "8"]),
+        ([{"image": JPEG, "version": "1.5"}], {"key_from": "version"}, ["1=2E5"]),
+        ([{"image": JPEG, "file_name": "a.jpg"}], {"key_from": "row"}, ["x-0"]),
+    ],
+)
+def test_keys(tmp_path, rows, own, keys):
+    schema = pa.schema([("image", IMAGE), ("label", pa.int64()), ("caption", pa.string())])
+    is_hub = isinstance(rows[0]["image"], dict)
+    own = {**own, "label_from": "none", "drop": ("label",)}
+    if own.get("key_from") == "row" and not is_hub:
+        own["drop"] = ("label", "file_name")
+    found = opened(write_parquet(tmp_path, rows, schema if is_hub else None), **own).found["train"]
+    assert [ref.key for ref in found.refs] == keys
+
+
+def test_a_number_of_rows_goes_on_in_no_other_file(tmp_path):
+    write_hub(tmp_path / "a/0.parquet", hub_rows(2, paths=False))
+    write_hub(tmp_path / "b/0.parquet", hub_rows(1, paths=False))
+    assert [ref.key for ref in opened(tmp_path).found["train"].refs] == ["a/0-0", "a/0-1", "b/0-0"]
+
+
+def without_path(rows, number):
+    rows[number]["image"]["path"] = None
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "text"),
+    [
+        (without_path(hub_rows(3), 2), {}, "row 3: no path to make a key of, unlike in other rows; .*--key-from row"),
+        (hub_rows(2, paths=False), {"key_from": "path"}, "row 1: no path to make a key of"),
+        (
+            [*hub_rows(2), *hub_rows(1)],
+            {},
+            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case",
+        ),
+        ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*--key-from row"),
+        (hub_rows(1), {"key_from": "id"}, "--key-from id: expected path, row, or a column of image, label, caption"),
+        ([{**hub_rows(1)[0], "image": None}], {}, "x.parquet row 1: no image; expected one in every row"),
+        ([{**hub_rows(1)[0], "caption": None}], {}, "'caption' has no value.*--default caption=VALUE.*--drop caption"),
+        ([{**hub_rows(1)[0], "label": None}], {}, "'label' has no value"),
+        ([{**hub_rows(1)[0], "label": -1}], {}, "row 1: label is -1, expected 0 to 2, .*--split train --split val"),
+        ([{**hub_rows(1)[0], "label": 3}], {}, "row 1: label is 3, expected 0 to 2"),
+        (hub_rows(1), {"label_from": "folder"}, "--label-from folder: a table has its labels in a column"),
+        (hub_rows(1), {"label_from": "breed"}, "--label-from breed: no such column"),
+        (hub_rows(1), {"label_from": "none"}, "the name 'label' is taken.*--drop label"),
+        (hub_rows(1), {"group_by": "dog", "val_fraction": 0.5}, "--group-by dog: no such column in the table"),
+        ([], {}, "x.parquet: no rows"),
+    ],
+)
+def test_errors_of_a_newcomer(tmp_path, rows, own, text):
+    write_hub(tmp_path / "x.parquet", rows)
+    with pytest.raises(DataprepError, match=re.compile(text)) as raised:
+        opened(tmp_path, tmp_path / "out", **own)
+    assert len(str(raised.value).splitlines()) == 1
+    left = list((tmp_path / "out").rglob("unpacked-*"))
+    assert len(left) <= 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        (
+            ["image,n", "images/0.jpg,1", "absent.jpg,2"],
+            "1 of 2 images are not below .*: 'absent.jpg' .row 3.; .*--table",
+        ),
+        (["image,n", "../../etc/passwd,1"], "row 2: .* climbs out of"),
+        (["image,n", "/etc/passwd,1"], "row 2: '/etc/passwd' is not below"),
+        (["image,n", "https://example.org/1.jpg,1"], "row 2: .*is on the web; .*dataprep build laion"),
+        (["image,n", ",1"], "row 2: no path of an image in the column 'image'"),
+        (["image,n", "images/0.jpg,1", "images/0.jpg,2"], "'x.csv' row 2 and 'x.csv' row 3 have the same key images/0"),
+        (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
+        (["image,n", "images/outside.jpg,1"], "a link that leads outside the source"),
+        (["image,n"], "no column of images"),
+    ],
+)
+def test_paths_that_are_refused(tmp_path, rows, text):
+    root = write_files(tmp_path / "data", {"images/0.jpg": JPEG, "images/x.heic": JPEG, "x.csv": "\n".join(rows)})
+    write_files(tmp_path, {"secret.jpg": JPEG})
+    (root / "images/outside.jpg").symlink_to("../../secret.jpg")
+    with pytest.raises(DataprepError, match=text):
+        opened(root, archive="x.csv")
+
+
+def test_tables_of_different_columns(tmp_path):
+    write_hub(tmp_path / "train.parquet", hub_rows(1))
+    write_parquet(tmp_path, [{"image": {"bytes": JPEG, "path": ""}}], name="test.parquet")
+    with pytest.raises(SourceError, match=r"have different columns: caption \(string\) is only in one; .*--table"):
+        opened(tmp_path)
+    write_hub(tmp_path / "test.parquet", hub_rows(1), classes=["a", "b", "c"])
+    with pytest.raises(SourceError, match="the names of their classes differ"):
+        opened(tmp_path)
+
+
+def test_a_split_without_labels_is_left_out_by_naming_the_others(tmp_path):
+    write_hub(tmp_path / "train.parquet", hub_rows(3))
+    write_hub(tmp_path / "test.parquet", [{**row, "label": -1} for row in hub_rows(2)])
+    with pytest.raises(SourceError, match="row 1: label is -1"):
+        opened(tmp_path)
+    assert labels(opened(tmp_path, splits=("train",))) == {str(n): BREEDS[n] for n in range(3)}
+
+
+def test_names_of_classes_are_those_of_the_schema(tmp_path):
+    write_hub(tmp_path / "x.parquet", hub_rows(2), classes=["T - shirt / top", "Trouser", "Bag"])
+    dataset = opened(tmp_path)
+    assert dataset.found["train"].classes == ("Bag", "T - shirt - top", "Trouser")
+    assert labels(dataset) == {"0": "T - shirt - top", "1": "Trouser"}
+    assert any(
+        "labels differ from the numbers in label: 'T - shirt - top' is 1 in place of 0" in n for n in dataset.notes
+    )
+    write_hub(tmp_path / "x.parquet", hub_rows(2), classes=["a/b", "a-b"])
+    with pytest.raises(SourceError, match="are not unique, ignoring slashes"):
+        opened(tmp_path)
+
+
+def test_one_column_with_classes_is_that_of_the_labels(tmp_path):
+    schema = {"coarse": ["x", "y"], "fine": ["p", "q"]}
+    described = {name: {"_type": "ClassLabel", "names": names} for name, names in schema.items()}
+    metadata = {"huggingface": json.dumps({"info": {"features": described}})}
+    types = pa.schema([("image", IMAGE), ("coarse", pa.int64()), ("fine", pa.int64())], metadata=metadata)
+    rows = [{"image": {"bytes": JPEG, "path": "1.jpg"}, "coarse": 1, "fine": 0}]
+    both = opened(write_parquet(tmp_path, rows, types))
+    assert (both.found["train"].classes, list(both.found["train"].features)) == ((), ["coarse", "fine"])
+    assert "warning: no labels: coarse, fine have classes; choose one with --label-from" in both.notes
+    assert labels(opened(tmp_path, drop=("coarse",))) == {"1": "p"}
+    assert labels(opened(tmp_path, label_from="coarse")) == {"1": "y"}
+
+
+def test_a_share_of_train_becomes_val(tmp_path):
+    write_hub(tmp_path / "x.parquet", hub_rows(30))
+    dataset = opened(tmp_path, val_fraction=0.3)
+    found = {split: {ref.key for ref in dataset.found[split].refs} for split in dataset.splits}
+    assert found["train"] | found["val"] == {str(n) for n in range(30)}
+    assert not found["train"] & found["val"]
+    assert dataset.found["val"].sources == dataset.found["train"].sources
+    only_val = opened(tmp_path, splits=("val",), val_fraction=0.3)
+    assert contents(only_val) == {"val": contents(dataset)["val"]}
+
+
+def test_the_table_that_the_user_names(tmp_path):
+    root = listed(tmp_path)
+    write_files(root, {"more/other.csv": "image\n0.jpg\n", "images/extra.csv": "x\n1\n"})
+    with pytest.raises(SourceError, match=r"have different columns: age .* is only in one"):
+        opened(root)
+    assert len(opened(root, archive="dogs.csv", label_from="none").found["train"].refs) == 4
+    with pytest.raises(UsageError, match=r"images/0.jpg is no table by its name"):
+        opened(root, archive="images/0.jpg")
