@@ -51,6 +51,7 @@ def test_a_retry_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
     assert stop_retries_of("tfrecord", tmp_path, every=29) >= 2
 
 
+@pytest.mark.long
 def test_a_retry_of_img2datasets_output_killed_at_a_commit_boundary_is_finished_by_a_rerun(tmp_path):
     """Some of the boundaries; a reader finds a whole dataset each time."""
     assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2

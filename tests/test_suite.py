@@ -90,7 +90,9 @@ LONG_TESTS = {
     "benchmarks/test_build_benchmark.py": "the same table with TFDS",
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, which changes when its pin does",
+    "test_crash_laion.py": "retries of img2dataset's output, which commit as those of our own do",
     "train/test_finetune_mae.py": "XLA and SPMD with the loop that pre-training has there",
+    "train/test_pretrain_mae.py": "SPMD with the loop that a ResNet has there",
     "train/test_train_resnet_jax.py": "a signal to one of two processes, whose losses another test compares",
     "train/test_train_vit.py": "kills, and dropout under FSDP, with the loop that other programs are killed in",
 }

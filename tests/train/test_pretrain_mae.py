@@ -153,17 +153,17 @@ def test_flags_of_launchers_are_refused_with_the_reason(name):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 
-def test_on_xla_two_runs_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):
+def test_on_xla_a_run_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):
     with start("tests.train.test_pretrain_mae", dataset, str(tmp_path)) as process:
         _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors[-3000:]
     first = losses(tmp_path / "0")
     assert len(first) == 10
     assert losses(tmp_path / "1") == first
-    assert losses(tmp_path / "2") == first
     assert len(list((tmp_path / "0" / "plugins" / "profile").glob("*/*.xplane.pb"))) == 1
 
 
+@pytest.mark.long
 def test_under_spmd_four_devices_have_the_losses_of_one(dataset, expected, tmp_path):
     flags = flags_of(data_path=dataset, device="xla", output_dir=tmp_path, max_steps=4, **SMALL)
     with start("train.pretrain_mae", *flags, CPU_NUM_DEVICES="4") as process:
@@ -173,9 +173,9 @@ def test_under_spmd_four_devices_have_the_losses_of_one(dataset, expected, tmp_p
 
 
 def on_xla(dataset: str, folder: Path) -> None:
-    """Ten steps, ten steps, and four, then six more."""
+    """Ten steps, and four, then six more."""
     common = {"data_path": dataset, "device": "xla", **SMALL}
-    for name, runs in (("0", [(10, "3:5")]), ("1", [(10, "")]), ("2", [(4, ""), (10, "")])):
+    for name, runs in (("0", [(10, "3:5")]), ("1", [(4, ""), (10, "")])):
         for max_steps, profile in runs:
             flags = Flags(**common, output_dir=str(folder / name), max_steps=max_steps, profile_steps=profile)
             training = open_training(flags)

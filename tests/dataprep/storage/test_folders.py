@@ -14,6 +14,7 @@ from dataprep.errors import UsageError
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.folders import Folders, is_within, sync_file
 from dataprep.storage.local import LocalStorage
+from tests.support.descriptors import open_descriptors
 from tests.support.storages import publish
 
 
@@ -117,11 +118,11 @@ def test_a_path_outside_the_root_is_refused(tmp_path: Path, path: str) -> None:
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     (tmp_path / "link").symlink_to("elsewhere")
-    before = len(os.listdir("/proc/self/fd"))
+    open_before = open_descriptors(str(tmp_path))
     for name in ("a/b/c", "a/b", "link/x"):
         with contextlib.suppress(UsageError), folders.opened(name, make=True):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors(str(tmp_path)) == open_before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from dataprep.storage.local import LocalStorage
 from dataprep.storage.open_files import MAX_OPEN_FILES, OpenFiles
+from tests.support.descriptors import open_descriptors
 
 
 @pytest.fixture
@@ -17,20 +18,15 @@ def storage(tmp_path: Path) -> LocalStorage:
     return LocalStorage(tmp_path / "root")
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_files_stay_open_for_the_next_range_but_not_too_many(storage: LocalStorage) -> None:
     (storage.root / "a").mkdir(parents=True)
-    before = open_descriptors()
     for number in range(2 * MAX_OPEN_FILES):
         (storage.root / f"a/{number}").write_bytes(b"%d" % number)
     for _ in range(2):
         for number in range(2 * MAX_OPEN_FILES):
             assert storage.read_range(f"a/{number}", 0, len(str(number))) == b"%d" % number
-            assert open_descriptors() <= before + MAX_OPEN_FILES
-    assert open_descriptors() == before + MAX_OPEN_FILES
+            assert open_descriptors(f"{storage.root}/") <= MAX_OPEN_FILES
+    assert open_descriptors(f"{storage.root}/") == MAX_OPEN_FILES
 
 
 def test_a_file_that_was_replaced_is_opened_again(storage: LocalStorage) -> None:
@@ -56,16 +52,15 @@ def test_a_file_in_use_is_closed_by_its_last_reader(tmp_path: Path) -> None:
 
 
 def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
-    gc.collect()
-    files, before = OpenFiles(), open_descriptors()
+    files = OpenFiles()
     for number in range(5):
         (tmp_path / f"{number}").write_bytes(b"1")
         with files.reading(str(tmp_path / f"{number}")):
             pass
-    assert open_descriptors() == before + 5
+    assert open_descriptors(f"{tmp_path}/") == 5
     del files
     gc.collect()
-    assert open_descriptors() == before
+    assert open_descriptors(f"{tmp_path}/") == 0
 
 
 @pytest.mark.parametrize("name", ["nothing", "folder", "x/below"])

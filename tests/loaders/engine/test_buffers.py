@@ -7,6 +7,9 @@ import numpy as np
 import torch
 
 from loaders.engine.buffers import Buffers
+from tests.support.descriptors import open_descriptors
+
+SHARED = "/memfd:dataprep-batch"
 
 
 def test_memory_is_reused_once_nothing_refers_to_it():
@@ -41,18 +44,20 @@ def test_slices_views_and_tensors_keep_the_memory_in_use():
 
 
 def test_a_batch_that_is_kept_does_not_keep_the_memory_of_others():
+    gc.collect()
+    before = open_descriptors(SHARED)
     buffers = Buffers(4096, shared=True)
-    before = len(os.listdir("/proc/self/fd"))
     kept, *others = [buffers.take().data for _ in range(4)]
     buffers.close()
     del buffers, others
     gc.collect()
     kept[:] = 1
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_descriptors(SHARED) == before + 1
 
 
 def test_shared_memory_has_no_name_and_its_descriptors_are_closed():
-    names, descriptors = set(os.listdir("/dev/shm")), set(os.listdir("/proc/self/fd"))
+    gc.collect()
+    names, before = set(os.listdir("/dev/shm")), open_descriptors(SHARED)
     buffers = Buffers(4096, shared=True)
     taken = [buffers.take() for _ in range(3)]
     assert os.fstat(buffers.descriptor(taken[2].number)).st_size == 4096
@@ -61,4 +66,4 @@ def test_shared_memory_has_no_name_and_its_descriptors_are_closed():
     taken[0].data[:] = 1  # what somebody holds stays usable
     del taken, buffers
     gc.collect()
-    assert set(os.listdir("/proc/self/fd")) <= descriptors
+    assert open_descriptors(SHARED) == before
