@@ -188,9 +188,9 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def _name_of(transform: Any) -> str:
-    """Return the name by which a later process recognises a transform."""
+    """Return the name by which a later process recognises a transform: its `state_name`, else where it is defined."""
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return getattr(kind, "state_name", f"{kind.__module__}.{kind.__qualname__}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ class PilTransform:
         augment: Picklable function from a PIL image to one of the same size.
     """
 
+    state_name = "loaders.transforms.PilTransform"
+    """Where version 0.1.0 defined it, whose states name it."""
+
     def __init__(self, augment: Callable[[Image], Image]) -> None:
         self._augment = augment
 

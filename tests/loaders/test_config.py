@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dataprep.errors import UsageError
-from loaders import open_loader
+from loaders import PilTransform, open_loader
 from loaders.config import LoaderConfig
 
 WRONG = [
@@ -74,3 +74,25 @@ def test_numpy_numbers_lists_and_paths_are_accepted():
     )
     assert (type(config.batch_size), config.scale, config.fields) == (int, (0.5, 1), ("caption",))
     assert config.cache_dir == "cache"
+
+
+class Renamed:
+    state_name = "before.Renamed"
+
+    def __call__(self, image_HWC, rng):
+        return image_HWC
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (None, None),
+        (np.fliplr, "numpy.fliplr"),
+        (Renamed(), "before.Renamed"),
+        (PilTransform(len), "loaders.transforms.PilTransform"),
+    ],
+    ids=str,
+)
+def test_a_state_names_a_transform_as_its_class_says_or_by_where_it_is_defined(transform, name):
+    """PilTransform's name is in states of version 0.1.0."""
+    assert LoaderConfig(batch_size=8, transform=transform).sequence_document()["transform"] == name

@@ -66,6 +66,9 @@ class FinetuneAugment:
         UsageError: The policy is unknown, timm is not installed, or the jitter is out of its range.
     """
 
+    state_name = "train.finetune_augment.FinetuneAugment"
+    """Where version 0.1.0 defined it, whose checkpoints name it."""
+
     def __init__(self, *, policy: str, color_jitter: float, erasing: Erasing, image_size: int) -> None:
         if not 0 <= color_jitter <= 1:
             raise UsageError(f"--color_jitter must be 0 to 1, got {color_jitter}")

@@ -13,6 +13,7 @@ from scipy.stats import ks_2samp
 from timm.data.random_erasing import RandomErasing
 
 from dataprep.errors import UsageError
+from loaders.config import LoaderConfig
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.finetune_augment import Erasing, FinetuneAugment
 
@@ -125,3 +126,9 @@ def test_colours_are_jittered_as_pillow_does_within_the_given_range():
 def test_values_out_of_range_are_refused(settings, message):
     with pytest.raises(UsageError, match=message):
         Erasing(**settings)
+
+
+def test_a_state_of_version_0_1_0_names_this_augmentation():
+    augment = FinetuneAugment(policy="", color_jitter=0.0, erasing=Erasing(), image_size=SIDE)
+    document = LoaderConfig(batch_size=8, transform=augment).sequence_document()
+    assert document["transform"] == "train.finetune_augment.FinetuneAugment"
