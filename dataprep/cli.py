@@ -18,6 +18,7 @@ COMMANDS = {
     "bench": "Compare loaders on the same data, in images per second.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",
+    "convert": "Make a dataset of another: another format, smaller images, other shards.",
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",
     "demo-data": "Write small original files in the layouts of the real ones, with which every command can be tried.",
     "diagnose": "Find what a training run waits for, what to change, and what the change brings.",

@@ -63,6 +63,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
                 "dataprep/formats/annotations.py",
                 "dataprep/formats/webdataset.py",
                 "dataprep/sources/columns.py",
+                "dataprep/sources/stored_values.py",
                 "dataprep/sources/pictures.py",
                 "loaders/fetch/fields.py",
             ),

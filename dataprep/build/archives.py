@@ -48,7 +48,7 @@ from dataprep.dataset.records import (
 from dataprep.dataset.references import SpilledReferences, enumeration_sha256, spilled
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.host.versions import codec_versions
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
@@ -65,7 +65,6 @@ _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 class ArchiveRecipe:
     """Builds datasets from images in archives and folders; implements `dataprep.build.recipe.Recipe`."""
 
-    shuffled = True
     output_may_lie_in_source = False
     joins_unnamed_builds = True
     worker_modules = ("dataprep.cli", "dataprep.build.archives", "numpy", "pyarrow.parquet", "simplejpeg")
@@ -74,7 +73,8 @@ class ArchiveRecipe:
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         plan, tables = self.plan_references(request, progress, keep=keep)
-        return Planned(plan, partial(store_references, tables, with_annotations=bool(plan.features)))
+        annotated, checked = bool(plan.features), plan.options.converted is not None
+        return Planned(plan, partial(store_references, tables, with_annotations=annotated, with_crc32c=checked))
 
     def plan_references(
         self, request: BuildRequest, progress: Progress, *, keep: bool
@@ -82,8 +82,8 @@ class ArchiveRecipe:
         """Return the plan, and the references of each of its shards."""
         options = request.options
         enumerate_split = _Enumerator(
-            dataset=_configured(options),
-            source=open_originals(request.source_url),
+            dataset=self._dataset(request),
+            source=self._source(request),
             keep_in=open_storage(request.output_url) if keep else None,
             options=options,
             progress=progress,
@@ -110,6 +110,14 @@ class ArchiveRecipe:
             features=dict(features),
         )
         return plan, (table for order in orders for table in order.shards())
+
+    def _dataset(self, request: BuildRequest) -> Dataset:
+        """Return the dataset of a request; its `opened` reads the originals."""
+        return _configured(request.options)
+
+    def _source(self, request: BuildRequest) -> Storage:
+        """Open the originals of a request."""
+        return open_originals(request.source_url)
 
     def job(self, request: BuildRequest, root: str) -> BuildJob:
         """Return what a worker needs besides a shard's index."""
@@ -182,6 +190,10 @@ class ArchiveRecipe:
         """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(dataset_of(manifest), licence=manifest.licence)
         return metadata_of(manifest.format, dataset, manifest.classes, manifest.splits, manifest.features)
+
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return True: the samples of archives are permuted."""
+        return True
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
@@ -327,7 +339,7 @@ def _check_kept(build: OpenBuild, index: int, receipt: ShardReceipt, rows: pa.Ta
 
 def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], split: str, options: BuildOptions) -> None:
     """Raise UsageError if two samples of a user's own data would be the same file of an image folder."""
-    root, suffix = FORMATS[options.format].image_root(split, 1), IMAGE_SUFFIXES[options.dataset]
+    root, suffix = FORMATS[options.format].image_root(split, 1), image_suffix(options.dataset)
 
     def files(key_label: Iterable[tuple[str, int]]) -> list[str]:
         return [image_file(root, key, "" if label == NO_LABEL else classes[label], suffix) for key, label in key_label]
@@ -337,10 +349,13 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
         return [file.lower() for file in files(zip(keys, labels, strict=True))]
 
     for first, second, _ in same_names(refs, names):
-        if first.source != second.source:
+        if first.source != second.source or options.converted is not None:
             [file] = files([(second.key, second.label)])
+            both = f"{first.source} and {second.source}"
+            if first.source == second.source:
+                both = f"{first.key} and {second.key} of {first.source}"
             raise UsageError(
-                f"{first.source} and {second.source} would both be {file} in an image folder, "
+                f"{both} would both be {file} in an image folder, "
                 "which has one folder for each class; rename one, or use --format webdataset or tfrecord"
             )
 

@@ -40,6 +40,7 @@ def enumeration_file(
     facts: list[object] = [source.url, dataset.name, classes, allow_partial]
     if isinstance(dataset, OwnDataset) and dataset.own is not None:
         facts.append(asdict(dataset.own))
+        facts.extend([dataset.identity] if dataset.identity else [])
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return f"{BUILD}/source-{split}-{key}.parquet"
 
@@ -51,7 +52,7 @@ def store_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> 
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}
     if annotated:
         metadata["features"] = json.dumps(features_document(enumeration.features))
-    schema = refs_schema(with_annotations=annotated).with_metadata(metadata)
+    schema = refs_schema(with_annotations=annotated, with_crc32c=enumeration.is_checked).with_metadata(metadata)
     # If the name is taken or the folder was removed meanwhile, a rerun walks the archives again.
     with suppress(StorageError, FileNotFoundError):
         batches = spilled(enumeration.refs).batches()
@@ -129,4 +130,4 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
     for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
         batch.validate(full=True)
         refs.add_rows(spill_rows(batch))
-    return Enumeration(refs, sources, classes, features)
+    return Enumeration(refs, sources, classes, features, is_checked="crc32c" in file.schema_arrow.names)

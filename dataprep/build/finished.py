@@ -21,10 +21,11 @@ from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file, repeat_links
+from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset, FakeImageNet, OwnData, OwnDataset, own_name_fault
+from dataprep.sources import BUILT, Dataset, FakeImageNet, FinishedDataset, OwnData, OwnDataset, recorded_class
 from dataprep.sources.base import MAX_SAMPLES
+from dataprep.sources.own import FINISHED, name_fault, split_fault
 from dataprep.storage import Storage
 
 
@@ -46,16 +47,23 @@ def readable_manifest(storage: Storage) -> Manifest:
 
 def shape_faults(manifest: Manifest) -> Iterator[str]:
     """Yield faults that prevent any other check of a manifest: unknown names and malformed digests."""
-    dataset = BUILT.get(built_as(manifest))
+    dataset = _class_of(manifest)
     if dataset is None:
         yield f"name {quoted(built_as(manifest))}, expected one of {', '.join(BUILT)}"
     yield from _own_faults(manifest, dataset)
     yield from digest_faults(manifest)
     for split in manifest.splits:
-        if dataset is not None and split.name not in dataset.splits:
+        if isinstance(dataset, FinishedDataset):
+            yield from filter(None, [split_fault(split.name)])
+        elif dataset is not None and split.name not in dataset.splits:
             yield f"split {quoted(split.name)}, expected one of {', '.join(dataset.splits)}"
     if dataset is not None:
         yield from recipe_of(built_as(manifest)).shape_faults(manifest)
+
+
+def _class_of(manifest: Manifest) -> Dataset | None:
+    """Return the dataset class that a manifest names; None if it names none that could have built it."""
+    return recorded_class(built_as(manifest)) if "own" in manifest.options else BUILT.get(manifest.name)
 
 
 def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
@@ -65,11 +73,12 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
             yield f"options.own or features, which {quoted(built_as(manifest))} does not have"
         return
     try:
-        own = convert(manifest.options["own"], OwnData, where="manifest", at="$.options.own", advice="build it again")
+        own = _own_of(manifest)
     except (FormatError, UsageError) as error:
         yield f"options.own cannot be read ({error})"
         return
-    if own.name != manifest.name or own_name_fault(manifest.name):
+    taken = frozenset() if isinstance(dataset, FinishedDataset) else frozenset(BUILT)
+    if own.name != manifest.name or name_fault(manifest.name, taken):
         yield f"name {quoted(manifest.name)}, expected {quoted(own.name)}, and a name that `build` takes"
 
 
@@ -78,13 +87,22 @@ def dataset_of(manifest: Manifest) -> Dataset:
 
     Expects no shape faults.
     """
-    dataset, images = BUILT[built_as(manifest)], manifest.options.get("fake_images")
+    dataset, images = _class_of(manifest), manifest.options.get("fake_images")
+    if dataset is None:
+        raise UsageError(f"no dataset is called {quoted(built_as(manifest))}; expected one of {', '.join(BUILT)}")
+    if isinstance(dataset, FinishedDataset):
+        dataset = dataset.of_splits({split.name: split.repeats["count"] for split in manifest.splits})
     if isinstance(dataset, OwnDataset):
-        own = convert(manifest.options["own"], OwnData, where="manifest", at="$.options.own", advice="build it again")
-        return dataset.described_by(own)
+        return dataset.described_by(_own_of(manifest))
     if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
         return dataset.with_images(images)
     return dataset
+
+
+def _own_of(manifest: Manifest) -> OwnData:
+    """Return what the user said about their own data. Raises FormatError and UsageError where it is malformed."""
+    own = manifest.options.get("own")
+    return convert(own, OwnData, where="manifest", at="$.options.own", advice="build it again")
 
 
 def layout_faults(manifest: Manifest) -> Iterator[str]:
@@ -141,7 +159,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
-    root, suffix = image_root(manifest, split), IMAGE_SUFFIXES[built_as(manifest)]
+    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
     folders: set[str] = set()
     for batch in open_index(storage, split.name).batches(["key", "label"]):
         for key, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -179,7 +197,7 @@ def metadata_of(
 
 def planned_metadata(plan: Plan) -> tuple[str, ...]:
     """Return the names of the format's own metadata files."""
-    dataset = BUILT[plan.options.dataset]
+    dataset = recorded_class(plan.options.dataset) or FINISHED
     info = DatasetInfo(
         name=plan.options.name,
         description=dataset.description,

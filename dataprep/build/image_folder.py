@@ -22,7 +22,7 @@ from dataprep.build.receipts import receipt_file
 from dataprep.dataset.records import NO_LABEL, Sample, ShardPlan, ShardReceipt
 from dataprep.errors import BuildError, ConflictError
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, REPEATED, image_file, repeat_links
+from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, repeat_links
 from dataprep.host.heartbeat import beat
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.checksums import crc32c_text
@@ -39,7 +39,7 @@ WRITES_BETWEEN_CHECKS = 64
 def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
     """Yield the file names of some images of a split."""
     root = FORMATS[plan.options.format].image_root(split.name, split.repeat_stored)
-    suffix = IMAGE_SUFFIXES[plan.options.dataset]
+    suffix = image_suffix(plan.options.dataset)
     for key, label in zip(keys, labels, strict=True):
         yield image_file(root, key, "" if label == NO_LABEL else plan.classes[label], suffix)
 
@@ -61,7 +61,7 @@ class ImageWriter:
         self._aside = f"{build.root}/folder/" if build.storage.is_local else ""
         split, _ = build.plan.locate(shard.index)
         self._root = FORMATS[build.plan.options.format].image_root(split.name, split.repeat_stored)
-        self._suffix = IMAGE_SUFFIXES[build.plan.options.dataset]
+        self._suffix = image_suffix(build.plan.options.dataset)
         self._pool = threads(WRITES_IN_FLIGHT)
         self._pending: deque[Future[None]] = deque()
         self._number = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dataprep.build.recipe import recipe_named
 from dataprep.dataset.records import ShardReceipt
@@ -25,6 +25,8 @@ class BuildJob:
     """Folder of the build's own state; its name contains the plan's hash."""
     recipe: str
     """Name of the recipe, one of `dataprep.build.recipe.RECIPES`."""
+    links: str = field(default="in root", kw_only=True)
+    """How links in the source are followed: a name in `dataprep.dataset.links.LINKS`."""
 
 
 Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]

@@ -33,9 +33,13 @@ class Shuffle:
 
     seed: int
     split: str
+    permutes: bool = True
+    """Whether samples are put into random order; otherwise they keep theirs."""
 
     def tables(self, rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
         """Yield rows, one for each sample, in the order of a pass."""
+        if not self.permutes:
+            return _as_they_are(rows)
         return in_order_of_words(rows, partial(self._words, pass_index))
 
     def _words(self, pass_index: int, first: int, batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -56,10 +60,13 @@ class OrderedSplit:
     source_bytes: int
     """Bytes of the original images of one pass."""
     annotated: bool
+    checked: bool
+    """Whether the references have checksums of their images."""
 
     def shards(self) -> Iterator[pa.Table]:
         """Yield the references of each shard, with the columns of `refs_schema`."""
-        rows, schema = self.refs.rows(), refs_schema(with_annotations=self.annotated)
+        rows = self.refs.rows()
+        schema = refs_schema(with_annotations=self.annotated, with_crc32c=self.checked)
         shards_a_pass = len(self.shard_samples) // self.passes
         for pass_index in range(self.passes):
             due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
@@ -84,13 +91,14 @@ def order_split(
     shards = options.num_shards or max(1, -(-total // options.shard_bytes))
     if options.num_shards is not None and shards > max(1, count):
         raise UsageError(f"--num-shards {shards}: split {split} has only {count:,} samples; ask for fewer shards")
-    shuffle = Shuffle(options.seed, split)
+    shuffle = Shuffle(options.seed, split, permutes=options.converted is None or options.converted.shuffle)
     shard_samples: list[int] = []
     for pass_index in range(passes):
         chunks = _numbers(shuffle.tables(sizes, pass_index))
         bounds = cut(chunks, min(shards, max(1, count)), count=count, total_bytes=total)
         shard_samples.extend(stop - start for start, stop in pairwise(bounds))
-    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated)
+    checked = options.converted is not None
+    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated, checked)
 
 
 def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:
@@ -115,6 +123,13 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
         bounds.extend(samples_before + int(position) for position in found[found < len(chunk)])
         samples_before, bytes_before = samples_before + len(chunk), bytes_before + int(chunk.sum())
     return [*bounds, *[count] * (shards + 1 - len(bounds))]
+
+
+def _as_they_are(rows: SpilledTable) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    for batch in rows.batches():
+        yield pa.Table.from_batches([batch])
 
 
 def _sizes(refs: SpilledReferences) -> SpilledTable:

@@ -19,7 +19,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import MAX_KEY_BYTES, PlannedSource
 from dataprep.errors import FormatError, UsageError
 from dataprep.host.versions import CODECS, codec_versions
-from dataprep.sources.own import OwnData
+from dataprep.sources.own import Conversion, OwnData
 
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
@@ -46,6 +46,8 @@ class BuildOptions:
     """Number of train images of imagenet-fake."""
     own: OwnData | None = None
     """What the user says about their own data; all splits that are found are built if none is named."""
+    converted: Conversion | None = None
+    """How a finished dataset is converted; None if original files are built."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
@@ -66,12 +68,12 @@ class BuildOptions:
         return self.dataset if self.own is None else self.own.name
 
     def document(self) -> JsonObject:
-        """Return the options as JSON values; `own` only if it is given."""
+        """Return the options as JSON values; `own` and `converted` only if they are given."""
         values = asdict(self)
-        if self.own is None:
-            del values["own"]
-        else:
-            values["own"] = self.own.document()
+        values["own"] = None if self.own is None else self.own.document()
+        for name in ("own", "converted"):
+            if values[name] is None:
+                del values[name]
         document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return document
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
 from dataprep.storage.base import Originals
+from dataprep.storage.checksums import crc32c_of
 
 # Bytes of images read ahead of the one being checked. 64 requests of 110 kB in flight are 7 MB; the rest allows for
 # larger images, and leaves a worker far below its 400 MB.
@@ -20,7 +21,7 @@ def read_refs(source: Originals, refs: tuple[SampleRef, ...]) -> Iterator[tuple[
     """Yield the originals of some references, in their order, read ahead in bounded memory.
 
     Raises:
-        SourceError: A file is gone.
+        SourceError: A file is gone, or an image does not have the checksum of its reference.
     """
     if source.reads_in_flight == 1:
         for ref in refs:
@@ -52,9 +53,17 @@ def threads(count: int) -> ThreadPoolExecutor:
 
 def _read(source: Originals, ref: SampleRef) -> bytes:
     try:
-        return source.read_range(ref.source, ref.offset, ref.num_bytes)
+        data = source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {ref.key} when the build was planned. "
             "Put it back and run the same command again, or start over with --overwrite"
         ) from error
+    found = crc32c_of(data) if ref.crc32c is not None else None
+    if found != ref.crc32c:
+        where = f"{source.url_of(ref.source)}: the image {ref.key} at byte {ref.offset:,}"
+        raise SourceError(
+            f"{where} has CRC32C {found:08x}, the index of its dataset has {ref.crc32c:08x}: it is damaged or was "
+            'changed; restore it, or see what else is wrong with "dataprep verify"'
+        )
+    return data

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dataprep.errors import UsageError
-from dataprep.sources import BUILT
+from dataprep.sources import BUILT, recorded_class
 
 if TYPE_CHECKING:
     from dataprep.build.claim import Claim
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RECIPES: Mapping[str, str] = {
     "archives": "dataprep.build.archives:ARCHIVES",
+    "converted": "dataprep.build.conversion:CONVERSIONS",
     "web": "dataprep.fetched.recipe:WEB",
 }
 """The `module:NAME` of each recipe, by name. Recipes are imported on demand, because some are in higher layers."""
@@ -47,8 +48,6 @@ class Planned:
 class Recipe(Protocol):
     """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
-    shuffled: bool
-    """Whether samples are stored in another order than that of the originals."""
     output_may_lie_in_source: bool
     """Whether a dataset may be written into the folder of its originals, because its files are not taken for
     originals."""
@@ -116,6 +115,9 @@ class Recipe(Protocol):
             FormatError: A class name of the manifest cannot be written to such files.
         """
 
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return whether a build with the manifest's options puts samples into random order."""
+
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield a line for each malformed field among those that only this recipe's manifests have."""
 
@@ -132,7 +134,7 @@ def recipe_of(dataset: str) -> Recipe:
     Raises:
         UsageError: There is no dataset of that name.
     """
-    known = BUILT.get(dataset)
+    known = recorded_class(dataset)
     if known is None:
         raise UsageError(f"no dataset is called {dataset!r}; expected one of {', '.join(BUILT)}")
     return recipe_named(known.recipe)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,13 @@ def plan_parquet(root: str) -> str:
     return f"{root}/plan.parquet"
 
 
-def refs_schema(*, with_annotations: bool = False) -> pa.Schema:
-    """Return the columns of a reference; annotations are canonical JSON."""
+def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Schema:
+    """Return the columns of a reference.
+
+    Args:
+        with_annotations: Append a column `annotations`, canonical JSON.
+        with_crc32c: Append a column `crc32c`, the checksum that the image must have; null where none is known.
+    """
     import pyarrow as pa
 
     fields = [
@@ -39,15 +45,21 @@ def refs_schema(*, with_annotations: bool = False) -> pa.Schema:
         ("num_bytes", pa.int64()),
         ("label", pa.int32()),
     ]
-    return pa.schema([*fields, ("annotations", pa.large_string())] if with_annotations else fields)
+    if with_annotations:
+        fields.append(("annotations", pa.large_string()))
+    if with_crc32c:
+        fields.append(("crc32c", pa.uint32()))
+    return pa.schema(fields)
 
 
-def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False) -> pa.Table:
+def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Table:
     """Return references as columns, in their order."""
-    schema = refs_schema(with_annotations=with_annotations)
+    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
     columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
     if with_annotations:
         columns.append([ref.annotations.decode() for ref in refs])
+    if with_crc32c:
+        columns.append([ref.crc32c for ref in refs])
     return table_of(columns, schema)
 
 
@@ -74,14 +86,24 @@ def refs_from_table(table: pa.Table) -> list[SampleRef]:
     columns = [table.column(name).to_pylist() for name in refs_schema().names]
     if "annotations" in table.column_names:
         columns.append([annotations.encode() for annotations in table.column("annotations").to_pylist()])
-    return [SampleRef(*row) for row in zip(*columns, strict=True)]
+    refs = [SampleRef(*row) for row in zip(*columns, strict=True)]
+    if "crc32c" in table.column_names:
+        sums = table.column("crc32c").to_pylist()
+        refs = [replace(ref, crc32c=crc32c) for ref, crc32c in zip(refs, sums, strict=True)]
+    return refs
 
 
 def store_references(
-    tables: Iterator[pa.Table], storage: Storage, root: str, *, with_annotations: bool = False
+    tables: Iterator[pa.Table],
+    storage: Storage,
+    root: str,
+    *,
+    with_annotations: bool = False,
+    with_crc32c: bool = False,
 ) -> None:
     """Store the references of a plan below the folder of its build, one table a shard."""
-    publish_row_groups(storage, plan_parquet(root), tables, refs_schema(with_annotations=with_annotations))
+    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
+    publish_row_groups(storage, plan_parquet(root), tables, schema)
 
 
 def shard_plan(build: OpenBuild, index: int) -> ShardPlan:

@@ -25,11 +25,12 @@ from dataprep.build.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.build.references import shard_plan
 from dataprep.build.writeback import WritebackFile
 from dataprep.dataset.index_rows import IndexRows
+from dataprep.dataset.links import LINKS
 from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.formats import FORMATS
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages
-from dataprep.storage import disk_errors, open_originals
+from dataprep.storage import disk_errors
 from dataprep.storage.base import Originals
 from dataprep.storage.checksums import HashingWriter
 
@@ -123,7 +124,7 @@ class ShardBuilder:
 
 def _originals_of(build: OpenBuild, job: BuildJob) -> Originals:
     sources = [source for split in build.plan.splits for source in split.sources]
-    return UnpackedImages(open_originals(job.source_url), build.storage, sources)
+    return UnpackedImages(LINKS[job.links](job.source_url), build.storage, sources)
 
 
 def _known(result: T) -> Future[T]:

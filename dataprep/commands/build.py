@@ -21,6 +21,7 @@ from dataprep.commands.progress import BuildProgress
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.sources import BUILT, DATASETS, Dataset, configured
+from dataprep.sources.custom import installed_classes, is_custom
 from dataprep.sources.fake import DEFAULT_IMAGES, FakeImageNet
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.hub import is_hub, pinned
@@ -62,16 +63,30 @@ class _Datasets(click.Group):
         if cmd_name in _OF_THEIR_OWN:
             found: click.Command = import_module(_OF_THEIR_OWN[cmd_name]).command
             return found
+        if cmd_name not in BUILT and is_custom(cmd_name):
+            from dataprep.commands.build_custom import command_of
+
+            return command_of(cmd_name)
         return _command_of(cmd_name) if cmd_name in DATASETS else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in BUILT and not args[0].startswith("-"):
-            ctx.fail(f"{args[0]!r} is not one of {', '.join(BUILT)}")
+        if args and args[0] not in BUILT and not args[0].startswith("-") and not is_custom(args[0]):
+            known = ", ".join([*BUILT, *installed_classes()])
+            ctx.fail(f"{args[0]!r} is not one of {known}, and not module:NAME of a class of your own")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Datasets"):
-            formatter.write_dl([(name, _first_sentence(BUILT[name].description)) for name in BUILT])
+            formatter.write_dl(
+                [
+                    *((name, _first_sentence(BUILT[name].description)) for name in BUILT),
+                    *(
+                        (name, f"{found.value}, installed with a package")
+                        for name, found in installed_classes().items()
+                    ),
+                    ("module:NAME", "a dataset class of your own; see docs/own-dataset.md"),
+                ]
+            )
 
 
 @click.group("build", cls=_Datasets, epilog=EPILOG, subcommand_metavar="DATASET [OPTIONS] [-- BEAM_OPTIONS]")

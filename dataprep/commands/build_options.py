@@ -78,6 +78,14 @@ def image_options(command: Command) -> Command:
     return _with(_IMAGE_OPTIONS, command)
 
 
+def pairs(_context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the values of a repeated option `NAME=VALUE`, sorted, as a callback of click."""
+    found = [value.partition("=") for value in values]
+    if not all(name and equals for name, equals, _ in found):
+        raise click.BadParameter(f"expected {option.metavar}")
+    return tuple(sorted((name, value) for name, _, value in found))
+
+
 def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
     for option in reversed(options):
         command = option(command)

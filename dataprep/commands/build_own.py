@@ -10,7 +10,7 @@ import click
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
 from dataprep.commands.build import refuse_unfit
-from dataprep.commands.build_options import image_policy, plan_lines, split_line
+from dataprep.commands.build_options import image_policy, pairs, plan_lines, split_line
 from dataprep.commands.build_run import Run, Shown, build
 from dataprep.commands.options import Finite
 from dataprep.commands.progress import BuildProgress
@@ -28,13 +28,6 @@ RERUN = """\b
 After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
 result has the same bytes.
 """
-
-
-def _pairs(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    pairs = [value.partition("=") for value in values]
-    if not all(name and equals for name, equals, _ in pairs):
-        raise click.BadParameter("expected COLUMN=VALUE")
-    return tuple(sorted((name, value) for name, _, value in pairs))
 
 
 _OPTIONS = (
@@ -55,7 +48,7 @@ _OPTIONS = (
         "defaults",
         multiple=True,
         metavar="COLUMN=VALUE",
-        callback=_pairs,
+        callback=pairs,
         help="Value for pictures that have none in this column; may be repeated.",
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Leave this column out; may be repeated."),

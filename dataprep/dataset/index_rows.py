@@ -10,7 +10,9 @@ from dataprep.dataset.records import Placement
 from dataprep.storage.checksums import crc32c_of
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 ANNOTATIONS = "annotations_crc32c"
 """Column of the CRC32C of each sample's annotations."""
@@ -44,6 +46,23 @@ def index_schema(*, with_files: bool = False, with_annotations: bool = False) ->
     if with_annotations:
         fields.append((ANNOTATIONS, pa.uint32()))
     return pa.schema(fields)
+
+
+def are_ranges_inside(
+    record_offset: NDArray[np.int64],
+    record_bytes: NDArray[np.int64],
+    image_offset: NDArray[np.int64],
+    image_bytes: NDArray[np.int64],
+    *,
+    shard_bytes: int,
+) -> bool:
+    """Return whether every image has bytes and lies inside its record, and the record inside its shard."""
+    columns = (record_offset, record_bytes, image_offset, image_bytes)
+    if any(len(column) and (column.min() < 0 or column.max() > shard_bytes) for column in columns):
+        return False  # and so no sum below can overflow
+    image_stop, record_stop = image_offset + image_bytes, record_offset + record_bytes
+    inside = (image_offset >= record_offset) & (image_stop <= record_stop) & (record_stop <= shard_bytes)
+    return bool((inside & (image_bytes > 0)).all())
 
 
 class IndexRow(NamedTuple):

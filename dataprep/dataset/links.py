@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dataprep.dataset.records import Manifest
 from dataprep.errors import FormatError, UsageError
-from dataprep.storage import Storage, open_storage
+from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.local import LocalStorage
 
 DATA_URL = "DATAPREP_DATA_URL"
@@ -105,3 +105,29 @@ class ConfinedFolder(LocalStorage):
             f'this machine; if that is what you want to read, run "dataprep adopt {self.root}{index}" once, or set '
             f"{DATA_URL}={self.root}; otherwise put a copy in the place of the link"
         )
+
+
+def _open_confined(url: str) -> Storage:
+    storage = open_storage(url)
+    return ConfinedFolder(Path(storage.url), storage.url) if storage.is_local else storage
+
+
+LINKS: dict[str, Callable[[str], Storage]] = {
+    "in root": open_originals,
+    "inside": open_storage,
+    "confined": _open_confined,
+    "anywhere": open_linked,
+}
+"""How links in a source are followed, and the function that opens it so.
+
+`in root`: links directly in its root lead anywhere; for original files. `inside`: links to folders stay inside; for a
+dataset. `confined`: all links stay inside; for adopted data whose place the user did not name. `anywhere`: for adopted
+data whose place they named.
+"""
+
+
+def links_of(manifest: Manifest, *, named: bool) -> str:
+    """Return how links in the data of a dataset are followed: a name in LINKS."""
+    if not is_adopted(manifest):
+        return "inside"
+    return "anywhere" if named else "confined"

@@ -46,11 +46,13 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def manifest_document(manifest: Manifest) -> JsonObject:
-    """Return a manifest as JSON values; `features` only where there are some."""
+    """Return a manifest as JSON values; `features` and `converted_from` only where they are not empty."""
     document = asdict(manifest)
     document["features"] = features_document(manifest.features)
     if not manifest.features:
         del document["features"]
+    if not manifest.converted_from:
+        del document["converted_from"]
     return document
 
 

@@ -108,6 +108,8 @@ class SampleRef:
     """Position in the sorted class list, or NO_LABEL."""
     annotations: bytes = b""
     """Values of the dataset's features for this sample (dataprep/dataset/features.py); empty if it has none."""
+    crc32c: int | None = None
+    """CRC32C that the image must have; None where none is known."""
 
 
 class References(Protocol):
@@ -144,6 +146,8 @@ class Enumeration:
     """Names of the classes, sorted: a label is a position here. Empty where the dataset has no classes."""
     features: Features = field(default_factory=dict)
     """Types of the annotations."""
+    is_checked: bool = False
+    """Whether references have checksums of their images, where these are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +302,6 @@ class Manifest:
     """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
+    converted_from: str = ""
+    """URL of the dataset from which this one was converted, or the name of its folder on a disk; the document omits an
+    empty field."""

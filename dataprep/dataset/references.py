@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dataprep.dataset.columns import from_numpy, strings, table_of, to_numpy
+from dataprep.dataset.columns import from_numpy, numbers, strings, table_of, to_numpy
 from dataprep.dataset.records import References, SampleRef
 from dataprep.dataset.spill import SpilledTable
 
@@ -25,7 +25,8 @@ _BATCH_BYTES = 1 << 24
 
 @cache
 def spill_schema() -> pa.Schema:
-    """Return the columns of references in a temporary file; annotations are canonical JSON, empty without features."""
+    """Return the columns of references in a temporary file: annotations are canonical JSON, empty without features, and
+    a checksum is null where it is not known."""
     import pyarrow as pa
 
     return pa.schema(
@@ -36,6 +37,7 @@ def spill_schema() -> pa.Schema:
             ("num_bytes", pa.int64()),
             ("label", pa.int32()),
             ("annotations", pa.large_string()),
+            ("crc32c", pa.uint32()),
         ]
     )
 
@@ -107,14 +109,15 @@ def rows_of_refs(refs: Sequence[SampleRef]) -> pa.RecordBatch:
     """Return references as rows with the columns of `spill_schema`, in their order."""
     columns = [[getattr(ref, name) for ref in refs] for name in ("key", "source", "offset", "num_bytes", "label")]
     annotations = [ref.annotations.decode() for ref in refs]
-    return table_of([*columns, annotations], spill_schema()).to_batches()[0]
+    sums = [ref.crc32c for ref in refs]
+    return table_of([*columns, annotations, sums], spill_schema()).to_batches()[0]
 
 
 def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return stored references as rows with the columns of `spill_schema`.
 
     Args:
-        rows: The same columns, of which text may be encoded by a dictionary, and annotations be missing.
+        rows: The same columns, of which text may be encoded by a dictionary, and annotations and checksums be missing.
 
     Raises:
         pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.
@@ -127,8 +130,11 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         if field.name == "annotations" and field.name not in rows.schema.names:
             columns.append(strings([""] * rows.num_rows, large=True))
             continue
+        if field.name == "crc32c" and field.name not in rows.schema.names:
+            columns.append(numbers([None] * rows.num_rows, field.type))
+            continue
         columns.append(pc.cast(rows.column(field.name), field.type))
-        if columns[-1].null_count:
+        if columns[-1].null_count and field.name != "crc32c":
             raise ValueError(f"values of {field.name} are missing")
     return pa.RecordBatch.from_arrays(columns, schema=spill_schema())
 
@@ -136,15 +142,15 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
 def refs_of_rows(rows: pa.RecordBatch) -> Iterator[SampleRef]:
     """Yield the references of rows with the columns of `spill_schema`."""
     columns = [rows.column(name).to_pylist() for name in spill_schema().names]
-    for key, source, offset, num_bytes, label, text in zip(*columns, strict=True):
-        yield SampleRef(key, source, offset, num_bytes, label, text.encode())
+    for key, source, offset, num_bytes, label, text, crc32c in zip(*columns, strict=True):
+        yield SampleRef(key, source, offset, num_bytes, label, text.encode(), crc32c)
 
 
 def enumeration_sha256(refs: References) -> str:
     """Return the hash of the references found in the originals, in their order.
 
     Each has a line of its fields with tabs between them: key, source, offset, bytes, label, and annotations if it has
-    any.
+    any; a checksum is not among them.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -152,7 +158,7 @@ def enumeration_sha256(refs: References) -> str:
     digest, kind = hashlib.sha256(), pa.large_string()
     tab, end, nothing = strings(["\t", "\n", ""], large=True)  # pa.scalar would import pandas
     for batch in spilled(refs).batches():
-        *fields, texts = (pc.cast(column, kind) for column in batch.columns)
+        *fields, texts = (pc.cast(column, kind) for column in batch.columns[:-1])
         before = pc.if_else(pc.equal(texts, nothing), nothing, tab)
         lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*fields, tab), before, texts, end, nothing)
         digest.update(_text_of(lines))

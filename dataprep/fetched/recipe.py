@@ -38,7 +38,6 @@ from dataprep.storage import Storage, open_storage
 class WebRecipe:
     """Builds datasets from tables of URLs; implements `dataprep.build.recipe.Recipe`."""
 
-    shuffled = False
     output_may_lie_in_source = True  # tables are read by their names: a dataset in their folder is none of them
     joins_unnamed_builds = False
     worker_modules = (
@@ -106,6 +105,10 @@ class WebRecipe:
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Return TFDS's files for the counts of the manifest."""
         return tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
+
+    def is_shuffled(self, manifest: Manifest) -> bool:
+        """Return False: rows keep the order of their table."""
+        return False
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield faults because of which sources, options or counts cannot be read."""

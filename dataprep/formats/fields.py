@@ -40,6 +40,21 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
     return _READERS[format_name](record, names, features)
 
 
+def field_names(format_name: str, record: Record) -> list[str]:
+    """Return the names that `read_fields` finds in a record.
+
+    Raises:
+        FormatError: The record is damaged.
+    """
+    if format_name == "tfrecord":
+        data = memoryview(record)
+        stop = len(data) - FRAME_TAIL_BYTES
+        return list(features_of(lambda at, size: bytes(data[at : at + size]), FRAME_HEAD_BYTES, stop))
+    reader = _TarRecord(record)
+    members = _members(reader)
+    return [*members, *_document(reader, members.get("json"))]
+
+
 def check_fields(format_name: str, names: Sequence[str], features: Features = NO_FEATURES) -> None:
     """Raise UsageError if datasets of this format store no fields, or an image folder lacks one of these features."""
     if format_name in _READERS:
@@ -57,10 +72,7 @@ def _no_fields(format_name: str, names: Sequence[str]) -> str:
 
 def _read_tar(record: Record, names: Sequence[str], features: Features) -> Values:
     reader = _TarRecord(record)
-    try:
-        members = {split_name(member.name)[1]: member for member in tar_members(reader) if not member.is_directory}
-    except SourceError as error:
-        raise FormatError(str(error)) from error
+    members = _members(reader)
     document: Values | None = None
     values: Values = {}
     for name in names:
@@ -75,6 +87,14 @@ def _read_tar(record: Record, names: Sequence[str], features: Features) -> Value
             raise _missing(name, [f".{suffix}" for suffix in members], document)
         values[name] = from_json(features[found], document[found]) if found in features else document[found]
     return values
+
+
+def _members(reader: _TarRecord) -> dict[str, Member]:
+    """Return the members of a record by their suffixes. Raises FormatError for a damaged tar."""
+    try:
+        return {split_name(member.name)[1]: member for member in tar_members(reader) if not member.is_directory}
+    except SourceError as error:
+        raise FormatError(str(error)) from error
 
 
 class _TarRecord:

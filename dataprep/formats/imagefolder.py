@@ -28,8 +28,8 @@ IMAGE_SUFFIXES: Mapping[str, str] = {
     "imagenet-fake": ".JPEG",
     "table": ".jpg",
 }
-"""Suffix of image files by dataset class, as in the originals. Readers derive a file's name from it and the key,
-because the index of a build has no file names."""
+"""Suffix of image files by dataset class, as in the originals; `.jpg` for all others. Readers derive a file's name from
+it and the key, because the index of a build has no file names."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
@@ -112,6 +112,11 @@ def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str
         check_class_folder(class_name)
         folder = class_name
     return f"{split}/{folder or FOLDERLESS}/{basename}{suffix}"
+
+
+def image_suffix(dataset: str) -> str:
+    """Return the suffix of image files in datasets of a class."""
+    return IMAGE_SUFFIXES.get(dataset, ".jpg")
 
 
 def metadata_file(split: str) -> str:

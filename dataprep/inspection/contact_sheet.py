@@ -19,7 +19,7 @@ from dataprep.dataset.trust import open_named_data
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_IMAGE_BYTES
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
 
 SHEET_IMAGES = 48
@@ -94,7 +94,7 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
         if place.file:
             file = place.file
         elif FORMATS[manifest.format].one_file_per_image:
-            suffix = IMAGE_SUFFIXES[built_as(manifest)]
+            suffix = image_suffix(built_as(manifest))
             root = FORMATS[manifest.format].image_root(split.name, split.repeats["stored"])
             file = image_file(root, place.key, place.class_name, suffix)
         else:

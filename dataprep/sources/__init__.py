@@ -9,15 +9,17 @@ instead of inflated, and so are links in archives; links in folders are followed
 the folder that the user named.
 """
 
+from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
 from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
 from dataprep.sources.coco import COCO_DUP5
+from dataprep.sources.custom import Image, ImageDataset, custom_dataset, images_in
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
 from dataprep.sources.folder import FOLDER
 from dataprep.sources.imagenet import IMAGENET
 from dataprep.sources.laion import LAION
-from dataprep.sources.own import OwnData, OwnDataset, name_fault
+from dataprep.sources.own import CLASS_NAME, CONVERTED, FINISHED, FinishedDataset, OwnData, OwnDataset, name_fault
 from dataprep.sources.table import TABLE
 
 __all__ = [
@@ -27,13 +29,19 @@ __all__ = [
     "ArchiveFacts",
     "Dataset",
     "FakeImageNet",
+    "Feature",
+    "FinishedDataset",
+    "Image",
+    "ImageDataset",
     "OwnData",
     "OwnDataset",
     "SourceCheck",
     "SplitFacts",
     "configured",
     "dataset_named",
+    "images_in",
     "own_name_fault",
+    "recorded_class",
 ]
 
 DATASETS: dict[str, Dataset] = {
@@ -56,19 +64,34 @@ def dataset_named(name: str) -> Dataset:
     raise UsageError(f"unknown dataset {name!r}: expected one of {', '.join(DATASETS)}{hint}")
 
 
+def recorded_class(name: str) -> Dataset | None:
+    """Return the class of the dataset that a plan or a manifest names, without importing what is no part of dataprep.
+
+    Args:
+        name: Name of a dataset, `converted`, or `module:NAME` of somebody's own class, of which nothing but its name is
+            needed once its dataset is planned.
+    """
+    if name in BUILT:
+        return BUILT[name]
+    if name == CONVERTED.name:
+        return CONVERTED
+    return FINISHED if CLASS_NAME.fullmatch(name) else None
+
+
 def configured(name: str, *, fake_images: int | None = None, own: OwnData | None = None) -> Dataset:
     """Return the dataset of a build, configured by the build's options.
 
     Args:
-        name: One of DATASETS or OWN.
+        name: One of DATASETS or OWN, `converted`, or `module:NAME` of somebody's own class.
         fake_images: Number of images of imagenet-fake.
         own: What the user says of their own data.
 
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.
     """
-    if name in OWN:
-        return OWN[name] if own is None else OWN[name].described_by(own)
+    if name in OWN or name == CONVERTED.name or CLASS_NAME.fullmatch(name):
+        kind = custom_dataset(name) if CLASS_NAME.fullmatch(name) else OWN.get(name, CONVERTED)
+        return kind if own is None else kind.described_by(own)
     dataset = dataset_named(name)
     if fake_images is None:
         return dataset

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -28,16 +28,21 @@ _INT64 = range(-(2**63), 2**63)
 _AS_TEXT = "write it as one text, with json.dumps for example"
 
 
+LEAVE_OUT = "leave the column out with --drop {}"
+"""What a user does to leave out a column."""
+
+
 class Columns:
     """Takes all rows, then returns the features and the values of each row.
 
     Args:
         defaults: Value for rows without one, as JSON or as plain text, by column.
         drop: Columns to leave out.
+        leave_out: What a user does to leave a column out, with {} for its name.
     """
 
-    def __init__(self, defaults: Mapping[str, str], drop: frozenset[str]) -> None:
-        self._defaults, self._drop = dict(defaults), drop
+    def __init__(self, defaults: Mapping[str, str], drop: frozenset[str], *, leave_out: str = LEAVE_OUT) -> None:
+        self._defaults, self._drop, self._leave_out = dict(defaults), drop, leave_out
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
         """First row without a value, by column."""
@@ -58,7 +63,7 @@ class Columns:
             if _is_missing(value):
                 self._missing.setdefault(name, row.where)
             else:
-                self._types[name].add(value, _Place(name, row.where))
+                self._types[name].add(value, _Place(name, row.where, self._leave_out))
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
@@ -85,10 +90,10 @@ class Columns:
         for name in sorted(self._types):
             types = self._types[name]
             if name in self._defaults:
-                types.add(types.default(self._defaults[name]), _Place(name, "--default"))
+                types.add(types.default(self._defaults[name]), _Place(name, "--default", self._leave_out))
             if name in self._missing and name not in self._defaults:
-                raise _no_value(name, self._missing[name])
-            found[name] = types.feature(name, has_default=name in self._defaults)
+                raise _no_value(name, self._missing[name], self._leave_out)
+            found[name] = types.feature(name, has_default=name in self._defaults, leave_out=self._leave_out)
         return found
 
     def values(self, kept: bytes, features: Mapping[str, Feature]) -> Values:
@@ -109,9 +114,10 @@ class _Place:
 
     column: str
     row: str
+    leave_out: str = LEAVE_OUT
 
     def error(self, what: str, advice: str = "") -> SourceError:
-        step = advice or f"correct it, or leave the column out with --drop {self.column}"
+        step = advice or f"correct it, or {self.leave_out.format(self.column)}"
         return SourceError(f"{self.row}: column {quoted(self.column)}: {what}; {step}")
 
 
@@ -138,13 +144,13 @@ class _TextTypes:
     def default(self, text: str) -> str:
         return text
 
-    def feature(self, name: str, *, has_default: bool) -> Feature:
+    def feature(self, name: str, *, has_default: bool, leave_out: str = LEAVE_OUT) -> Feature:
         """Return the type of all values."""
         kind = next(iter(self._fits)) if self._fits and self._has_values else "text"
         if kind != "text" and self._empty and not has_default:
-            raise _no_value(name, self._empty)
+            raise _no_value(name, self._empty, leave_out)
         if kind in ("int64", "float64") and self._no_number:
-            raise _Place(name, self._no_number).error("a number that is not finite")
+            raise _Place(name, self._no_number, leave_out).error("a number that is not finite")
         if kind == "bool" and self._no_number:
             kind = "text"
         return Feature(kind)
@@ -197,7 +203,7 @@ class _Types:
             raise place.error(f"records of {', '.join(value)}; earlier rows have records of {', '.join(self.columns)}")
         for name, items in value.items():
             inner = self.columns.setdefault(name, _Types())
-            inner._add_nested(items, _Place(f"{place.column}/{name}", place.row), 0)
+            inner._add_nested(items, replace(place, column=f"{place.column}/{name}"), 0)
 
     def _add_nested(self, value: Any, place: _Place, depth: int) -> None:
         if not isinstance(value, list):
@@ -220,9 +226,9 @@ class _Types:
         except ValueError:
             return text
 
-    def feature(self, name: str, *, has_default: bool = False) -> Feature:
+    def feature(self, name: str, *, has_default: bool = False, leave_out: str = LEAVE_OUT) -> Feature:
         """Return the type of all values."""
-        place = _Place(name, next(iter(self.depths.values()), self.empty))
+        place = _Place(name, next(iter(self.depths.values()), self.empty), leave_out)
         if len(self.depths) > 1 or (self.empty and 0 in self.depths):
             rows = sorted({*self.depths.values(), *filter(None, [self.empty])})
             raise place.error(f"a value whose lists are nested differently in {rows[-1]}", _AS_TEXT)
@@ -300,8 +306,8 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _no_value(name: str, row: str) -> SourceError:
+def _no_value(name: str, row: str, leave_out: str) -> SourceError:
     return SourceError(
         f"{row}: column {quoted(name)} has no value, and every image needs one: give one with "
-        f"--default {name}=VALUE, or leave the column out with --drop {name}"
+        f"--default {name}=VALUE, or {leave_out.format(name)}"
     )

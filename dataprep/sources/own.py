@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
+from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.dataset.records import Enumeration
 from dataprep.errors import UsageError
 from dataprep.messages import quoted
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import Dataset
+from dataprep.sources.base import Dataset, SplitFacts
 from dataprep.storage.base import Storage
 
 UNSTATED = "unknown, not stated"
@@ -24,6 +26,9 @@ SPLITS = ("train", "val", "test")
 SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Split by the name of its top folder, in lower case."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]|[a-z]")
+_RESERVED_SPLITS = frozenset({BUILD, RETRY, "images", "index"})
+CLASS_NAME = re.compile(r"(?=.{3,200}\Z)(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
+"""Name of somebody's own dataset class: `module:NAME`."""
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
@@ -68,12 +73,37 @@ class OwnData:
         return {name: value for name, value in asdict(self).items() if name not in optional}
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conversion:
+    """How a finished dataset becomes another one; every field may change the new dataset's bytes."""
+
+    plan_hash: str
+    """Plan of the dataset that is converted."""
+    revision: int
+    """Revision of that dataset."""
+    was_shuffled: bool
+    """Whether its samples are in random order."""
+    shuffle: bool = True
+    """Whether samples are put into another random order."""
+    fields: tuple[str, ...] = ()
+    """Fields of its samples that become features."""
+    defaults: tuple[tuple[str, str], ...] = ()
+    """Value for samples without one, by field."""
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether the new dataset's samples are in random order."""
+        return self.shuffle or self.was_shuffled
+
+
 @dataclass(frozen=True, kw_only=True)
 class OwnDataset(Dataset):
     """A dataset of the user's own data."""
 
     own: OwnData | None = None
     """What the user says about the data; None for the class itself."""
+    identity: str = ""
+    """Everything that decides what is found, besides the user's words and the files themselves."""
     is_published: ClassVar[bool] = False
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
@@ -109,6 +139,40 @@ class OwnDataset(Dataset):
         return replace(self, own=own, name=own.name, licence=own.licence, origin=own.origin)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinishedDataset(OwnDataset):
+    """A dataset that is known from its manifest only: it was converted, or its class is not part of dataprep."""
+
+    def of_splits(self, repeats: Mapping[str, int]) -> Self:
+        """Return the dataset with the splits of a manifest, each with the passes of an epoch."""
+        return replace(self, facts={split: SplitFacts(samples=None, repeats=count) for split, count in repeats.items()})
+
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> Dataset:
+        """Raise UsageError: nothing is known about original files."""
+        raise UsageError(f"{self.name}: only its manifest is known here, so it can be read, but not built")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted(FinishedDataset):
+    """A dataset that was converted from another one."""
+
+    recipe: ClassVar[str] = "converted"
+
+
+def split_fault(split: str) -> str:
+    """Return why a split cannot have this name; empty if it can."""
+    if split.lower() in _RESERVED_SPLITS or split.lower().endswith("-events"):
+        return f"the name {quoted(split)} of a split is that of another folder or file of a dataset"
+    return ""
+
+
 def name_fault(name: str, taken: frozenset[str]) -> str:
     """Return why a user's own dataset cannot have this name; empty if it can."""
     if name in taken:
@@ -127,3 +191,24 @@ def name_from(url: str) -> str:
         last = last.removesuffix(suffix)
     name = _NO_LETTERS.sub("-", last).strip("-")[:60].strip("-")
     return name if name[:1].isalpha() else f"data-{name}".strip("-")
+
+
+CONVERTED = Converted(
+    name="converted",
+    description="A dataset that dataprep converted from another one, with the same keys, labels and annotations.",
+    citation="",
+    licence=UNSTATED,
+    origin=UNSTATED,
+    facts={},
+    default_splits=(),
+)
+FINISHED = FinishedDataset(
+    name="dataset",
+    description="Pictures that somebody's own dataset class has found.",
+    citation="",
+    licence=UNSTATED,
+    origin=UNSTATED,
+    facts={},
+    default_splits=(),
+)
+"""Stands for every class that is not part of dataprep, wherever the class itself is not needed."""

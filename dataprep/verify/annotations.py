@@ -18,7 +18,7 @@ from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, annotations_of, image_file, metadata_file
+from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.storage import Storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.verify.files import check_file
@@ -66,7 +66,7 @@ def _check_lines(storage: Storage, manifest: Manifest, split: SplitManifest, fin
 
 def _expected(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, Any]]:
     """Yield the file of each sample relative to the folder of its split, and the checksum of its annotations."""
-    root, suffix = image_root(manifest, split), IMAGE_SUFFIXES[built_as(manifest)]
+    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
     for batch in open_index(storage, split.name).batches(["key", "label", ANNOTATIONS]):
         for key, label, crc32c in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             file = image_file(root, key, class_name_of(label, manifest.classes) or "", suffix)

@@ -15,7 +15,7 @@ from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
 from dataprep.verify.shard import (
@@ -71,7 +71,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
 def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterator[tuple[Row, str]]:
     """Yield the valid rows, each with its file's name."""
     manifest, where = shard.manifest, shard.entry["file"]
-    root, suffix = image_root(manifest, shard.split), IMAGE_SUFFIXES[built_as(manifest)]
+    root, suffix = image_root(manifest, shard.split), image_suffix(built_as(manifest))
     for position, row in enumerate(rows):
         class_name = class_name_of(row.label, manifest.classes)
         whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes

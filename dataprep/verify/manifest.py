@@ -23,7 +23,7 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
     recipe = recipe_of(built_as(manifest))
-    shuffled = recipe.shuffled
+    shuffled = recipe.is_shuffled(manifest)
     if manifest.revision < 1 or manifest.shuffled != shuffled:
         yield f"revision {manifest.revision}, shuffled {manifest.shuffled}; expected 1 or more, {str(shuffled).lower()}"
     if len(set(manifest.classes)) != len(manifest.classes) or list(manifest.classes) != sorted(manifest.classes):

@@ -277,7 +277,7 @@ def _changes(
         # Bytes and decoding shrink with the pixels: 0.41 of the pixels had 0.40 of the bytes at JPEG quality 95.
         kept = (short_side / stored.short_side) ** 2
         smaller = replace(cost, cpu_ms=cost.cpu_ms - cost.stored_ms * (1 - kept), num_bytes=cost.num_bytes * kept)
-        change = f"store a shorter side of {short_side} (dataprep build --resize {short_side})"
+        change = f"store a shorter side of {short_side} (dataprep convert --resize {short_side})"
         yield _Change("resize", change, pod, smaller)
     if stored:
         # Every pass gives a host other blocks, so what counts is the share of the whole dataset that it holds.

@@ -7,14 +7,17 @@ nearer bucket). `prediction.predict` then gives the rate of all stages together.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dataprep.dataset.links import is_adopted
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
+from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
 from loaders.diagnosis.findings import Changes, Fix, Limit, Stage, StageRate
 from loaders.diagnosis.prediction import Prediction, predict
@@ -215,8 +218,22 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
     changed: dict[Stage, StageRate] = {"prepare": stages.prepared(stages.setup.config, sample)}
     if not stages.is_local:
         changed["fetch"] = stages.fetched_smaller(num_bytes / stages.bytes_per_image)
-    advice = f"Store the images with a short side of {short_side} pixels: dataprep build --resize {short_side}"
+    command = conversion(stages.loader.dataset, short_side)
+    advice = f"Store the images with a short side of {short_side} pixels: {command}"
+
     yield _Change("resize", {"short_side": short_side}, "rebuild", advice, changed)
+
+
+def conversion(dataset: Dataset, short_side: int) -> str:
+    """Return the command that makes a dataset with smaller images of this one, in the same format beside it."""
+    url, rate = dataset.url.rstrip("/"), _reject_ratio(dataset)
+    words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
+    return shlex.join([*words, "--resize", str(short_side), *rate])
+
+
+def _reject_ratio(dataset: Dataset) -> list[str]:
+    """Return the option for images that a build would reject: nobody has checked those of adopted data."""
+    return ["--max-reject-ratio", "0.01"] if is_adopted(dataset.manifest) else []
 
 
 def _nearer_bucket(stages: Stages) -> Iterator[_Change]:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.index_rows import are_ranges_inside
 from dataprep.dataset.labels import class_name_of
+from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import IMAGE_SUFFIXES, image_file
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
 
 if TYPE_CHECKING:
@@ -201,14 +203,13 @@ class SplitIndex:
                 f"{self._index_url}: {key} has label {label}, expected one of {len(self._manifest.classes)} classes; "
                 'run "dataprep verify" to see what else is wrong, and build it again'
             )
-        suffix = IMAGE_SUFFIXES.get(built_as(self._manifest))
-        if suffix is None:
+        if is_adopted(self._manifest):
             raise FormatError(
                 f"{self._index_url}: no column of files, which an image folder of {self._manifest.name!r} needs; "
                 "adopt the data again with --overwrite"
             )
         root = FORMATS[self._manifest.format].image_root(self._split.name, self._split.repeats["stored"])
-        return image_file(root, key, class_name, suffix)
+        return image_file(root, key, class_name, image_suffix(built_as(self._manifest)))
 
     def mean_image_bytes(self) -> float:
         """Return the mean image size of the first shard that is not empty: the same in every format and place."""
@@ -333,11 +334,5 @@ def _numbers(column: pa.ChunkedArray, kind: type[np.generic]) -> NDArray[Any]:
 
 
 def _is_sound(entries: ShardIndex, shard_bytes: int) -> bool:
-    """Whether every image has bytes and lies inside its record, and the record inside its shard."""
-    columns = (entries.record_offset, entries.record_bytes, entries.image_offset, entries.image_bytes)
-    if any(len(column) and (column.min() < 0 or column.max() > shard_bytes) for column in columns):
-        return False  # and so no sum below can overflow
-    record_offset, record_bytes, image_offset, image_bytes = columns
-    image_stop, record_stop = image_offset + image_bytes, record_offset + record_bytes
-    inside = (image_offset >= record_offset) & (image_stop <= record_stop) & (record_stop <= shard_bytes)
-    return bool((inside & (image_bytes > 0)).all())
+    ranges = (entries.record_offset, entries.record_bytes, entries.image_offset, entries.image_bytes)
+    return are_ranges_inside(*ranges, shard_bytes=shard_bytes)

@@ -46,6 +46,11 @@ def tar(*members: bytes, end: bytes = END) -> bytes:
     return body + bytes(-len(body) % RECORD)
 
 
+def tar_of(members: list[tuple[str, bytes]]) -> bytes:
+    """A tar of files by name."""
+    return tar(*(member(name.encode(), data) for name, data in members))
+
+
 def _record(key: bytes, value: bytes) -> bytes:
     body = b" " + key + b"=" + value + b"\n"
     length = len(body)

@@ -1,9 +1,16 @@
 """The ranking of changes."""
 
+import shlex
 from dataclasses import replace
 
-from loaders.diagnosis.fixes import TIE, TRUSTED, ranked
+import pytest
+
+from loaders.dataset import open_dataset
+from loaders.diagnosis.fixes import TIE, TRUSTED, conversion, ranked
+from tests.support.adoption import adopt_here
+from tests.support.builds import dataprep
 from tests.support.findings import diagnosis
+from tests.support.own_data import SPLITS, build_own, class_folders
 
 
 def fix(name, images_per_s, needs="restart", *, is_tried=False):
@@ -28,3 +35,18 @@ def test_among_the_best_the_least_effort_comes_first():
 def test_a_tried_change_is_ranked_before_a_slightly_higher_prediction():
     tried = fix("workers", 1000 * TRUSTED + 1, is_tried=True)
     assert names(fix("resize", 1000, "rebuild"), tried) == ["workers", "resize"]
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_the_advice_to_store_smaller_images_is_a_command_that_runs_as_printed(tmp_path, is_adopted):
+    source = class_folders(tmp_path / "my pets")
+    if is_adopted:
+        adopt_here(source, tmp_path / "my shards")
+    else:
+        build_own(source, tmp_path / "my shards")
+    words = shlex.split(conversion(open_dataset(str(tmp_path / "my shards"), "train"), 12))
+    run = dataprep(*words[1:], "--workers", "1")
+    assert run.returncode == 0, run.stderr
+    smaller = open_dataset(str(tmp_path / "my shards-12"), "train")
+    assert smaller.manifest.options["images"]["short_side"] == 12
+    assert smaller.split.samples == 2 * SPLITS["train"]

@@ -1,0 +1,270 @@
+"""The annotations of a finished dataset's samples, read back from its records; the images in them are not read.
+
+A dataset with features has annotations already, and the index has their checksums. Any other dataset has fields, such
+as the caption of an adopted tar: those that the user names become features, whose types are found over all samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from dataprep.dataset.features import (
+    MAX_ANNOTATION_BYTES,
+    NO_FEATURES,
+    RESERVED,
+    Features,
+    Values,
+    annotations_json,
+    name_fault,
+)
+from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import FormatError, SourceError
+from dataprep.formats import FORMATS
+from dataprep.formats.fields import check_fields, field_names, read_fields
+from dataprep.formats.imagefolder import annotations_of, metadata_file
+from dataprep.messages import shown
+from dataprep.sources.columns import Columns
+from dataprep.sources.metadata import Row
+from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+MAX_REST_BYTES = 1 << 26
+"""Maximum size of a record without its image."""
+_SHOWN = 12
+"""Maximum number of fields in a message."""
+_LEAVE_OUT = "give no --field {} to leave it out"
+
+
+class RecordPlace(NamedTuple):
+    """Where one sample lies; the fields are columns of the index."""
+
+    key: str
+    record_offset: int
+    record_bytes: int
+    image_offset: int
+    image_bytes: int
+
+
+FirstSample = tuple[str, RecordPlace]
+"""Shard of a dataset's first sample, and its place there."""
+
+
+def record_places(rows: pa.Table) -> list[RecordPlace]:
+    """Return the places of some samples, from their rows of the index."""
+    columns = (rows.column(name).to_pylist() for name in RecordPlace._fields)
+    return [RecordPlace(*place) for place in zip(*columns, strict=True)]
+
+
+class StoredValues(Protocol):
+    """Reads the values of all samples of a dataset, then returns their features and annotations."""
+
+    are_annotations: bool
+    """Whether `of_shard` returns the annotations themselves, because all types are known."""
+
+    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+        """Return the values of a shard's samples as `annotations` takes them; nothing if samples have none.
+
+        Args:
+            data: Where the shards are.
+            split: The shard's split.
+            number: Position of the shard in it; shards must be read in order.
+            rows: The shard's rows of the index.
+
+        Raises:
+            SourceError: Values are missing, damaged, or do not have the checksums of the index.
+        """
+
+    def features(self) -> Features:
+        """Return the features, once all shards were read. Raises SourceError if a field has values of two types."""
+
+    def annotations(self, kept: bytes) -> bytes:
+        """Return the annotations of one sample, once all shards were read."""
+
+
+def open_values(manifest: Manifest, fields: tuple[str, ...], defaults: dict[str, str]) -> StoredValues:
+    """Return a reader of the annotations of a dataset, or of the named fields.
+
+    Raises:
+        UsageError: The format holds no fields.
+        SourceError: A field cannot be the name of a feature.
+    """
+    if manifest.features:
+        return _Annotations(manifest)
+    if not fields:
+        return _Nothing()
+    check_fields(manifest.format, fields)
+    for name in fields:
+        if fault := name_fault(name):
+            raise SourceError(f"--field {name}: {fault}; {_LEAVE_OUT.format(name)}")
+    return _Fields(manifest, fields, defaults)
+
+
+def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
+    """Return a note about the fields of a dataset's first sample that are not taken; none if all are.
+
+    Args:
+        manifest: The manifest of the dataset.
+        data: Where its shards are.
+        first: The first sample; None if there is none.
+        taken: Features of the new dataset.
+    """
+    if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
+        return ()
+    record = _without_image(data, *first)
+    names = sorted(set(field_names(manifest.format, record)) - RESERVED - taken.keys())
+    usable = [name for name in names if not name_fault(name)]
+    if not usable:
+        return ()
+    more = ", ..." if len(usable) > _SHOWN else ""
+    return (f"its samples also have {', '.join(usable[:_SHOWN])}{more}; --field NAME keeps a field as a feature",)
+
+
+class _Nothing:
+    """Samples without annotations."""
+
+    are_annotations = True
+
+    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+        return []
+
+    def features(self) -> Features:
+        return NO_FEATURES
+
+    def annotations(self, kept: bytes) -> bytes:
+        return b""
+
+
+class _Annotations:
+    """Annotations of a dataset with features, each compared with its checksum in the index."""
+
+    are_annotations = True
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._lines: Iterator[bytes] = iter(())
+        self._split = ""
+
+    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+        if FORMATS[self._manifest.format].one_file_per_image:
+            found = self._from_lines(data, split, rows.num_rows)
+        else:
+            file = split.shards[number]["file"]
+            found = _mapped(data, partial(self._from_record, data, file), record_places(rows))
+        sums, keys = rows.column(ANNOTATIONS).to_pylist(), rows.column("key").to_pylist()
+        for key, text, crc32c in zip(keys, found, sums, strict=True):
+            if crc32c_of(text) != crc32c:
+                raise SourceError(
+                    f"{data.url}: the annotations of {shown(key)} in {split.name} do not have the checksum of the "
+                    'index; restore the dataset, or see what else is wrong with "dataprep verify"'
+                )
+        return found
+
+    def _from_record(self, data: Storage, file: str, place: RecordPlace) -> bytes:
+        features = self._manifest.features
+        record = _without_image(data, file, place)
+        try:
+            return annotations_json(features, read_fields(self._manifest.format, record, tuple(features), features))
+        except FormatError as error:
+            raise _damaged(data, file, place, error) from error
+
+    def _from_lines(self, data: Storage, split: SplitManifest, count: int) -> list[bytes]:
+        if self._split != split.name:
+            self._split, self._lines = split.name, _lines(data, split)
+        found = []
+        for _ in range(count):
+            line = next(self._lines, b"")
+            try:
+                found.append(annotations_of(line, self._manifest.features)[1])
+            except FormatError as error:
+                raise SourceError(f"{data.url_of(metadata_file(split.name))}: {error}; restore it") from error
+        return found
+
+    def features(self) -> Features:
+        return self._manifest.features
+
+    def annotations(self, kept: bytes) -> bytes:
+        return kept
+
+
+class _Fields:
+    """Fields of a dataset without features; the types of their values are found over all samples."""
+
+    are_annotations = False
+
+    def __init__(self, manifest: Manifest, names: tuple[str, ...], defaults: dict[str, str]) -> None:
+        self._format, self._names, self._defaults = manifest.format, names, defaults
+        self._columns = Columns(defaults, frozenset(), leave_out=_LEAVE_OUT)
+        self._found: Features = {}
+
+    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+        file = split.shards[number]["file"]
+        listed = record_places(rows)
+        values = _mapped(data, partial(self._values, data, file), listed)
+        where = (f"{data.url_of(file)}: {shown(place.key)}" for place in listed)
+        return [self._columns.add(Row((), at, each, False)) for at, each in zip(where, values, strict=True)]
+
+    def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
+        record = _without_image(data, file, place)
+        values: Values = {}
+        for name in self._names:
+            try:
+                values |= read_fields(self._format, record, (name,))
+            except FormatError as error:
+                if name not in self._defaults:
+                    raise _damaged(data, file, place, error) from error
+        return values
+
+    def features(self) -> Features:
+        self._found = self._columns.features()
+        return self._found
+
+    def annotations(self, kept: bytes) -> bytes:
+        try:
+            return annotations_json(self._found, self._columns.values(kept, self._found))
+        except FormatError as error:
+            raise SourceError(f"--field: {error}") from error
+
+
+def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequence[RecordPlace]) -> list[T]:
+    """Call a function that reads, for each row, with as many reads in flight as the storage can take."""
+    if data.reads_in_flight == 1:
+        return [function(place) for place in places]
+    with ThreadPoolExecutor(data.reads_in_flight, thread_name_prefix="dataprep-values") as threads:
+        return list(threads.map(function, places))
+
+
+def _without_image(data: Storage, file: str, place: RecordPlace) -> bytes:
+    """Return a record with zeros in the place of its image, which is not read."""
+    start, stop = place.record_offset, place.record_offset + place.record_bytes
+    image_start, image_stop = place.image_offset, place.image_offset + place.image_bytes
+    rest = (image_start - start) + (stop - image_stop)
+    if rest > MAX_REST_BYTES:
+        raise SourceError(
+            f"{data.url_of(file)}: {shown(place.key)} has {rest:,} bytes besides its image, expected at most "
+            f"{MAX_REST_BYTES:,}"
+        )
+    head = data.read_range(file, start, image_start - start)
+    return b"".join((head, bytes(place.image_bytes), data.read_range(file, image_stop, stop - image_stop)))
+
+
+def _lines(data: Storage, split: SplitManifest) -> Iterator[bytes]:
+    """Yield the lines of the annotation file of an image folder."""
+    try:
+        stream = data.open(metadata_file(split.name))
+    except FileNotFoundError as error:
+        raise SourceError(f"{error}: missing, the manifest lists it; restore it") from error
+    with stream:
+        while line := stream.readline(2 * MAX_ANNOTATION_BYTES):
+            yield line
+
+
+def _damaged(data: Storage, file: str, place: RecordPlace, error: FormatError) -> SourceError:
+    return SourceError(f"{data.url_of(file)}: {shown(place.key)}: {error}")

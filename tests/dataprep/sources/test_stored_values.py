@@ -1,0 +1,90 @@
+"""Fields of records become features: those that the user names, with types found over all samples."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dataprep.errors import DataprepError
+from dataprep.storage import open_storage
+from loaders.dataset import open_dataset
+from tests.support.adoption import adopt_here, image_of
+from tests.support.converting import converted
+from tests.support.own_data import Notes
+from tests.support.raw_tar import tar_of
+
+
+def shards(folder, rows):
+    """Tars as img2dataset or a user's script writes them, with a caption, a document and no label."""
+    folder.mkdir()
+    members = []
+    for number, row in enumerate(rows):
+        members.append((f"{number:05d}.jpg", image_of(number)))
+        if "txt" in row:
+            members.append((f"{number:05d}.txt", row["txt"]))
+        members.append((f"{number:05d}.json", json.dumps(row.get("json", {})).encode()))
+    (folder / "00000.tar").write_bytes(tar_of(members))
+    adopt_here(folder)
+    return folder
+
+
+ROWS = [
+    {"txt": "ein Grünfink".encode(), "json": {"score": 1, "tags": ["a"], "height": 20}},
+    {"txt": b"two", "json": {"score": 2.5, "tags": [], "height": 20}},
+]
+
+
+def values(url, *names):
+    dataset = open_dataset(str(url), "train")
+    index, fields = dataset.open_index(5.0), dataset.open_fields(names)
+    found = {}
+    for shard in range(len(dataset.split.shards)):
+        entries = index.shard(shard)
+        for entry in range(len(entries)):
+            start = int(entries.record_offset[entry])
+            record = dataset.storage.read_range(index.file(shard, entry), start, int(entries.record_bytes[entry]))
+            found[entries.key(entry)] = fields.read(record, shard, entry)
+    return found
+
+
+def test_named_fields_become_features_of_one_type(tmp_path):
+    source = shards(tmp_path / "data", ROWS)
+    manifest = converted(source, tmp_path / "out", "tfrecord", how={"fields": ("score", "tags", "txt")}, num_shards=1)
+    kinds = {name: feature.kind for name, feature in manifest.features.items()}
+    assert kinds == {"score": "float64", "tags": "text", "txt": "text"}
+    assert values(tmp_path / "out", "score", "tags", "txt") == {
+        "00000": {"score": 1.0, "tags": ["a"], "txt": "ein Grünfink"},
+        "00001": {"score": 2.5, "tags": [], "txt": "two"},
+    }
+
+
+def test_fields_that_are_left_out_are_named(tmp_path):
+    source, notes = shards(tmp_path / "data", ROWS), Notes()
+    converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
+    assert notes.lines == ["its samples also have score, tags; --field NAME keeps a field as a feature"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "how", "words"),
+    [
+        (ROWS, {"fields": ("caption2",)}, "field 'caption2' does not exist; choose one of these: .jpg, .txt, .json"),
+        ([ROWS[0], {"json": {}}], {"fields": ("txt",)}, "does not exist"),
+        ([{"json": {"x": 1}}, {"json": {"x": None}}], {"fields": ("x",)}, "give no --field x to leave it out"),
+        ([{"json": {"x": 1}}, {"json": {"x": "a"}}], {"fields": ("x",)}, "int64 in .*, but text in"),
+        (ROWS, {"fields": ("height",)}, "the name 'height' is taken"),
+    ],
+)
+def test_fields_that_cannot_be_features_are_refused_in_one_line(tmp_path, rows, how, words):
+    source = shards(tmp_path / "data", rows)
+    with pytest.raises(DataprepError, match=words) as raised:
+        converted(source, tmp_path / "out", how=how, num_shards=1)
+    assert "\n" not in str(raised.value)
+    assert open_storage(str(tmp_path / "out")).stat("dataset.json") is None
+
+
+def test_a_default_fills_what_is_missing(tmp_path):
+    source = shards(tmp_path / "data", [ROWS[0], {"json": {}}])
+    how = {"fields": ("txt",), "defaults": (("txt", "none"),)}
+    converted(source, tmp_path / "out", how=how, num_shards=1)
+    assert values(tmp_path / "out", "txt")["00001"] == {"txt": "none"}
