@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from dataprep.demo.make import write_demo
+from tests.support.coco import write_coco
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.own_data import write_pets
 from tests.support.shared import made_once, shared_folder
@@ -108,11 +109,12 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small originals in the true layouts, odd files among them; `pets` and `dogs` are a user's own."""
+    """Small originals in the true layouts, odd files among them: `coco`, `coco-annotated`, `imagenet`; `pets` and `dogs`
+    are a user's own."""
     shared = shared_folder(tmp_path_factory)
     made = {
         name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))
         for name in ("coco", "imagenet")
     }
-    own = {"pets": write_pets, "dogs": write_dogs}
+    own = {"coco-annotated": write_coco, "pets": write_pets, "dogs": write_dogs}
     return {**made, **{name: made_once(shared / f"originals-{name}", write) for name, write in own.items()}}

@@ -225,7 +225,9 @@ ARCHIVES = ArchiveRecipe()
 
 
 def _configured(options: BuildOptions) -> Dataset:
-    return configured(options.dataset, fake_images=options.fake_images, own=options.own)
+    return configured(
+        options.dataset, fake_images=options.fake_images, own=options.own, annotations=options.annotations
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -292,6 +294,8 @@ class _Enumerator:
         enumeration = self._opened().enumerate(
             self.source, split, allow_partial=allow_partial, classes=classes, progress=self.progress.reading
         )
+        for note in enumeration.notes:
+            self.progress.log(note)
         keep_in = self._may_keep()
         if keep_in is not None:
             if self.afresh:

@@ -41,6 +41,8 @@ def enumeration_file(
     if isinstance(dataset, OwnDataset) and dataset.own is not None:
         facts.append(asdict(dataset.own))
         facts.extend([dataset.identity] if dataset.identity else [])
+    if dataset.features:
+        facts.append(features_document(dataset.features))
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
     return f"{BUILD}/source-{split}-{key}.parquet"
 

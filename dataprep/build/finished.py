@@ -23,7 +23,16 @@ from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset, FakeImageNet, FinishedDataset, OwnData, OwnDataset, recorded_class
+from dataprep.sources import (
+    BUILT,
+    AnnotatedCoco,
+    Dataset,
+    FakeImageNet,
+    FinishedDataset,
+    OwnData,
+    OwnDataset,
+    recorded_class,
+)
 from dataprep.sources.base import MAX_SAMPLES
 from dataprep.sources.own import FINISHED, name_fault, split_fault
 from dataprep.storage import Storage
@@ -67,10 +76,12 @@ def _class_of(manifest: Manifest) -> Dataset | None:
 
 
 def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
-    """Yield faults of `options.own` and `features`, which only the manifest of a user's own data has."""
+    """Yield faults of `options.own`, which only the manifest of a user's own data has, and of declared features."""
     if not isinstance(dataset, OwnDataset):
-        if "own" in manifest.options or manifest.features:
-            yield f"options.own or features, which {quoted(built_as(manifest))} does not have"
+        if "own" in manifest.options:
+            yield f"options.own, which {quoted(built_as(manifest))} does not have"
+        elif dataset is not None:
+            yield from _feature_faults(manifest, dataset)
         return
     try:
         own = _own_of(manifest)
@@ -80,6 +91,35 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
     taken = frozenset() if isinstance(dataset, FinishedDataset) else frozenset(BUILT)
     if own.name != manifest.name or name_fault(manifest.name, taken):
         yield f"name {quoted(manifest.name)}, expected {quoted(own.name)}, and a name that `build` takes"
+
+
+def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
+    """Yield a fault if the features of a manifest are not those that its dataset declares."""
+    try:
+        declared = _with_annotations(dataset, manifest).features
+    except (FormatError, UsageError) as error:
+        yield f"options.annotations cannot be read ({error})"
+        return
+    if manifest.features != declared:
+        odd = sorted(
+            name for name in {*declared, *manifest.features} if declared.get(name) != manifest.features.get(name)
+        )
+        yield f"features {quoted(odd)}, which {quoted(built_as(manifest))} does not have"
+
+
+def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
+    """Return coco with the annotations that its manifest names; other datasets as they are.
+
+    Raises:
+        FormatError, UsageError: They are no kinds of annotations.
+    """
+    found = manifest.options.get("annotations")
+    if found is None or not isinstance(dataset, AnnotatedCoco):
+        return dataset
+    advice = "build it again"
+    return dataset.with_annotations(
+        convert(found, tuple[str, ...], where="manifest", at="$.options.annotations", advice=advice)
+    )
 
 
 def dataset_of(manifest: Manifest) -> Dataset:
@@ -96,7 +136,7 @@ def dataset_of(manifest: Manifest) -> Dataset:
         return dataset.described_by(_own_of(manifest))
     if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
         return dataset.with_images(images)
-    return dataset
+    return _with_annotations(dataset, manifest)
 
 
 def _own_of(manifest: Manifest) -> OwnData:

@@ -48,6 +48,8 @@ class BuildOptions:
     """What the user says about their own data; all splits that are found are built if none is named."""
     converted: Conversion | None = None
     """How a finished dataset is converted; None if original files are built."""
+    annotations: tuple[str, ...] | None = None
+    """Kinds of annotations of coco."""
 
     def __post_init__(self) -> None:
         _require(self.seed >= 0, f"--seed must be 0 or more, got {self.seed}")
@@ -68,10 +70,10 @@ class BuildOptions:
         return self.dataset if self.own is None else self.own.name
 
     def document(self) -> JsonObject:
-        """Return the options as JSON values; `own` and `converted` only if they are given."""
+        """Return the options as JSON values; `own`, `converted` and `annotations` only if they are given."""
         values = asdict(self)
         values["own"] = None if self.own is None else self.own.document()
-        for name in ("own", "converted"):
+        for name in ("own", "converted", "annotations"):
             if values[name] is None:
                 del values[name]
         document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back

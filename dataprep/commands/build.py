@@ -28,6 +28,7 @@ from dataprep.storage.hub import is_hub, pinned
 
 EPILOG = """\b
 Examples:
+  dataprep build coco --source coco --output shards --format webdataset
   dataprep build coco-dup5 --source coco --output gs://bucket/coco-dup5 --format tfrecord --beside europe-west4-a
   dataprep build imagenet --source originals --output imagenet --format webdataset --resize 256 --quality 90
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
@@ -46,6 +47,7 @@ After an interruption, a crash or a full disk run the same command again: it bui
 result has the same bytes.
 """
 _OF_THEIR_OWN = {
+    "coco": "dataprep.commands.build_coco",
     "folder": "dataprep.commands.build_folder",
     "laion": "dataprep.commands.build_laion",
     "table": "dataprep.commands.build_table",
@@ -116,7 +118,10 @@ def command() -> None:
     "--allow-partial", is_flag=True, help="Accept other counts of images than the published ones, and record that."
 )
 @click.option(
-    "--check-source", is_flag=True, help="First compare size and MD5 of the archives with the published ones."
+    "--check-source",
+    "compare",
+    is_flag=True,
+    help="First compare size and MD5 of the archives with the published ones.",
 )
 @shared_options
 def _archives(
@@ -129,7 +134,7 @@ def _archives(
     fake_images: int | None,
     splits: tuple[str, ...],
     overwrite: bool,
-    check_source: bool,
+    compare: bool,
     max_reject_ratio: float | None,
     **options: Any,
 ) -> None:
@@ -149,7 +154,7 @@ def _archives(
         overwrite=overwrite,
     )
     refuse_unfit(request)
-    check = partial(_check_source, request) if check_source else lambda _progress: None
+    check = partial(check_source, request) if compare else lambda _progress: None
     shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
     build(request, run, beam_options, shown, check=check)
 
@@ -205,7 +210,8 @@ def refuse_unfit(request: BuildRequest) -> None:
         )
 
 
-def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
+def check_source(request: BuildRequest, progress: BuildProgress) -> None:
+    """Compare the archives with their published sizes and digests. Raises SourceError if one differs."""
     source = open_originals(request.source_url)
     dataset = DATASETS[request.options.dataset]
     for split in request.options.splits:

@@ -23,6 +23,7 @@ DEFAULT_PORT = 8000
 EPILOG = f"""\b
 Examples:
   dataprep demo-data coco originals
+  dataprep demo-data coco originals --annotations       captions, objects, keypoints and panoptic segments
   dataprep demo-data imagenet originals --images 2000 --odd
   dataprep demo-data laion demo --images 100 --serve     on http://127.0.0.1:{DEFAULT_PORT}
 """
@@ -40,6 +41,9 @@ Examples:
 )
 @click.option(
     "--odd", is_flag=True, help="Add what the real datasets hold besides plain JPEGs: PNG, CMYK, truncated images, …"
+)
+@click.option(
+    "--annotations", "annotated", is_flag=True, help="coco: write annotations in the layout of COCO 2017, too."
 )
 @click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed of the crops.")
 @click.option(
@@ -62,6 +66,7 @@ def command(
     directory: Path,
     images: int,
     odd: bool,
+    annotated: bool,
     seed: int,
     serve: bool,
     port: int,
@@ -78,6 +83,8 @@ def command(
     laion is a table of URLs and the images behind them, some of which fail on purpose; expected.json says how each row
     ends.
     """
+    if annotated and dataset != "coco":
+        raise UsageError(f"--annotations: {dataset} has none; leave it out")
     if dry_run:
         facts = {"dry_run": True, "dataset": dataset, "directory": str(directory), "images": images}
         click.echo(json.dumps(facts) if as_json else f"{dataset}: {images:,} images would be written into {directory}")
@@ -98,7 +105,9 @@ def command(
         raise UsageError(f"{dataset} is made of archives, which need no server; leave --serve and --base-url out")
     with BuildProgress(quiet=as_json) as progress:
         made = partial(progress.reading, "photographs")
-        report = write_demo(dataset, directory, images=images, odd=odd, seed=seed, progress=made)
+        report = write_demo(
+            "coco-annotated" if annotated else dataset, directory, images=images, odd=odd, seed=seed, progress=made
+        )
     if as_json:
         click.echo(json.dumps(asdict(report), default=str))
         return

@@ -78,7 +78,7 @@ def convert(
         return msgspec.convert(values, type=kind)
     except msgspec.ValidationError as fault:
         raise error(f"{where}: {at}{_located(str(fault), values)[1:]}; {advice}") from fault
-    except RecursionError as fault:
+    except (RecursionError, UnicodeEncodeError) as fault:  # UnicodeEncodeError: half a surrogate pair in a text
         raise error(f"{where}: {one_line(fault)}; {advice}") from fault
 
 

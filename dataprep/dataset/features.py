@@ -25,6 +25,8 @@ Kind = Literal["bool", "bytes", "float32", "float64", "int64", "records", "text"
 
 MAX_FEATURES = 500
 """Maximum number of features of a dataset, including the columns of records."""
+MAX_RANK = 3
+"""Maximum number of nested lists."""
 MAX_LENGTH = 1_000_000
 """Maximum length of a list of fixed length."""
 MAX_ANNOTATION_BYTES = 1 << 20
@@ -95,7 +97,7 @@ def name_fault(name: str) -> str:
 
 
 def _is_sound(feature: Feature, *, in_records: bool) -> bool:
-    if feature.kind == "records" or feature.columns or len(feature.shape) > 2:
+    if feature.kind == "records" or feature.columns or len(feature.shape) > MAX_RANK:
         return False
     if in_records and feature.shape[:1] != (None,):
         return False

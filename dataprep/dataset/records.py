@@ -148,6 +148,8 @@ class Enumeration:
     """Types of the annotations."""
     is_checked: bool = False
     """Whether references have checksums of their images, where these are known."""
+    notes: tuple[str, ...] = ()
+    """Messages for the user about what was found; they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)

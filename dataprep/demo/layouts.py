@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import IO
 
 from dataprep.dataset.randomness import permutation
+from dataprep.demo.annotations import ARCHIVE, PANOPTIC_ARCHIVE, Described, write_annotations
 from dataprep.demo.images import MadeImage
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, val_name
 
+COCO_ARCHIVES = ("train2017.zip", "unlabeled2017.zip", "val2017.zip")
 IMAGES_PER_CLASS = 20
 TRAIN_IMAGES_PER_VAL_IMAGE = 20
 _SYNSET_FIELDS = (
@@ -39,9 +41,17 @@ class CocoLayout:
 
     images: int
     """Number of images in the split train, divided between train2017 and unlabeled2017 as in COCO."""
+    seed: int = 0
+    """Seed of the annotations."""
+    annotated: bool = False
+    """Whether the archives of annotations are written."""
 
-    files = ("train2017.zip", "unlabeled2017.zip", "val2017.zip")
     classes = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the archives."""
+        return COCO_ARCHIVES + ((ARCHIVE, PANOPTIC_ARCHIVE) if self.annotated else ())
 
     @property
     def val_images(self) -> int:
@@ -66,14 +76,26 @@ class CocoLayout:
     def write(self, directory: Path, images: Iterator[MadeImage]) -> None:
         """Write all archives, each whole or not at all."""
         counts = (self._labelled, self.images - self._labelled, self.val_images)
-        for file, count in zip(self.files, counts, strict=True):
+        described: dict[str, list[Described]] = {}
+        for file, count in zip(COCO_ARCHIVES, counts, strict=True):
             folder = file.removesuffix(".zip")
+            described[folder] = []
             with _whole(directory / file) as stream, zipfile.ZipFile(stream, "w") as archive:
                 archive.writestr(zipfile.ZipInfo(f"{folder}/"), b"")
                 for number in range(count):
                     header = zipfile.ZipInfo(f"{folder}/{_coco_number(number)}.jpg")
                     header.external_attr = _PLAIN_FILE
-                    archive.writestr(header, next(images).file)
+                    made = next(images)
+                    archive.writestr(header, made.file)
+                    name = f"{_coco_number(number)}.jpg"
+                    described[folder].append(Described(name, int(_coco_number(number)), made.width, made.height))
+        if self.annotated:
+            del described["unlabeled2017"]
+            self._write_annotations(directory, described)
+
+    def _write_annotations(self, directory: Path, described: dict[str, list[Described]]) -> None:
+        with _whole(directory / ARCHIVE) as plain, _whole(directory / PANOPTIC_ARCHIVE) as panoptic:
+            write_annotations({ARCHIVE: plain, PANOPTIC_ARCHIVE: panoptic}, described, self.seed)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Writes small originals in the archive layouts of the real datasets, to try every command without a download.
 
     coco       train2017.zip  unlabeled2017.zip  val2017.zip
+               annotations_trainval2017.zip  panoptic_annotations_trainval2017.zip  (with annotations)
     imagenet   ILSVRC2012_img_train.tar  ILSVRC2012_img_val.tar
                ILSVRC2012_devkit_t12.tar.gz  ILSVRC2012_bbox_val_v3.tgz
 
@@ -35,7 +36,7 @@ CHUNK_IMAGES = 16
 CHUNKS_IN_FLIGHT = 16
 """Number of chunks in flight; limits the images that are made and not yet written to 30 MB."""
 
-Name = Literal["coco", "imagenet"]
+Name = Literal["coco", "coco-annotated", "imagenet"]
 Progress = Callable[[int, int], None]
 """Function that is called with the number of finished images and of all images."""
 
@@ -73,7 +74,7 @@ def write_demo(
     """Write demo originals; existing files of the same demo stay as they are.
 
     Args:
-        name: Dataset whose layout is written.
+        name: Dataset whose layout is written; `coco-annotated` is coco with annotations.
         directory: Folder, which is created if needed.
         images: Number of images of the split train; val gets a twentieth of it, and at least one for each class.
         odd: Include one image of each of ImageNet's known oddities.
@@ -89,7 +90,9 @@ def write_demo(
     if odd and images < len(ODDITIES):
         raise UsageError(f"--odd needs at least {len(ODDITIES)} images, got {images}")
     require_photographs()
-    layout = CocoLayout(images) if name == "coco" else ImageNetLayout(images, seed)
+    annotated = name == "coco-annotated"
+    layout = ImageNetLayout(images, seed) if name == "imagenet" else CocoLayout(images, seed, annotated)
+    name = "coco" if annotated else name
     oddities = _placed_oddities(images, seed) if odd else {}
     report = DemoReport(
         name=name,

@@ -46,7 +46,7 @@ def _feature_of(feature: Feature, value: Any) -> bytes:
 def _flattened(value: Any, depth: int) -> Iterable[Any]:
     if not depth:
         return [value]
-    return value if depth == 1 else chain.from_iterable(value)
+    return value if depth == 1 else chain.from_iterable(_flattened(inner, depth - 1) for inner in value)
 
 
 # Reading

@@ -22,6 +22,7 @@ FOLDERLESS = "images"
 REPEATED = "images"
 """Folder that replaces the split's folder if links show each image several times; the links point into it."""
 IMAGE_SUFFIXES: Mapping[str, str] = {
+    "coco": ".jpg",
     "coco-dup5": ".jpg",
     "folder": ".jpg",
     "imagenet": ".JPEG",

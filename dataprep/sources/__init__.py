@@ -13,7 +13,7 @@ from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
 from dataprep.sources.base import ArchiveFacts, Dataset, SourceCheck, SplitFacts
-from dataprep.sources.coco import COCO_DUP5
+from dataprep.sources.coco import COCO, COCO_DUP5, AnnotatedCoco
 from dataprep.sources.custom import Image, ImageDataset, custom_dataset, images_in
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
 from dataprep.sources.folder import FOLDER
@@ -26,6 +26,7 @@ __all__ = [
     "BUILT",
     "DATASETS",
     "OWN",
+    "AnnotatedCoco",
     "ArchiveFacts",
     "Dataset",
     "FakeImageNet",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 DATASETS: dict[str, Dataset] = {
+    "coco": COCO,
     "coco-dup5": COCO_DUP5,
     "imagenet": IMAGENET,
     "imagenet-fake": IMAGENET_FAKE,
@@ -78,13 +80,20 @@ def recorded_class(name: str) -> Dataset | None:
     return FINISHED if CLASS_NAME.fullmatch(name) else None
 
 
-def configured(name: str, *, fake_images: int | None = None, own: OwnData | None = None) -> Dataset:
+def configured(
+    name: str,
+    *,
+    fake_images: int | None = None,
+    own: OwnData | None = None,
+    annotations: tuple[str, ...] | None = None,
+) -> Dataset:
     """Return the dataset of a build, configured by the build's options.
 
     Args:
         name: One of DATASETS or OWN, `converted`, or `module:NAME` of somebody's own class.
         fake_images: Number of images of imagenet-fake.
         own: What the user says of their own data.
+        annotations: Kinds of annotations of coco.
 
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.
@@ -93,6 +102,10 @@ def configured(name: str, *, fake_images: int | None = None, own: OwnData | None
         kind = custom_dataset(name) if CLASS_NAME.fullmatch(name) else OWN.get(name, CONVERTED)
         return kind if own is None else kind.described_by(own)
     dataset = dataset_named(name)
+    if isinstance(dataset, AnnotatedCoco) and annotations is not None:
+        dataset = dataset.with_annotations(annotations)
+    elif annotations is not None:
+        raise UsageError(f"annotations {', '.join(annotations) or 'none'}: only coco has some; leave them out")
     if fake_images is None:
         return dataset
     if isinstance(dataset, FakeImageNet):

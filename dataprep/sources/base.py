@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dataprep.dataset.columns import to_numpy
+from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.references import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
@@ -93,6 +94,11 @@ class Dataset(ABC):
     @property
     def splits(self) -> tuple[str, ...]:
         return tuple(self.facts)
+
+    @property
+    def features(self) -> Features:
+        """Features that the dataset declares; those of a user's own data are found instead."""
+        return NO_FEATURES
 
     def split_facts(self, split: str) -> SplitFacts:
         """Return the published facts of a split. Raises UsageError for a split that the dataset does not have."""
@@ -252,7 +258,14 @@ class RefCollector:
             raise damaged(reader, member.offset, member.unreadable, member=member.name, within=within)
         return parts
 
-    def add(self, key_parts: tuple[str, ...], source: str, member: Member, label: int = NO_LABEL) -> None:
+    def add(
+        self,
+        key_parts: tuple[str, ...],
+        source: str,
+        member: Member,
+        label: int = NO_LABEL,
+        annotations: bytes = b"",
+    ) -> None:
         """Add one image. `source` is the file that holds it, relative to the root."""
         if member.num_bytes > MAX_IMAGE_BYTES:
             where = f"{self.root.url_of(source)}: {shown(member.name)} at byte {member.offset:,}"
@@ -263,7 +276,8 @@ class RefCollector:
             raise SourceError(
                 f"{self.root.url_of(source)}: over {MAX_SAMPLES:,} images in {self.split}; expected one dataset"
             )
-        self.refs.add(SampleRef(key_of(key_parts), source, member.offset, member.num_bytes, label))
+        key = key_of(key_parts)
+        self.refs.add(SampleRef(key, source, member.offset, member.num_bytes, label, annotations))
 
     def enumeration(self, classes: tuple[str, ...] = ()) -> Enumeration:
         return Enumeration(self.refs, self.sources, classes)

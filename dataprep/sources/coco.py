@@ -1,31 +1,58 @@
-"""coco-dup5: the labelled and the unlabelled images of COCO 2017, five passes of which make an epoch.
+"""COCO 2017: its images with annotations, and coco-dup5, the images alone, five passes of which make an epoch.
 
-Original files: `train2017.zip` and `unlabeled2017.zip` (split train), `val2017.zip` (split val), or the unpacked
-folders `train2017/`, `unlabeled2017/` and `val2017/`, also mixed. If both exist, the zip is used.
+Original files: `train2017.zip`, `unlabeled2017.zip`, `val2017.zip` and `test2017.zip`, or the unpacked folders
+`train2017/` and so on, also mixed. If both exist, the zip is used. `coco_files.py` knows the annotation files.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
+from dataprep.dataset.features import Features
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import Member, damaged
-from dataprep.messages import shown
+from dataprep.messages import not_one_of, shown
 from dataprep.sources.archives import Progress, open_archive
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts
+from dataprep.sources.coco_annotations import CocoAnnotations, category_names
+from dataprep.sources.coco_files import archive_of, find_json
+from dataprep.sources.coco_records import KINDS, coco_features
 from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_image
 from dataprep.sources.zips import zip_members
 from dataprep.storage.base import ObjectInfo, Storage
 
 PARTS = {"train": {"train2017": 118_287, "unlabeled2017": 123_403}, "val": {"val2017": 5_000}}
-"""Number of images of each original archive, by split."""
+"""Number of images of each original archive of coco-dup5, by split."""
+SPLIT_PARTS = {
+    "train": {"train2017": 118_287},
+    "val": {"val2017": 5_000},
+    "test": {"test2017": 40_670},
+    "unlabeled": {"unlabeled2017": 123_403},
+}
+"""Number of images of each original archive of coco, by split."""
+LABELLED = ("train", "val")
+"""Splits with annotations."""
+ANNOTATION_COUNTS = {
+    "train": {"captions": 591_753, "instances": 860_001, "keypoints": 262_465, "panoptic": 118_287},
+    "val": {"captions": 25_014, "instances": 36_781, "keypoints": 11_004, "panoptic": 5_000},
+}
+"""Number of annotations of each kind, by split."""
+CATEGORY_COUNTS = {"instances": 80, "keypoints": 1, "panoptic": 133}
+_NO_ANNOTATIONS = b""
+_Annotate = Callable[[str], bytes]
+"""Returns the annotations of an image, given the name of its file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coco(Dataset):
     """A dataset of COCO's image archives, without labels."""
+
+    parts: Mapping[str, Mapping[str, int]]
+    """Number of images of each original archive, by split."""
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return no classes: the images are used without annotations."""
@@ -40,11 +67,17 @@ class Coco(Dataset):
         classes: tuple[str, ...] | None,
         progress: Progress | None,
     ) -> Enumeration:
+        return self._found(root, split, allow_partial, progress, lambda _: _NO_ANNOTATIONS).enumeration()
+
+    def _found(
+        self, root: Storage, split: str, allow_partial: bool, progress: Progress | None, annotate: _Annotate
+    ) -> RefCollector:
+        """Collect the images of a split."""
         found = RefCollector(root, split)
         problems = []
-        for part, expected in PARTS[split].items():
+        for part, expected in self.parts[split].items():
             before = len(found.refs)
-            where = _find_part(root, part, found, progress)
+            where = _find_part(root, part, found, progress, annotate)
             count = len(found.refs) - before
             if not where:
                 problems.append(f"neither {part}.zip nor {part}/ exists")
@@ -55,28 +88,130 @@ class Coco(Dataset):
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check --source, fetch what is missing{hint}"
             )
-        return found.enumeration()
+        return found
 
 
-def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress | None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class AnnotatedCoco(Coco):
+    """The images of COCO 2017 with their annotations."""
+
+    annotations: tuple[str, ...] = ()
+    """Kinds of annotations to take: some of KINDS, sorted."""
+
+    @property
+    def features(self) -> Features:
+        """Features of the annotations that are taken."""
+        return coco_features(self.annotations)
+
+    def with_annotations(self, kinds: Iterable[str]) -> Self:
+        """Return the dataset with some kinds of annotations. Raises UsageError for an unknown kind."""
+        chosen = tuple(sorted(set(kinds)))
+        for kind in chosen:
+            if kind not in KINDS:
+                raise UsageError(not_one_of("annotations", kind, KINDS))
+        return replace(self, annotations=chosen)
+
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
+        (folder,) = self.parts[split]
+        kinds = self.annotations if split in LABELLED else ()
+        with CocoAnnotations(root, folder, kinds, self.features) as annotations:
+            if allow_partial:
+                self._refuse_other_categories(root, split, annotations)
+            else:
+                self._refuse_other_annotations(root, split, annotations)
+            found = self._found(root, split, allow_partial, progress, annotations.of)
+            unused = annotations.unused()
+            if unused and not allow_partial:
+                raise SourceError(
+                    f"{root.url}: {self.name} {split}: annotations of {len(unused):,} images that do not exist, "
+                    f"such as {shown(unused[0])}: fetch the originals again, or build what exists with --allow-partial"
+                )
+            found.sources.extend(annotations.sources)
+        enumeration = replace(found.enumeration(), features=dict(self.features))
+        if not unused:
+            return enumeration
+        note = f"{split}: left out the annotations of {len(unused):,} images that do not exist"
+        return replace(enumeration, notes=(note,))
+
+    def _refuse_other_annotations(self, root: Storage, split: str, found: CocoAnnotations) -> None:
+        """Refuse counts of annotations and categories that differ from the published ones."""
+        problems = [
+            f"{count:,} {kind}, expected {ANNOTATION_COUNTS[split][kind]:,}"
+            for kind, count in found.counts.items()
+            if count != ANNOTATION_COUNTS[split][kind]
+        ]
+        problems += [
+            f"{len(names):,} categories of {kind}, expected {CATEGORY_COUNTS[kind]:,}"
+            for kind, names in found.categories.items()
+            if len(names) != CATEGORY_COUNTS[kind]
+        ]
+        if problems:
+            raise SourceError(
+                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
+                "fetch the originals again, or build what exists with --allow-partial"
+            )
+
+    def _refuse_other_categories(self, root: Storage, split: str, found: CocoAnnotations) -> None:
+        """Refuse categories of two splits that differ, because a label is a position among them."""
+        for kind, names in found.categories.items():
+            for other in LABELLED:
+                (folder,) = self.parts[other]
+                others = names if other == split else category_names(root, kind, folder)
+                if others is not None and others != names:
+                    raise SourceError(
+                        f"{root.url}: {kind} of {other} and {split} have different categories; expected the same in "
+                        "both: correct one of the files, or give each split a --source of its own"
+                    )
+
+
+def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:
+    """Return the kinds of annotations whose files exist for one of some splits.
+
+    Raises:
+        SourceError: There is none for splits that should have some.
+    """
+    folders = [folder for split in splits if split in LABELLED for folder in SPLIT_PARTS[split]]
+    found = tuple(kind for kind in KINDS if any(find_json(root, kind, folder) for folder in folders))
+    if folders and not found:
+        archive = archive_of("instances", folders[0])
+        raise SourceError(
+            f"{root.url}: no annotations of {' and '.join(folders)}: expected {archive}, or its files unpacked in "
+            "annotations/; fetch it, or build the images alone with --annotations none"
+        )
+    return found
+
+
+def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress | None, annotate: _Annotate) -> str:
     """Collect the images of one archive or folder; return its name, or an empty text if neither exists."""
     archive = f"{part}.zip"
     info = root.stat(archive)
     if info is not None:
-        _find_in_zip(root, part, info, found, progress)
+        _find_in_zip(root, info, found, progress, annotate)
         return archive
     files = folder_files(root, part, depth=1)
     images = [file for file in files if _is_image(root, part, file.parts)]
     for file in images:
         source = "/".join((part, *file.parts))
-        found.add((part, *file.parts), source, Member(file.parts[-1], 0, file.num_bytes))
+        member = Member(file.parts[-1], 0, file.num_bytes)
+        found.add((part, *file.parts), source, member, annotations=annotate(file.parts[-1]))
     if files:
         found.sources.append(SourceFile(part, sum(file.num_bytes for file in images)))
     return f"{part}/" if files else ""
 
 
-def _find_in_zip(root: Storage, part: str, info: ObjectInfo, found: RefCollector, progress: Progress | None) -> None:
+def _find_in_zip(
+    root: Storage, info: ObjectInfo, found: RefCollector, progress: Progress | None, annotate: _Annotate
+) -> None:
     archive = info.name
+    part = archive.removesuffix(".zip")
     with open_archive(root, archive, progress=progress, info=info) as reader:
         for member in zip_members(reader):
             parts = found.image_parts(reader, member)
@@ -86,7 +221,7 @@ def _find_in_zip(root: Storage, part: str, info: ObjectInfo, found: RefCollector
                 raise damaged(
                     reader, member.offset, f"not directly in {part}/; expected COCO's {archive}", member=member.name
                 )
-            found.add(parts, archive, member)
+            found.add(parts, archive, member, annotations=annotate(parts[-1]))
         found.sources.append(SourceFile(archive, reader.num_bytes))
 
 
@@ -97,6 +232,13 @@ def _is_image(root: Storage, folder: str, parts: tuple[str, ...]) -> bool:
         raise SourceError(f"{root.url_of(folder)}: {shown('/'.join(parts))}: {error}; move it elsewhere") from error
 
 
+_TRAIN = ArchiveFacts(name="train2017.zip", num_bytes=19_336_861_798, md5="cced6f7f71b7629ddf16f17bbcfab6b2")
+_UNLABELED = ArchiveFacts(name="unlabeled2017.zip", num_bytes=20_126_613_414, md5="7ebc562819fdb32847aab79530457326")
+_VAL = ArchiveFacts(name="val2017.zip", num_bytes=815_585_330, md5="442b8da7639aecaf257c1dceb8ba8c80")
+_TEST = ArchiveFacts(name="test2017.zip", num_bytes=6_646_970_404, md5="77ad2c53ac5d0aea611d422c0938fb35")
+_ANNOTATIONS = ArchiveFacts(
+    name="annotations_trainval2017.zip", num_bytes=252_907_541, md5="f4bbac642086de4f52a3fdda2de5fa2c"
+)
 COCO_DUP5 = Coco(
     name="coco-dup5",
     description=(
@@ -115,17 +257,31 @@ COCO_DUP5 = Coco(
         "train": SplitFacts(
             samples=sum(PARTS["train"].values()),
             repeats=5,
-            archives=(
-                ArchiveFacts(name="train2017.zip", num_bytes=19_336_861_798, md5="cced6f7f71b7629ddf16f17bbcfab6b2"),
-                ArchiveFacts(
-                    name="unlabeled2017.zip", num_bytes=20_126_613_414, md5="7ebc562819fdb32847aab79530457326"
-                ),
-            ),
+            archives=(_TRAIN, _UNLABELED),
         ),
         "val": SplitFacts(
             samples=sum(PARTS["val"].values()),
-            archives=(ArchiveFacts(name="val2017.zip", num_bytes=815_585_330, md5="442b8da7639aecaf257c1dceb8ba8c80"),),
+            archives=(_VAL,),
         ),
     },
     default_splits=("train",),
+    parts=PARTS,
+)
+COCO = AnnotatedCoco(
+    name="coco",
+    description=(
+        "The images of COCO 2017 train (118,287) and val (5,000) with their captions, object instances, person "
+        "keypoints and panoptic segments, as far as the files are there; test and unlabeled without annotations."
+    ),
+    citation=COCO_DUP5.citation,
+    licence=COCO_DUP5.licence,
+    origin="https://cocodataset.org/#download",
+    facts={
+        "train": SplitFacts(samples=118_287, archives=(_TRAIN, _ANNOTATIONS)),
+        "val": SplitFacts(samples=5_000, archives=(_VAL, _ANNOTATIONS)),
+        "test": SplitFacts(samples=40_670, archives=(_TEST,)),
+        "unlabeled": SplitFacts(samples=123_403, archives=(_UNLABELED,)),
+    },
+    default_splits=LABELLED,
+    parts=SPLIT_PARTS,
 )

@@ -10,10 +10,10 @@ import stat
 from collections.abc import Iterator
 from operator import attrgetter
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dataprep.errors import SourceError
-from dataprep.formats.tars import Member, damaged
+from dataprep.formats.tars import ByteReader, Member, damaged
 from dataprep.sources.archives import ArchiveReader
 
 MAX_DIRECTORY_BYTES = 64 * 2**20
@@ -60,7 +60,7 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
             archive. Names are not checked here. Compressed members are only marked, because members that are skipped
             may be compressed.
     """
-    directory = _find_directory(reader)
+    directory = find_directory(reader)
     data = reader.read_apart(directory.offset, directory.num_bytes)
     entries = sorted(_entries(reader, directory, data), key=attrgetter("header_offset"))
     del data
@@ -69,7 +69,19 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
     return [member for _, member in sorted(located)]
 
 
-def _find_directory(reader: ArchiveReader) -> _Directory:
+class _Reader(ByteReader, Protocol):
+    """What finding a directory needs of an archive."""
+
+    def read_apart(self, offset: int, num_bytes: int) -> bytes:
+        """Read bytes by a separate request."""
+
+
+def find_directory(reader: _Reader) -> _Directory:
+    """Find the central directory of a zip.
+
+    Raises:
+        SourceError: There is none, it is truncated, or larger than those that are read.
+    """
     tail_bytes = min(reader.num_bytes, _LOCATOR64.size + _END.size + 0xFFFF)
     tail_at = reader.num_bytes - tail_bytes
     tail = reader.read_apart(tail_at, tail_bytes)
@@ -106,7 +118,7 @@ def _find_directory(reader: ArchiveReader) -> _Directory:
     return _Directory(offset, num_bytes, entries)
 
 
-def _find_end64(reader: ArchiveReader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
+def _find_end64(reader: _Reader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
     """Return position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
     record_at = int(_LOCATOR64.unpack(locator)[2])
     # Only records without extensible data are accepted: no tool writes others, and a gap could hide members.

@@ -57,6 +57,12 @@ def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> l
     return _in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
 
 
+def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Name, digest and targets of the images in a folder by `torchvision.datasets.CocoDetection`, every image decoded;
+    images of the annotation file that are not in the folder are left out."""
+    return _in_process("torch", _coco_detection, folder, annotations)
+
+
 def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
     """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
     return _in_process("tensorflow", _tfds, directory, split)
@@ -167,6 +173,23 @@ def _torchvision(folder: Path, has_classes: bool) -> list[Read]:
             raise ValueError(f"{path}: decoded as {image.mode} with label {decoded_label}")
         key = Path(path).relative_to(folder).with_suffix("").as_posix()
         read.append((key, label if has_classes else NO_LABEL, _sha256(Path(path).read_bytes())))
+    return read
+
+
+def _coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    import contextlib
+
+    import torchvision
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        dataset = torchvision.datasets.CocoDetection(str(folder), str(annotations))
+    names = {number: dataset.coco.imgs[number]["file_name"] for number in dataset.ids}
+    dataset.ids = [number for number in dataset.ids if (folder / names[number]).exists()]
+    read = []
+    for number, (image, targets) in zip(dataset.ids, dataset, strict=True):
+        if image.mode != "RGB":
+            raise ValueError(f"{names[number]}: decoded as {image.mode}")
+        read.append((names[number], _sha256((folder / names[number]).read_bytes()), targets))
     return read
 
 

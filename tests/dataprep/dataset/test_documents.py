@@ -133,3 +133,9 @@ def test_any_json_is_read_or_refused_in_one_line(document):
         text = ""
     assert "\n" not in text
     assert text.isascii()
+
+
+def test_half_a_surrogate_pair_is_one_line():
+    """JSON may escape one; Python has it as a text that is no UTF-8."""
+    with pytest.raises(FormatError, match="surrogates not allowed; build it again"):
+        convert({"name": "\udcff"}, dict[str, int], where="x.json", advice="build it again")

@@ -114,7 +114,7 @@ def test_other_names_are_taken(name):
     "feature",
     [
         Feature("int64", (None, None)),
-        Feature("int64", (None, 2, 2)),
+        Feature("int64", (None, 2, 2, 2)),
         Feature("int64", (0,)),
         Feature("int64", (10**9,)),
         Feature("text", (None, 2)),

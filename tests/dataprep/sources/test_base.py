@@ -23,7 +23,9 @@ def test_every_dataset_is_found_by_its_name():
     ("name", "near"), [("coco_dup5", "coco-dup5"), ("imagnet", "imagenet"), ("ImageNet-Fake", "imagenet-fake")]
 )
 def test_an_unknown_name_lists_the_choices_and_the_nearest(name, near):
-    words = rf"unknown dataset '{name}': expected one of coco-dup5, imagenet, imagenet-fake; did you mean {near}\?$"
+    words = (
+        rf"unknown dataset '{name}': expected one of coco, coco-dup5, imagenet, imagenet-fake; did you mean {near}\?$"
+    )
     with pytest.raises(UsageError, match=words):
         dataset_named(name)
 

@@ -1,0 +1,345 @@
+"""Reads the annotations of COCO 2017 and groups them by image, in bounded memory.
+
+    JSON files ─▶ one annotation at a time, checked ─▶ temporary file ─▶ the annotations of one image at a time
+
+An annotation file lists annotations in no order of images, so each is written to a temporary file without a name, and
+only its image and its place are held in memory: 32 bytes an annotation. Values stay as they are in the JSON; each kind
+of annotations is a feature of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from dataprep.dataset.documents import convert
+from dataprep.dataset.features import Feature, Features, Values, annotations_json
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import FormatError, SourceError
+from dataprep.messages import quoted, shown
+from dataprep.sources.coco_files import AnnotationFile, PanopticImages, archive_of, find_json
+from dataprep.sources.coco_masks import MAX_COORDINATE, mask_size
+from dataprep.sources.coco_records import KINDS, RECORDS, TYPES, Category, CocoImage
+from dataprep.sources.json_stream import top_level_items
+from dataprep.storage.base import Storage
+from dataprep.storage.scratch import Extent, ScratchFile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MAX_ANNOTATIONS = 20_000_000
+"""Maximum number of annotations of one file: bounds the memory of their places to 640 MB. The largest of COCO
+has 860,001."""
+MAX_IMAGES = 2_000_000
+"""Maximum number of images that the files list."""
+_INT64 = 2**63
+_AGAIN = "expected an annotation file of COCO; fetch it again"
+
+
+class _Spill:
+    """Values by image, in a temporary file."""
+
+    def __init__(self) -> None:
+        self._scratch = ScratchFile("the annotations of COCO")
+        self._images, self._offsets = array("q"), array("q")
+        self._end = 0
+        self._order: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def add(self, image: int, value: Values) -> None:
+        """Append a value of an image."""
+        place = self._scratch.append(json.dumps(value, separators=(",", ":")).encode())
+        self._images.append(image)
+        self._offsets.append(place.offset)
+        self._end = place.offset + place.num_bytes
+
+    def of(self, image: int) -> Iterator[Values]:
+        """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
+        import numpy as np
+
+        if self._order is None:
+            self._offsets.append(self._end)
+            images = np.array(self._images, np.int64)
+            order = np.argsort(images, kind="stable")
+            self._order = order, images[order]
+        order, images = self._order
+        first, stop = np.searchsorted(images, [image, image + 1])
+        for number in order[first:stop].tolist():
+            start = self._offsets[number]
+            value: Values = json.loads(self._scratch.read(Extent(start, self._offsets[number + 1] - start)))
+            yield value
+
+
+@dataclass(slots=True)
+class _Kind:
+    """The annotations of one kind, for one split."""
+
+    name: str
+    url: str
+    spill: _Spill = field(default_factory=_Spill)
+    categories: dict[int, str] = field(default_factory=dict)
+    """Names of the categories by their id, in the order of the ids."""
+
+    @property
+    def count(self) -> int:
+        return len(self.spill)
+
+
+class CocoAnnotations:
+    """The annotations of one split, by image. Use it in a `with` block, which removes the temporary files.
+
+    Args:
+        root: Where the original files are.
+        folder: Folder of the split's images, e.g. `train2017`.
+        kinds: Some of KINDS; empty where a split has no annotations.
+        features: Features of the dataset; those that this split has no annotations for are empty.
+    """
+
+    def __init__(self, root: Storage, folder: str, kinds: tuple[str, ...], features: Features) -> None:
+        self._root, self._folder, self._features = root, folder, features
+        self._chosen = kinds
+        self._stack = ExitStack()
+        self._kinds: dict[str, _Kind] = {}
+        self._images: dict[str, CocoImage] = {}
+        self._used: set[str] = set()
+        self._panoptic: PanopticImages | None = None
+        self.sources: list[SourceFile] = []
+        """The original files that were read."""
+
+    def __enter__(self) -> CocoAnnotations:
+        if not self._features:
+            return self
+        try:
+            for kind in self._chosen:
+                self._read(kind, self._required(kind))
+            if not self._chosen:
+                found = find_json(self._root, "image_info", self._folder)
+                if found is not None:
+                    self._read("image_info", found)
+            self._refuse_shared_ids()
+            if "panoptic" in self._kinds:
+                self._panoptic = self._stack.enter_context(PanopticImages(self._root, self._folder))
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of annotations by kind."""
+        return {name: kind.count for name, kind in self._kinds.items() if name in KINDS}
+
+    @property
+    def categories(self) -> dict[str, dict[int, str]]:
+        """Names of the categories by id, for each kind that has some."""
+        return {name: kind.categories for name, kind in self._kinds.items() if kind.categories}
+
+    def unused(self) -> list[str]:
+        """Return the files of listed images for which `of` was not called."""
+        return [name for name in self._images if name not in self._used]
+
+    def of(self, file_name: str) -> bytes:
+        """Return the annotations of an image as canonical JSON; empty if the dataset has no features.
+
+        An image that the files do not list has no annotations.
+
+        Raises:
+            SourceError: An annotation does not fit the image, or there are too many.
+        """
+        if not self._features:
+            return b""
+        image = self._images.get(file_name) or _unlisted(file_name)
+        self._used.add(file_name)
+        values: Values = {
+            "coco_url": image.coco_url,
+            "date_captured": image.date_captured,
+            "filename": file_name,
+            "flickr_url": image.flickr_url,
+            "image_id": image.id,
+            "license": image.license,
+            "original_height": image.height,
+            "original_width": image.width,
+        }
+        try:
+            for name, kind in self._kinds.items():
+                if name in KINDS:
+                    values |= self._values_of(kind, image)
+            return annotations_json(self._features, _completed(self._features, values))
+        except FormatError as error:
+            where = ", ".join(kind.url for kind in self._kinds.values()) or self._root.url
+            raise SourceError(f"{where}: image {shown(file_name)}: {error}; {_AGAIN}") from error
+
+    def _required(self, kind: str) -> AnnotationFile:
+        found = find_json(self._root, kind, self._folder)
+        if found is None:
+            archive = archive_of(kind, self._folder)
+            raise SourceError(
+                f"{self._root.url}: no {kind} of {self._folder}: expected {archive}, or its files unpacked in "
+                "annotations/; fetch it, or name other annotations with --annotations"
+            )
+        return found
+
+    # One file
+
+    def _read(self, name: str, file: AnnotationFile) -> None:
+        kind = _Kind(name, file.url)
+        ids = array("q")
+        with file.open() as stream:
+            for array_name, element in top_level_items(stream, file.url):
+                if array_name == "images":
+                    self._add_image(kind, element)
+                elif array_name == "categories":
+                    _add_category(kind, element)
+                elif array_name == "annotations" and name in KINDS:
+                    ids.append(_add_annotation(kind, element, len(ids)))
+        _refuse_twice(kind, ids)
+        kind.categories = dict(sorted(kind.categories.items()))
+        self._kinds[name] = kind
+        if file.source not in self.sources:
+            self.sources.append(file.source)
+
+    def _add_image(self, kind: _Kind, element: Any) -> None:
+        where = f"{kind.url}: image {quoted(element.get('id')) if isinstance(element, dict) else quoted(element)}"
+        image = convert(element, CocoImage, where=where, advice=_AGAIN, error=SourceError)
+        sides_fit = all(0 <= side <= MAX_COORDINATE for side in (image.height, image.width))
+        if not 0 <= image.id < _INT64 or not 0 <= image.license < _INT64 or not sides_fit:
+            raise SourceError(f"{where}: a number out of range; {_AGAIN}")
+        if len(self._images) >= MAX_IMAGES:
+            raise SourceError(f"{where}: over {MAX_IMAGES:,} images; {_AGAIN}")
+        known = self._images.setdefault(image.file_name, image)
+        if known is not image and (known.id, known.height, known.width) != (image.id, image.height, image.width):
+            raise SourceError(
+                f"{where}: {shown(image.file_name)} is listed before with the id {known.id} and the size "
+                f"{known.width}x{known.height}; {_AGAIN}"
+            )
+
+    def _refuse_shared_ids(self) -> None:
+        files: dict[int, str] = {}
+        for image in self._images.values():
+            other = files.setdefault(image.id, image.file_name)
+            if other != image.file_name:
+                urls = ", ".join(kind.url for kind in self._kinds.values())
+                raise SourceError(
+                    f"{urls}: {shown(other)} and {shown(image.file_name)} both have the id {image.id}; {_AGAIN}"
+                )
+
+    # One image
+
+    def _values_of(self, kind: _Kind, image: CocoImage) -> Values:
+        found = list(kind.spill.of(image.id))
+        if kind.name == "panoptic":
+            return self._panoptic_values(kind, found)
+        for value in found:
+            size = mask_size(value.get("segmentation", ""))
+            if size is not None and size != (image.height, image.width):
+                raise FormatError(
+                    f"{kind.name} {value['id']}: a mask of {size[1]}x{size[0]} pixels, the image has "
+                    f"{image.width}x{image.height}"
+                )
+        return {RECORDS[kind.name]: self._columns(kind, found)}
+
+    def _panoptic_values(self, kind: _Kind, found: list[Values]) -> Values:
+        if not found:
+            return {}
+        (value,) = found
+        picture = self._panoptic.read(value["file_name"]) if self._panoptic is not None else b""
+        return {
+            "panoptic_filename": value["file_name"],
+            "panoptic_image": picture,
+            "panoptic_objects": self._columns(kind, value["segments"]),
+        }
+
+    def _columns(self, kind: _Kind, found: list[Values]) -> Values:
+        columns = self._features[RECORDS[kind.name]].columns
+        if "category" in columns:
+            labels = self._labels.get(kind.name, {})
+            found = [value | _category_of(kind.name, value, kind.categories, labels) for value in found]
+        return {name: [value[name] for value in found] for name in columns}
+
+    @cached_property
+    def _labels(self) -> dict[str, dict[int, int]]:
+        """By kind, the position of each category among all, in the order of their ids."""
+        return {name: {number: at for at, number in enumerate(ids)} for name, ids in self.categories.items()}
+
+
+def _category_of(kind: str, value: Values, categories: Mapping[int, str], labels: Mapping[int, int]) -> Values:
+    """Return name and label of an object's category. Raises FormatError for one that the file does not list."""
+    number = value["category_id"]
+    if number not in categories:
+        raise FormatError(f"{kind} {value['id']}: category_id {number}, which is not among the file's categories")
+    return {"category": categories[number], "label": labels[number]}
+
+
+def category_names(root: Storage, kind: str, folder: str) -> dict[int, str] | None:
+    """Return the categories of one file, names by id, or None if the file does not exist."""
+    file = find_json(root, kind, folder)
+    if file is None:
+        return None
+    found = _Kind(kind, file.url)
+    with file.open() as stream:
+        for name, element in top_level_items(stream, file.url):
+            if name == "categories":
+                _add_category(found, element)
+    return found.categories
+
+
+def _unlisted(file_name: str) -> CocoImage:
+    """Return what is known of an image that no annotation file lists: COCO's file names are ids."""
+    digits = file_name.partition(".")[0]
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else -1
+    return CocoImage(number, file_name, 0, 0)
+
+
+def _completed(features: Features, values: Values) -> Values:
+    """Return values of all features: empty records and texts for those that an image has none of."""
+    return {name: values[name] if name in values else _empty(feature) for name, feature in features.items()}
+
+
+def _empty(feature: Feature) -> Any:
+    if feature.kind == "records":
+        return {name: [] for name in feature.columns}
+    return b"" if feature.kind == "bytes" else ""
+
+
+def _add_category(kind: _Kind, element: Any) -> None:
+    category = convert(element, Category, where=f"{kind.url}: a category", advice=_AGAIN, error=SourceError)
+    if category.id in kind.categories or not 0 <= category.id < _INT64:
+        raise SourceError(f"{kind.url}: category {category.id} is listed twice, or its id is out of range; {_AGAIN}")
+    kind.categories[category.id] = category.name
+
+
+def _add_annotation(kind: _Kind, element: Any, count: int) -> int:
+    """Check an annotation and write it to the temporary file; return its id."""
+    number = element.get("image_id" if kind.name == "panoptic" else "id") if isinstance(element, dict) else element
+    where = f"{kind.url}: annotation {quoted(number)}"
+    if count >= MAX_ANNOTATIONS:
+        raise SourceError(f"{where}: over {MAX_ANNOTATIONS:,} annotations; {_AGAIN}")
+    found = convert(element, TYPES[kind.name], where=where, advice=_AGAIN, error=SourceError)
+    if not 0 <= found.image_id < _INT64 or not 0 <= found.id < _INT64:
+        raise SourceError(f"{where}: an id out of range; {_AGAIN}")
+    try:
+        kind.spill.add(found.image_id, found.columns())
+    except ValueError as error:
+        raise SourceError(f"{where}: {error}; {_AGAIN}") from error
+    return found.id
+
+
+def _refuse_twice(kind: _Kind, ids: array[int]) -> None:
+    import numpy as np
+
+    if not ids:
+        return
+    numbers, counts = np.unique(np.frombuffer(ids, np.int64), return_counts=True)
+    if (counts > 1).any():
+        raise SourceError(f"{kind.url}: two annotations with the id {numbers[counts.argmax()]}; {_AGAIN}")

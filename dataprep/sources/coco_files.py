@@ -1,0 +1,216 @@
+"""Finds the annotation files of COCO 2017, in their archives or unpacked in `annotations/`, and opens them.
+
+    annotations_trainval2017.zip             annotations/{captions,instances,person_keypoints}_{train,val}2017.json
+    panoptic_annotations_trainval2017.zip    annotations/panoptic_{train,val}2017.json, and .zip with a PNG an image
+    image_info_test2017.zip                  annotations/image_info_test2017.json
+    image_info_unlabeled2017.zip             annotations/image_info_unlabeled2017.json
+
+An archive is preferred to unpacked files. Its members are compressed, so they are read as streams.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import BinaryIO, cast
+
+from dataprep.dataset.records import SourceFile
+from dataprep.errors import SourceError
+from dataprep.messages import human_bytes, one_line, shown
+from dataprep.sources.json_stream import READ_ERRORS
+from dataprep.sources.zips import find_directory
+from dataprep.storage.base import Storage
+from dataprep.storage.disk_errors import disk_errors
+from dataprep.storage.range_file import RangeFile
+
+FOLDER = "annotations"
+JSON_OF = {
+    "captions": "captions",
+    "instances": "instances",
+    "keypoints": "person_keypoints",
+    "panoptic": "panoptic",
+    "image_info": "image_info",
+}
+"""First part of the name of a file, by the kind of annotations in it."""
+WINDOW_BYTES = 2**20
+"""Minimum size of one read of an archive, which over a network is one request."""
+MAX_PACKED_BYTES = 4 * 2**30
+"""Maximum size of an archive in an archive, which is copied to a temporary file; that of COCO has 0.8 GB."""
+MAX_PNG_BYTES = 2**20
+"""Maximum size of a panoptic image; COCO's have 7 kB on average."""
+_COPY_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationFile:
+    """A file of annotations."""
+
+    url: str
+    """URL, for messages."""
+    source: SourceFile
+    """The original file that holds it: an archive, or the file itself."""
+    open: Callable[[], AbstractContextManager[BinaryIO]]
+    """Opens the file as a stream to be read forward."""
+
+
+def archive_of(kind: str, folder: str) -> str:
+    """Return the archive with the annotations of one kind for a folder of images such as `train2017`."""
+    if kind == "image_info":
+        return f"image_info_{folder}.zip"
+    return "panoptic_annotations_trainval2017.zip" if kind == "panoptic" else "annotations_trainval2017.zip"
+
+
+def find_json(root: Storage, kind: str, folder: str) -> AnnotationFile | None:
+    """Return the file of one kind of annotations for a folder of images, or None if there is none.
+
+    Raises:
+        SourceError: An archive that should hold it is damaged or hostile.
+    """
+    return _find(root, archive_of(kind, folder), f"{JSON_OF[kind]}_{folder}.json")
+
+
+def _find(root: Storage, archive: str, file: str) -> AnnotationFile | None:
+    name = f"{FOLDER}/{file}"
+    info = root.stat(archive)
+    if info is not None:
+        with _zip_in(root, archive) as packed:
+            if name in packed.NameToInfo:
+                source = SourceFile(archive, info.num_bytes)
+                return AnnotationFile(f"{root.url_of(archive)}/{name}", source, partial(_member, root, archive, name))
+    info = root.stat(name)
+    if info is None:
+        return None
+    return AnnotationFile(root.url_of(name), SourceFile(name, info.num_bytes), partial(_opened, root, name))
+
+
+class PanopticImages:
+    """The panoptic images of one split: PNG files in an archive, or in a folder.
+
+    Args:
+        root: Where the original files are.
+        folder: Folder of the split's images, e.g. `train2017`.
+    """
+
+    def __init__(self, root: Storage, folder: str) -> None:
+        self._root, self._name = root, f"panoptic_{folder}"
+        self._stack = ExitStack()
+        self._file = _find(root, archive_of("panoptic", folder), f"{self._name}.zip")
+        self._zip: zipfile.ZipFile | None = None
+        self.url = self._file.url if self._file is not None else root.url_of(f"{FOLDER}/{self._name}")
+        """URL, for messages."""
+
+    def __enter__(self) -> PanopticImages:
+        if self._file is not None:
+            self._zip = self._stack.enter_context(_zip_of(self._stack.enter_context(self._seekable()), self.url))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def read(self, file_name: str) -> bytes:
+        """Return a PNG file.
+
+        Raises:
+            SourceError: It does not exist, is too large, or is no PNG.
+        """
+        where = f"{self.url}: {shown(file_name)}"
+        if "/" in file_name or "\\" in file_name or file_name in ("", ".", ".."):
+            raise SourceError(f"{where}: expected the name of a file")
+        try:
+            data = self._packed(file_name) if self._zip is not None else self._loose(file_name)
+        except (KeyError, FileNotFoundError) as error:
+            raise SourceError(f"{where}: not found, the annotations name it; fetch the archive again") from error
+        except READ_ERRORS as error:
+            raise SourceError(f"{where}: {one_line(error)}; fetch the archive again") from error
+        if len(data) > MAX_PNG_BYTES:
+            raise SourceError(f"{where}: over {MAX_PNG_BYTES:,} bytes, expected a panoptic image")
+        if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+            raise SourceError(f"{where}: no PNG; fetch the archive again")
+        return data
+
+    def _packed(self, file_name: str) -> bytes:
+        with cast(zipfile.ZipFile, self._zip).open(f"{self._name}/{file_name}") as stream:
+            return stream.read(MAX_PNG_BYTES + 1)
+
+    def _loose(self, file_name: str) -> bytes:
+        with self._root.open(f"{FOLDER}/{self._name}/{file_name}") as stream:
+            return stream.read(MAX_PNG_BYTES + 1)
+
+    @contextmanager
+    def _seekable(self) -> Iterator[BinaryIO]:
+        """Open the archive; one inside of another is copied to a temporary file without a name."""
+        file = cast(AnnotationFile, self._file)
+        with file.open() as stream:
+            if not isinstance(stream, zipfile.ZipExtFile):
+                yield stream
+                return
+            with tempfile.TemporaryFile(prefix="dataprep-panoptic-") as copy:
+                done = 0
+                while chunk := _read(stream, file.url):
+                    done += len(chunk)
+                    if done > MAX_PACKED_BYTES:
+                        raise SourceError(f"{file.url}: over {human_bytes(MAX_PACKED_BYTES)}; unpack it into {FOLDER}/")
+                    with disk_errors(tempfile.gettempdir()):
+                        copy.write(chunk)
+                yield cast(BinaryIO, copy)
+
+
+def _read(stream: BinaryIO, url: str) -> bytes:
+    try:
+        return stream.read(_COPY_BYTES)
+    except READ_ERRORS as error:
+        raise SourceError(f"{url}: {one_line(error)}; fetch the archive again") from error
+
+
+@contextmanager
+def _opened(root: Storage, name: str) -> Iterator[BinaryIO]:
+    with RangeFile(root, name, WINDOW_BYTES) as stream:
+        yield cast(BinaryIO, stream)
+
+
+@contextmanager
+def _zip_in(root: Storage, archive: str) -> Iterator[zipfile.ZipFile]:
+    with _opened(root, archive) as stream, _zip_of(stream, root.url_of(archive)) as packed:
+        yield packed
+
+
+@contextmanager
+def _member(root: Storage, archive: str, name: str) -> Iterator[BinaryIO]:
+    where = f"{root.url_of(archive)}/{name}"
+    with _zip_in(root, archive) as packed:
+        try:
+            stream = packed.open(name)
+        except READ_ERRORS as error:
+            raise SourceError(f"{where}: {one_line(error)}; fetch the archive again") from error
+        with stream:
+            yield cast(BinaryIO, stream)
+
+
+class _StreamReader:
+    """A seekable stream as `find_directory` reads archives."""
+
+    def __init__(self, stream: BinaryIO, url: str) -> None:
+        self._stream, self.archive = stream, url
+        self.num_bytes = stream.seek(0, io.SEEK_END)
+
+    def read_apart(self, offset: int, num_bytes: int) -> bytes:
+        """Return the bytes at an offset."""
+        self._stream.seek(offset)
+        return self._stream.read(max(0, min(num_bytes, self.num_bytes - offset)))
+
+    read = read_apart
+
+
+def _zip_of(stream: BinaryIO, url: str) -> zipfile.ZipFile:
+    """Open a zip whose directory is not larger than one that this project reads. Raises SourceError for others."""
+    find_directory(_StreamReader(stream, url))
+    stream.seek(0)
+    try:
+        return zipfile.ZipFile(stream)
+    except (*READ_ERRORS, ValueError) as error:
+        raise SourceError(f"{url}: no valid zip ({one_line(error)}); fetch it again") from error

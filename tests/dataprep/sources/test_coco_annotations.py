@@ -1,0 +1,265 @@
+"""Annotations of COCO, grouped by image; whatever the files hold, they are read or refused with one line."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import re
+
+import pytest
+
+from dataprep.dataset.features import annotation_values, feature_faults
+from dataprep.errors import DataprepError, SourceError
+from dataprep.sources.coco_annotations import CocoAnnotations, category_names
+from dataprep.sources.coco_records import KINDS, coco_features
+from dataprep.storage import open_storage
+from tests.support.coco import as_pycocotools, small_documents, write_small
+from tests.support.json_mutants import mutants
+from tests.support.own_data import picture
+
+FEATURES = coco_features(KINDS)
+NAMES = tuple(f"{number:012d}.jpg" for number in (7, 8, 9))
+
+
+def read(root, kinds=KINDS) -> dict[str, dict]:
+    """The values of each image."""
+    features = coco_features(kinds)
+    with CocoAnnotations(open_storage(str(root)), "val2017", kinds, features) as annotations:
+        return {name: annotation_values(features, annotations.of(name)) for name in NAMES}
+
+
+def refused(root, documents) -> str:
+    write_small(root, documents)
+    with pytest.raises(SourceError) as caught:
+        read(root)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_annotations_are_those_of_the_files(tmp_path):
+    documents = small_documents()
+    found = read(write_small(tmp_path))
+    for name, values in found.items():
+        for kind in KINDS:
+            expected = [item for item in documents[kind]["annotations"] if item["image_id"] == values["image_id"]]
+            assert as_pycocotools(kind, values) == expected
+        image = next(image for image in documents["captions"]["images"] if image["file_name"] == name)
+        assert (values["original_height"], values["original_width"]) == (image["height"], image["width"])
+    first, second, last = found.values()
+    assert first["objects"]["category"] == ["toothbrush", "person"]
+    assert first["objects"]["label"] == [1, 0]
+    assert first["objects"]["segmentation"][1] == "[]"
+    assert second["person_keypoints"]["keypoints"][0][16] == [5.5, 6.5, 1.0]
+    assert second["panoptic_image"] == picture(8, "PNG")
+    assert last["objects"] == {name: [] for name in FEATURES["objects"].columns}
+    assert (last["panoptic_image"], last["panoptic_filename"], last["filename"]) == (b"", "", NAMES[2])
+
+
+def test_features_are_those_of_the_kinds_that_are_taken():
+    assert coco_features(()) == {}
+    assert sorted(set(coco_features(["captions"])) - set(coco_features(["instances"]))) == ["captions"]
+    assert list(feature_faults(FEATURES)) == []
+    assert FEATURES["person_keypoints"].columns["keypoints"].shape == (None, 17, 3)
+
+
+def test_fields_that_are_not_known_are_left_out_and_absent_segmentations_stay_absent(tmp_path):
+    documents = small_documents()
+    first = documents["instances"]["annotations"][0]
+    del first["segmentation"]
+    first["score"] = 0.5
+    write_small(tmp_path, {"instances": documents["instances"]})
+    found = read(tmp_path, ("instances",))[NAMES[1]]
+    assert found["objects"]["segmentation"] == [""]
+    assert "segmentation" not in as_pycocotools("instances", found)[0]
+
+
+def test_images_that_no_file_lists_have_no_annotations(tmp_path):
+    write_small(tmp_path)
+    with CocoAnnotations(open_storage(str(tmp_path)), "val2017", KINDS, FEATURES) as annotations:
+        values = annotation_values(FEATURES, annotations.of("000000000123.jpg"))
+        assert (values["image_id"], values["original_height"], values["captions"]["id"]) == (123, 0, [])
+        assert annotation_values(FEATURES, annotations.of("cat.jpg"))["image_id"] == -1
+        assert annotations.unused() == list(NAMES)
+        assert annotations.counts == {"captions": 10, "instances": 3, "keypoints": 1, "panoptic": 2}
+        assert annotations.categories["instances"] == {1: "person", 90: "toothbrush"}
+    assert category_names(open_storage(str(tmp_path)), "panoptic", "val2017") == {187: "sky"}
+    assert category_names(open_storage(str(tmp_path)), "panoptic", "train2017") is None
+
+
+def test_a_split_without_annotations_takes_the_list_of_its_images(tmp_path):
+    images = small_documents()["captions"]["images"]
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations/image_info_val2017.json").write_text(json.dumps({"images": images, "annotations": [7]}))
+    with CocoAnnotations(open_storage(str(tmp_path)), "val2017", (), FEATURES) as annotations:
+        values = annotation_values(FEATURES, annotations.of(NAMES[0]))
+    assert (values["flickr_url"], values["objects"]["id"], values["panoptic_image"]) == ("f", [], b"")
+    assert values["original_width"] == 24
+
+
+BILLION = {"size": [31_623, 31_623], "counts": [31_623**2]}
+INSTANCE = {
+    "bbox-3": ("bbox", [1, 2, 3], "bbox"),
+    "bbox-text": ("bbox", "1,2,3,4", "bbox"),
+    "bbox-null": ("bbox", [1, 2, 3, None], r"bbox\[3\]"),
+    "bbox-negative": ("bbox", [1, 2, -3, 4], "negative size"),
+    "bbox-huge": ("bbox", [1, 2, 3, 1e300], "no number up to"),
+    "bbox-nan": ("bbox", [1, 2, 3, float("nan")], "NaN is no number of JSON"),
+    "area-infinite": ("area", float("inf"), "Infinity is no number of JSON"),
+    "area-text": ("area", "41", r"\.area"),
+    "area-overflow": ("area", 10**400, "area"),
+    "crowd-2": ("iscrowd", 2, "iscrowd 2, expected 0 or 1"),
+    "crowd-true": ("iscrowd", True, r"\.iscrowd"),
+    "id-text": ("id", "70", r"\.id"),
+    "id-float": ("id", 70.5, r"\.id"),
+    "id-negative": ("id", -1, "an id out of range"),
+    "id-huge": ("id", 2**63, "out of range|expected int"),
+    "id-twice": ("id", 71, "two annotations with the id 71"),
+    "image-huge": ("image_id", 2**80, "image_id|out of range"),
+    "category-unknown": ("category_id", 4, "category_id 4, which is not among"),
+    "category-text": ("category_id", "person", r"\.category_id"),
+    "mask-billion": ("segmentation", BILLION, "a mask of 1,000,014,129 pixels"),
+    "mask-other-size": ("segmentation", {"size": [2, 2], "counts": [4]}, "a mask of 2x2 pixels, the image has 24x16"),
+    "mask-short": ("segmentation", {"size": [16, 24], "counts": [1]}, "of 1 pixels, its size has 384"),
+    "mask-beyond": ("segmentation", {"size": [16, 24], "counts": [0, 385]}, "counts that are no runs"),
+    "mask-compressed-beyond": ("segmentation", {"size": [16, 24], "counts": "0oooooO"}, "counts|pycocotools"),
+    "polygon-odd": ("segmentation", [[1, 2, 3]], "a polygon of 3 numbers"),
+    "polygon-text": ("segmentation", [["1", "2"]], "no number"),
+    "polygon-deep": ("segmentation", [[[1, 2]]], "a polygon of 1 numbers"),
+    "segmentation-text": ("segmentation", "[[1,2]]", "str, expected polygons"),
+}
+
+
+@pytest.mark.parametrize("name", INSTANCE)
+def test_instances_that_no_reader_can_read_are_refused(tmp_path, name):
+    field, value, words = INSTANCE[name]
+    documents = small_documents()
+    documents["instances"]["annotations"][0][field] = value
+    found = refused(tmp_path, documents)
+    assert re.search(words, found)
+    assert "instances_val2017.json" in found
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ([-3.5, 14, 40, 0], [-3.5, 14, 40, 0]),
+        ([1000, 1000, 5, 5], [1000, 1000, 5, 5]),
+        ([0, 0, 0, 0], [0, 0, 0, 0]),
+        ([1e-300, 2, 3, 4], [1e-300, 2, 3, 4]),
+    ],
+)
+def test_boxes_that_are_merely_odd_are_kept(tmp_path, value, shown):
+    """COCO itself has boxes without height; what lies outside of an image is the reader's to cut."""
+    documents = small_documents()
+    documents["instances"]["annotations"][0]["bbox"] = value
+    assert read(write_small(tmp_path, documents))[NAMES[1]]["objects"]["bbox"] == [shown]
+
+
+def _image(**changes):
+    def change(documents):
+        documents["captions"]["images"][0] |= changes
+
+    return change
+
+
+def _kind(kind, **changes):
+    def change(documents):
+        documents[kind]["annotations"][0] |= changes
+
+    return change
+
+
+def _categories(*more):
+    def change(documents):
+        documents["instances"]["categories"] += more
+
+    return change
+
+
+DOCUMENTS = {
+    "image-id-text": (_image(id="7"), r"\.id"),
+    "image-id-negative": (_image(id=-7), "a number out of range"),
+    "image-id-shared": (_image(id=8), "both have the id 8"),
+    "image-height-negative": (_image(height=-1), "a number out of range"),
+    "image-height-huge": (_image(height=10**18), "a number out of range"),
+    "image-name-number": (_image(file_name=7), r"\.file_name"),
+    "image-other-size": (_image(height=17), "is listed before with the id 7 and the size 24x16|24x17"),
+    "caption-number": (_kind("captions", caption=7), r"\.caption"),
+    "caption-null": (_kind("captions", caption=None), r"\.caption"),
+    "caption-surrogate": (_kind("captions", caption="\ud800"), "captions/text"),
+    "caption-long": (_kind("captions", caption="x" * 2**21), "bytes of annotations, expected at most"),
+    "caption-endless": (_kind("captions", caption="x" * (2**22 + 2**20)), "at most 4,194,304 characters"),
+    "keypoints-48": (_kind("keypoints", keypoints=[1] * 48), "48 numbers as keypoints"),
+    "keypoints-text": (_kind("keypoints", keypoints=["1"] * 51), "keypoints"),
+    "keypoints-huge": (_kind("keypoints", keypoints=[1e12] * 51), "numbers as keypoints"),
+    "num-keypoints": (_kind("keypoints", num_keypoints=1.5), r"\.num_keypoints"),
+    "panoptic-name": (_kind("panoptic", file_name="../../etc/passwd"), "expected the name of a file"),
+    "panoptic-absent": (_kind("panoptic", file_name="x.png"), "not found"),
+    "panoptic-segments": (_kind("panoptic", segments_info=[{"id": 1}]), "missing|area|bbox"),
+    "panoptic-twice": (_kind("panoptic", image_id=8), "two annotations with the id 8"),
+    "category-twice": (_categories({"id": 1, "name": "person"}), "is listed twice"),
+    "category-name": (_categories({"id": 5, "name": 5}), r"\.name"),
+    "category-id": (_categories({"id": "5", "name": "x"}), r"\.id"),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_that_contradict_themselves_are_refused(tmp_path, name):
+    change, words = DOCUMENTS[name]
+    documents = copy.deepcopy(small_documents())
+    change(documents)
+    assert re.search(words, refused(tmp_path, documents))
+
+
+WHOLE = {
+    "empty": (b"", "the end of the file"),
+    "list": (b"[]", "expected '{'"),
+    "cut": (json.dumps(small_documents()["instances"]).encode()[:-40], "at character"),
+    "deep": (b'{"annotations": [' + b"[" * 100_000, "recursion"),
+    "element-number": (b'{"annotations": [7]}', "annotation 7"),
+    "element-list": (b'{"annotations": [[1, 2]]}', "expected"),
+    "twice": (b'{"images": [], "images": []}', "'images' as a name"),
+    "not-utf8": (b'{"images": ["\xff"]}', "no UTF-8"),
+    "digits": (b'{"annotations": [{"id": ' + b"9" * 10_000 + b"}]}", "digits"),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_files_that_are_no_annotations_are_refused(tmp_path, name):
+    data, words = WHOLE[name]
+    assert re.search(words, refused(tmp_path, small_documents() | {"instances": data}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutants_are_read_or_refused(tmp_path, kind):
+    """Whatever values a file has: annotations with the features' types, or one line of error."""
+    root = write_small(tmp_path)
+    file = next((root / "annotations").glob(f"*{'person_' if kind == 'keypoints' else ''}{kind}_val2017.json"))
+    lines: list[str] = []
+    for _, data in mutants(json.dumps(small_documents()[kind]).encode(), random.Random(kind), 60):
+        file.write_bytes(data)
+        try:
+            read(root)
+        except DataprepError as error:
+            lines.append(str(error))
+    assert 20 < len(lines) < 60
+    assert "\n" not in "".join(lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_bytes_are_read_or_refused(tmp_path, kind):
+    root, draw = write_small(tmp_path), random.Random(kind)
+    file = next((root / "annotations").glob(f"*{'person_' if kind == 'keypoints' else ''}{kind}_val2017.json"))
+    good = file.read_bytes()
+    for _ in range(60):
+        data = bytearray(good)
+        for _ in range(draw.choice([1, 2, 5])):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        file.write_bytes(data[: draw.choice([len(data), draw.randrange(len(data))])])
+        lines: list[str] = []
+        try:
+            read(root)
+        except DataprepError as error:
+            lines.append(str(error))
+        assert "\n" not in "".join(lines)

@@ -1,0 +1,124 @@
+"""COCO with annotations: webdataset, Hugging Face datasets, TFDS and torchvision read what pycocotools has of the
+original files, field by field."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zipfile
+
+import pytest
+
+from dataprep.dataset.manifest import read_manifest
+from dataprep.storage import open_storage
+from tests.support.builds import FORMATS
+from tests.support.coco import as_pycocotools, build_coco, differences, pycocotools_view, unpacked
+from tests.support.interop import (
+    read_annotations_with_hf_datasets,
+    read_annotations_with_webdataset,
+    read_features_with_tfds,
+    read_with_coco_detection,
+    read_with_webdataset,
+)
+
+BUILT_IN = {"height", "orientation", "width"}
+
+
+@pytest.fixture(scope="module")
+def roots(originals, tmp_path_factory):
+    """A build of the same originals in each format."""
+    made = {}
+    for fmt in FORMATS:
+        made[fmt] = tmp_path_factory.mktemp(fmt) / "out"
+        build_coco(originals["coco-annotated"], made[fmt], fmt)
+    return made
+
+
+@pytest.fixture(scope="module")
+def annotations(originals, tmp_path_factory):
+    """The folder of the unpacked original annotation files."""
+    return unpacked(originals["coco-annotated"], tmp_path_factory.mktemp("annotations"))
+
+
+@pytest.fixture(scope="module")
+def pictures(originals):
+    """The panoptic images of train in the original archive, by name."""
+    with zipfile.ZipFile(originals["coco-annotated"] / "panoptic_annotations_trainval2017.zip") as outer:
+        with outer.open("annotations/panoptic_train2017.zip") as stream, zipfile.ZipFile(stream) as inner:
+            return {name.partition("/")[2]: inner.read(name) for name in inner.namelist()}
+
+
+def shards_of(roots):
+    return [str(path) for path in sorted(roots["webdataset"].glob("train/*.tar"))]
+
+
+def test_the_originals_have_all_that_coco_has(annotations):
+    """What is compared below is compared with something."""
+    _, by_file = pycocotools_view(annotations, "instances", "train")
+    objects = [found for each in by_file.values() for found in each]
+    assert {len(found) for found in by_file.values()} >= {0, 1, 2, 3}
+    assert {type(found["segmentation"]) for found in objects} == {list, dict}
+    assert {len(found["segmentation"]) for found in objects if not found["iscrowd"]} == {1, 2}
+    _, people = pycocotools_view(annotations, "keypoints", "train")
+    assert any(found["num_keypoints"] for each in people.values() for found in each)
+
+
+def test_webdataset_reads_what_pycocotools_has(roots, annotations, pictures):
+    found = read_annotations_with_webdataset(shards_of(roots))
+    assert len(found) == read_manifest(open_storage(str(roots["webdataset"]))).splits[0].samples > 30
+    assert differences(annotations, "train", found) == []
+    for sample in found:
+        assert sample["key"] == f"train2017/{sample['image_id']:012d}"
+        assert base64.b64decode(sample["panoptic_image"]) == pictures[sample["panoptic_filename"]]
+
+
+def test_hugging_face_datasets_reads_the_shards(roots, annotations):
+    found = read_annotations_with_hf_datasets("webdataset", shards_of(roots))
+    assert len(found) > 30
+    assert differences(annotations, "train", [row["json"] for row in found]) == []
+
+
+def test_hugging_face_datasets_reads_the_image_folder(roots, annotations):
+    """The root of the dataset is given: in the folder of the split, `train2017` would pass for the split."""
+    found = read_annotations_with_hf_datasets("imagefolder", str(roots["imagefolder"]))
+    assert len(found) > 30
+    assert differences(annotations, "train", found) == []
+    files = {row["filename"]: row["sha256"] for row in found}
+    assert files == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (roots["imagefolder"] / "train").glob("train2017/*")
+    }
+
+
+def test_tfds_reads_what_pycocotools_has(roots, annotations, pictures):
+    found = read_features_with_tfds(roots["tfrecord"])
+    assert len(found) > 30
+    for example in found:
+        assert example["panoptic_image"] == pictures[example["panoptic_filename"].decode()]
+    texts = [_texts({name: value for name, value in example.items() if name not in _BYTES}) for example in found]
+    assert differences(annotations, "train", texts) == []
+
+
+_BYTES = ("image", "panoptic_image")
+
+
+def _texts(value):
+    """Bytes of TFDS as the texts that they are."""
+    if isinstance(value, dict):
+        return {name: _texts(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner) for inner in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+@pytest.mark.parametrize(("kind", "file"), [("instances", "instances"), ("keypoints", "person_keypoints")])
+def test_torchvision_reads_images_and_targets(roots, annotations, kind, file):
+    """CocoDetection takes the images from our folder and the targets from the original file."""
+    folder = roots["imagefolder"] / "train"
+    lines = [json.loads(line) for line in (folder / "metadata.jsonl").read_text().splitlines()]
+    found = read_with_coco_detection(folder / "train2017", annotations / f"{file}_train2017.json")
+    ours = {line["filename"]: as_pycocotools(kind, line) for line in lines}
+    assert {file_name: targets for file_name, _, targets in found} == ours
+    digests = {key: digest for key, _, digest in read_with_webdataset(shards_of(roots))}
+    assert {f"train2017/{file_name.removesuffix('.jpg')}": digest for file_name, digest, _ in found} == digests
