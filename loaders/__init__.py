@@ -15,6 +15,10 @@ LoaderSettings   The same settings as the type of open_loader's keyword argument
 PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
 read_fields      Read fields such as a caption from the bytes of one record.
+RowView          How an image became a row of a batch: its crop, scale and flip, with open_loader(views=True).
+transform_boxes  Carry boxes to the pixels of a row.
+transform_keypoints  Carry keypoints to the pixels of a row.
+transform_points  Carry any points to the pixels of a row.
 
 The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax and loaders.tf.
 """
@@ -25,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dataprep.formats.fields import read_fields
     from loaders.config import LoaderConfig, LoaderSettings
+    from loaders.decode.boxes import RowView, transform_boxes, transform_keypoints, transform_points
     from loaders.decode.decoders import open_decoder
     from loaders.decode.pil_transform import PilTransform
     from loaders.loader import Batch, Loader, open_loader
@@ -35,9 +40,13 @@ __all__ = [
     "LoaderConfig",
     "LoaderSettings",
     "PilTransform",
+    "RowView",
     "open_decoder",
     "open_loader",
     "read_fields",
+    "transform_boxes",
+    "transform_keypoints",
+    "transform_points",
 ]
 
 _MODULES = {
@@ -46,9 +55,13 @@ _MODULES = {
     "LoaderConfig": "loaders.config",
     "LoaderSettings": "loaders.config",
     "PilTransform": "loaders.decode.pil_transform",
+    "RowView": "loaders.decode.boxes",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
     "read_fields": "dataprep.formats.fields",
+    "transform_boxes": "loaders.decode.boxes",
+    "transform_keypoints": "loaders.decode.boxes",
+    "transform_points": "loaders.decode.boxes",
 }
 
 

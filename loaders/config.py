@@ -48,6 +48,7 @@ class LoaderSettings(TypedDict, total=False):
     clip_crop: bool
     resize: int | None
     fields: tuple[str, ...] | list[str]
+    views: bool
     transform: Transform | None
     on_error: OnError
     check_digests: bool
@@ -101,6 +102,8 @@ class LoaderConfig:
     """Short side before the centre crop, pixels; by default the image size divided by 0.875."""
     fields: tuple[str, ...] = ()
     """Fields that are delivered with the images, e.g. `caption`."""
+    views: bool = False
+    """Deliver how each image was cropped and flipped, as `batch.views`, for boxes: see `loaders.transform_boxes`."""
     transform: Transform | None = None
     """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own."""
     on_error: OnError = "raise"
@@ -275,7 +278,7 @@ _KINDS: dict[str, _Kind] = {
     "seed": _Int(-(2**63), 2**64),
     **dict.fromkeys(("deadline_s", "stall_s"), _Float("a number of seconds above 0")),
     "flip": _Float("a probability", has_range=False),
-    **dict.fromkeys(("shuffle", "augment", "clip_crop", "check_digests"), _Bool()),
+    **dict.fromkeys(("shuffle", "augment", "clip_crop", "check_digests", "views"), _Bool()),
     "interpolation": _OneOf(get_args(Interpolation)),
     "on_error": _OneOf(get_args(OnError)),
     "decoder": _OneOf(get_args(Backend)),

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import UsageError
+from loaders.decode.boxes import RowView
 from loaders.engine.mesh import rows_per_part
 from loaders.loader import Batch, Loader, LoaderState
 
@@ -41,6 +42,8 @@ class JaxBatch:
     """Fields of the same rows."""
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
+    views: list[RowView | None] | None = None
+    """How each image of the same rows was cropped and flipped, with the loader's setting `views`."""
 
 
 def host_rank() -> tuple[int, int]:
@@ -105,4 +108,4 @@ def _on_devices(sharding: jax.sharding.NamedSharding, batch_size: int, batch: Ba
     images, labels, mask = (
         jax.make_array_from_process_local_data(sharding, array, (batch_size, *array.shape[1:])) for array in local
     )
-    return JaxBatch(images, labels, mask, batch.keys, batch.fields, batch.state)
+    return JaxBatch(images, labels, mask, batch.keys, batch.fields, batch.state, batch.views)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loaders.dataset import Dataset
+    from loaders.decode.boxes import RowView
     from loaders.engine.producer import Producer
 
 STATE_VERSION = 1
@@ -73,6 +74,8 @@ class Batch:
     """Values of the fields that the setting `fields` names, one for each row."""
     state: LoaderState
     """State for `load_state_dict`, which continues after this batch."""
+    views: list[RowView | None] | None = None
+    """How each image was cropped and flipped, with the setting `views`; None for a row without a sample."""
 
 
 def open_loader(
@@ -159,7 +162,7 @@ class Loader:
                 raise
             self._batch += 1
             self._skipped.update(rows.skipped)
-            yield Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict())
+            yield Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict(), rows.views)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""

@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from loaders.engine.producer import image_shape
 from loaders.loader import Batch, Loader
@@ -35,6 +35,8 @@ class Element(TypedDict):
     fields: dict[str, list[str | bytes]]
     state: str
     """JSON."""
+    views: NotRequired[list[str]]
+    """JSON of the fields of a `RowView`; empty where a row has none."""
 
 
 _END_S = 5.0
@@ -46,7 +48,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
 
     The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
     `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
-    sample lacks it, JSON if it is not text; `state`, JSON for the loader's `load_state_dict`, to continue afterwards.
+    sample lacks it, JSON if it is not text; `state`, JSON for the loader's `load_state_dict`, to continue afterwards;
+    `views` (N,) string, with the setting of this name: JSON of how an image was cropped and flipped.
     tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
     batch that you used to the loader.
 
@@ -67,6 +70,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
         "fields": {name: tf.TensorSpec(rows, tf.string) for name in config.fields},
         "state": tf.TensorSpec((), tf.string),
     }
+    if config.views:
+        signature["views"] = tf.TensorSpec(rows, tf.string)
     return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
 
@@ -92,7 +97,7 @@ def _elements(loader: Loader, epochs: int | None) -> Iterator[Element]:
 
 
 def _element(batch: Batch) -> Element:
-    return {
+    element: Element = {
         "images": batch.images,
         "labels": batch.labels,
         "mask": batch.mask,
@@ -100,6 +105,9 @@ def _element(batch: Batch) -> Element:
         "fields": {name: [_text(value) for value in values] for name, values in batch.fields.items()},
         "state": json.dumps(batch.state),
     }
+    if batch.views is not None:
+        element["views"] = ["" if view is None else json.dumps(view._asdict()) for view in batch.views]
+    return element
 
 
 def _text(value: Any) -> str | bytes:

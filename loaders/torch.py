@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.errors import UsageError
+from loaders.decode.boxes import RowView
 from loaders.loader import Batch, Loader, LoaderState
 
 
@@ -34,6 +35,8 @@ class TorchBatch:
     fields: dict[str, list[Any]]
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch."""
+    views: list[RowView | None] | None = None
+    """How each image was cropped and flipped, with the loader's setting `views`."""
 
 
 class TorchBatches(IterableDataset[TorchBatch]):
@@ -59,7 +62,9 @@ class TorchBatches(IterableDataset[TorchBatch]):
         if get_worker_info() is not None:
             _refuse_workers()
         for batch in self._loader:
-            yield TorchBatch(**tensors(batch), keys=batch.keys, fields=batch.fields, state=batch.state)
+            yield TorchBatch(
+                **tensors(batch), keys=batch.keys, fields=batch.fields, state=batch.state, views=batch.views
+            )
 
     def __reduce__(self) -> NoReturn:
         _refuse_workers()

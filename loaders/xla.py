@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from dataprep.errors import UsageError
+from loaders.decode.boxes import RowView
 from loaders.engine.mesh import rows_per_part
 from loaders.loader import Loader, LoaderState
 from loaders.torch import TorchBatch, tensors
@@ -78,6 +79,7 @@ class _Beside(TypedDict):
     keys: list[str]
     fields: dict[str, list[Any]]
     state: LoaderState
+    views: list[RowView | None] | None
 
 
 def _run(
@@ -96,7 +98,7 @@ def _run(
 
     def send(count: int) -> None:
         for batch in islice(batches, count):
-            ahead.append({"keys": batch.keys, "fields": batch.fields, "state": batch.state})
+            ahead.append({"keys": batch.keys, "fields": batch.fields, "state": batch.state, "views": batch.views})
             sent.put(tensors(batch))
         if not ahead:
             sent.put(None)

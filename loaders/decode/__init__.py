@@ -4,4 +4,4 @@
 and `pil_transform.py` lets augmentations of other libraries follow. docs/decisions/0004 says why there is an extension.
 """
 
-__all__ = ["crop", "decoders", "pil_transform"]
+__all__ = ["boxes", "crop", "decoders", "pil_transform"]

@@ -23,6 +23,7 @@ from dataprep.errors import DataprepError, FormatError, StorageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
+from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
 from loaders.engine.stats import Stats
@@ -60,6 +61,8 @@ class Rows:
     """False where the row holds no sample: the tail of an evaluation, or an image that could not be read."""
     keys: list[str]
     fields: dict[str, list[Any]]
+    views: list[RowView | None] | None = None
+    """How each image was cropped and flipped, if the loader delivers that."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of masked rows by reason."""
 
@@ -71,13 +74,14 @@ def finish(rows: Rows) -> Rows:
     return rows
 
 
-def empty_rows(images: NDArray[np.uint8], names: Sequence[str]) -> Rows:
+def empty_rows(images: NDArray[np.uint8], config: LoaderConfig) -> Rows:
     """Return rows to be filled, all of them masked."""
     import numpy as np
 
     count = len(images)
     labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
-    return Rows(images, labels, mask, [""] * count, {name: [None] * count for name in names})
+    fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
+    return Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
 
 
 def fetch_settings(config: LoaderConfig) -> FetchSettings:
@@ -218,11 +222,13 @@ class Pipeline:
         self._begin("decoding", sized)
         faults = self.decoder.decode_many([image.data for image in sized], views, rows.images, targets)
         self.activity.advance()
-        for image, fault in zip(sized, faults, strict=True):
+        for image, view, fault in zip(sized, views, faults, strict=True):
             if fault is not None:
                 self._skip(rows, image, self._undecodable(image, fault))
                 continue
             rows.mask[image.row] = True
+            if rows.views is not None:
+                rows.views[image.row] = row_view(view, image.height, image.width, self._config.image_size)
             if self._config.transform is not None:
                 self._begin("transforming", [image])
                 self._transform(self._config.transform, rows.images[image.row], image.pick)

@@ -125,7 +125,7 @@ class ThreadProducer:
                 self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
                 if self._closing:
                     return
-                rows = empty_rows(self._images(), self._config.fields)
+                rows = empty_rows(self._images(), self._config)
                 self._begun.put((rows, self._pipeline.submit(picks, rows)))
             self._begun.put(StopIteration())
         except BaseException as error:  # noqa: BLE001  raised where the next batch is taken

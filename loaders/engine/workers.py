@@ -35,6 +35,7 @@ from dataprep.host.processes import WORKER_ENVIRONMENT, end_or_leave, environmen
 from dataprep.host.threads import Threads
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
+from loaders.decode.boxes import RowView
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffer, Buffers
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
@@ -69,6 +70,7 @@ class _Part:
     mask: list[bool]
     keys: list[str]
     fields: dict[str, list[Any]]
+    views: list[RowView | None] | None
     skipped: Counter[str]
     stages: dict[str, Stage]
     """Stages of this worker since its last report."""
@@ -132,7 +134,7 @@ class ProcessProducer:
                 break  # another thread closed the pipes
         if not self._workers:
             raise StorageError(CLOSED)
-        rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config.fields)
+        rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config)
         self._batch += 1
         for worker in self._workers:
             _put(worker.parts.popleft(), rows)
@@ -239,6 +241,8 @@ def _put(part: _Part, rows: Rows) -> None:
         rows.labels[row], rows.mask[row], rows.keys[row] = part.labels[i], part.mask[i], part.keys[i]
         for name, values in part.fields.items():
             rows.fields[name][row] = values[i]
+        if rows.views is not None and part.views is not None:
+            rows.views[row] = part.views[i]
     rows.skipped.update(part.skipped)
 
 
@@ -265,7 +269,7 @@ def _work(
                 continue
             asked.put(slot)
             picks = next(batches)
-            rows = empty_rows(slots[slot], config.fields)
+            rows = empty_rows(slots[slot], config)
             begun.put(_Begun([row for row, _ in picks], rows, pipeline.submit(picks, rows)))
     except (EOFError, OSError):
         os._exit(0)
@@ -327,6 +331,7 @@ class _Reporter:
                 mask=rows.mask[batch.numbers].tolist(),
                 keys=[rows.keys[row] for row in batch.numbers],
                 fields={name: [values[row] for row in batch.numbers] for name, values in rows.fields.items()},
+                views=None if rows.views is None else [rows.views[row] for row in batch.numbers],
                 skipped=rows.skipped,
                 stages=self.stats.take(),
                 fetch=self.pipeline.fetch_stats(),
