@@ -109,8 +109,8 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Small originals in the true layouts, odd files among them: `coco`, `coco-annotated`, `imagenet`; `pets` and `dogs`
-    are a user's own."""
+    """Small originals in the true layouts, odd files among them: `coco`, `coco-annotated`, `imagenet`; `pets` and
+    `dogs` are a user's own."""
     shared = shared_folder(tmp_path_factory)
     made = {
         name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))
