@@ -16,6 +16,7 @@ from dataprep.cli import group
 from dataprep.demo.web_table import demo_server, write_demo_laion
 from tests.support.builds import dataprep
 from tests.support.fake_gcloud import fake_gcloud
+from tests.support.tables import hub
 
 WEB = ("--contact", "mailto:tests@example.org", "--allow-network", "127.0.0.0/8", "--workers", "1",
        "--read-seconds", "1", "--answer-seconds", "2", "--retries", "0")  # fmt: skip
@@ -43,7 +44,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "build imagenet-fake": ("--images", "30", "--output", "{world}/fake-built", "--split", "val", *PARTIAL),
     "build laion": ("--source", "{laion}/laion.parquet", "--output", "{world}/laion-built", "--format", "webdataset",
                     *WEB),
+    "build table": ("--source", "{table}", "--output", "{world}/table-built", "--format", "webdataset", "--name", "dogs",
+                    "--workers", "1"),
     "check-region": ("gs://promised", "--zone", "us-central1-a"),
+    "convert": ("{dataset}", "--output", "{world}/converted", "--format", "tfrecord", "--workers", "1"),
     "create-bucket": ("gs://promised-new", "--beside", "us-central2-b"),
     "demo-data": ("coco", "{world}/demo", "--images", "20"),
     "diagnose": ("{dataset}", "--device", "simulated:1000", "--batch-size", "4", "--image-size", "32",
@@ -69,7 +73,15 @@ READ_ONLY = {"bench", "check-region", "diagnose", "inspect", "plan-input", "veri
 """Change nothing but a page or a folder that is asked for."""
 SHOWN_ELSEWHERE = {"build coco-dup5", "check-region", "create-bucket", "tpu setup"}
 """Commands whose JSON their own tests read; setup installs packages."""
-IN_PROCESSES = {"adopt", "bench", "diagnose", "retry-failed", "replicate", *(name for name in CASES if "build" in name)}
+IN_PROCESSES = {
+    "adopt",
+    "bench",
+    "convert",
+    "diagnose",
+    "retry-failed",
+    "replicate",
+    *(name for name in CASES if "build" in name),
+}
 """Start processes, which must not be children of the tests' own."""
 
 
@@ -102,7 +114,9 @@ def stored(finished, tmp_path_factory):
                        "--format", "webdataset", *WEB)  # fmt: skip
         assert run.returncode == 0, run.stderr
         laion = {name: folder / name for name in ("laion", "fetched")}
-        yield {"dataset": finished("imagenet-webdataset"), "folder": finished("imagenet-imagefolder"), **laion}
+        table = hub(folder / "table")
+        plain = finished("imagenet-imagefolder")
+        yield {"dataset": finished("imagenet-webdataset"), "folder": plain, "table": table, **laion}
         server.shutdown()
 
 
