@@ -156,7 +156,7 @@ def _parts(
 
     Args:
         rows: The table whose rows these are.
-        divided: Its batches, which may have got another column, each with the numbers of its rows' parts.
+        divided: Batches of that table, which may have got another column, each with the parts' numbers of its rows.
         count: Number of parts.
     """
     import pyarrow as pa

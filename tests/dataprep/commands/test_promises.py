@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "build imagenet-fake": ("--images", "30", "--output", "{world}/fake-built", "--split", "val", *PARTIAL),
     "build laion": ("--source", "{laion}/laion.parquet", "--output", "{world}/laion-built", "--format", "webdataset",
                     *WEB),
-    "build table": ("--source", "{table}", "--output", "{world}/table-built", "--format", "webdataset", "--name", "dogs",
+    "build table": ("--source", "{table}", "--output", "{world}/table-built", "--format", "webdataset",
                     "--workers", "1"),
     "check-region": ("gs://promised", "--zone", "us-central1-a"),
     "convert": ("{dataset}", "--output", "{world}/converted", "--format", "tfrecord", "--workers", "1"),

@@ -73,7 +73,7 @@ def test_columns_keep_their_names_and_types(size):
 
 
 def test_nothing_of_it_imports_pandas():
-    """It would take each process 0.3 s."""
+    """An import of pandas would take each process 0.3 s."""
     code = """
 import sys
 from dataprep.dataset import spill
