@@ -45,7 +45,7 @@ from tests.support.two_builds import schedule
 STATE = Path("build/soak")
 LONG_MARK = "pytest.mark." + "long"
 PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
-DATASETS = {**PUBLISHED, "folder": "pets", "table": "dogs"}
+DATASETS = {**PUBLISHED, "folder": "pets", "table": "dogs", "coco": "coco-annotated"}
 WRITERS = {"pets": write_pets, "dogs": write_dogs}
 Case = tuple[str, Callable[[Path], object]]
 """A name, and what runs it in an empty folder; what it returns is shown and kept."""

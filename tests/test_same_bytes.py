@@ -15,7 +15,13 @@ from tests.support.builds import FORMATS as FORMAT_NAMES
 from tests.support.builds import build, build_arguments, digests, is_finished
 from tests.support.crashes import kill_often
 
-DATASETS = {"coco-dup5": "coco", "imagenet": "imagenet", "folder": "pets", "table": "dogs"}
+DATASETS = {
+    "coco-dup5": "coco",
+    "imagenet": "imagenet",
+    "folder": "pets",
+    "table": "dogs",
+    "coco": "coco-annotated",
+}
 SHARDS = ("--num-shards", 5)
 
 

@@ -23,7 +23,7 @@ from tests.support.build_here import Quiet
 from tests.support.own_data import picture, write_files
 from tests.support.raw_zip import Entry, zip_file
 
-IMAGES = 80
+IMAGES = 120
 FIELDS = {
     "captions": "captions",
     "instances": "objects",
