@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
 from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
+from dataprep.dataset.index import open_index
+from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED
 from dataprep.errors import UsageError
+from dataprep.sources import dataset_named
 from dataprep.storage import open_storage
-from tests.support.build_here import Killed, Quiet
-from tests.support.builds import digests
-from tests.support.own_data import build_own, request
-from tests.support.tables import hub, hub_rows, write_hub
+from tests.support.build_here import Killed, Quiet, whole
+from tests.support.build_here import request as imagenet_request
+from tests.support.builds import dataprep, digests
+from tests.support.finished import kinds, verify_here
+from tests.support.hub_server import TOKEN, hub_server
+from tests.support.interop import (
+    read_annotations_with_hf_datasets,
+    read_with_hf_datasets,
+)
+from tests.support.own_data import build_own, picture, request, write_files
+from tests.support.tables import BREEDS, hub, hub_rows, write_hub, write_rows
 
 
 def asked(source, output, **own):
@@ -27,6 +40,10 @@ def built(source, output, **own):
 
 def unpacked(output):
     return sorted(info.name for info in open_storage(str(output)).list("_build/") if info.name.startswith(UNPACKED))
+
+
+def in_this_process(job, indexes):
+    return (build_shard(job, index) for index in indexes)
 
 
 def kill_after(shards):
@@ -80,6 +97,174 @@ def test_overwriting_uses_what_is_unpacked_and_leaves_nothing(tmp_path, storage_
     with pytest.raises(Killed):
         run_build(last, kill_after(1), Quiet())
     assert unpacked(storage_url) == kept
-    manifest = run_build(last, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet()).manifest
+    manifest = run_build(last, in_this_process, Quiet()).manifest
     assert manifest.options["seed"] == 2
     assert not list(open_storage(storage_url).list("_build/"))
+
+
+# ImageNet as the Hub has it
+
+
+def write_imagenet(folder, source):
+    """With `datasets`, parquet files of the pictures in the tars, with the names and labels of ILSVRC/imagenet-1k."""
+    import datasets
+
+    storage, imagenet = open_storage(str(source)), dataset_named("imagenet")
+    for split, name in (("train", "train"), ("val", "validation")):
+        found = imagenet.enumerate(storage, split, allow_partial=True)
+        rows = []
+        for ref in found.refs:
+            wnid, stem = found.classes[ref.label], ref.key.rpartition("/")[2]
+            image = {"bytes": storage.read_range(ref.source, ref.offset, ref.num_bytes), "path": f"{stem}_{wnid}.JPEG"}
+            rows.append({"image": image, "label": ref.label})
+        columns = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(found.classes))}
+        table = datasets.Dataset.from_list(rows[::-1], features=datasets.Features(columns))
+        for number in range(2):
+            table.shard(2, number).to_parquet(folder / f"data/{name}-0000{number}-of-00002.parquet")
+
+
+def index_of(url, split):
+    """Label and checksum of every image."""
+    manifest = read_manifest(open_storage(str(url)))
+    columns = open_index(open_storage(str(url)), split).batches(["key", "label", "image_bytes", "image_crc32c"])
+    rows = [row for batch in columns for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    return {key: (manifest.classes[label], *image) for key, label, *image in rows}
+
+
+def test_imagenet_of_the_hub_is_that_of_the_tars(originals, tmp_path):
+    (tmp_path / "hub/data").mkdir(parents=True)
+    write_imagenet(tmp_path / "hub", originals["imagenet"])
+    splits = {"splits": ("train", "val")}
+    tars = whole(imagenet_request(originals, tmp_path / "tars", **splits))
+    hub_files = whole(imagenet_request({"imagenet": tmp_path / "hub"}, tmp_path / "out", **splits))
+    assert hub_files.classes == tars.classes
+    for split in ("train", "val"):
+        assert index_of(tmp_path / "out", split) == index_of(tmp_path / "tars", split)
+    assert len(index_of(tmp_path / "out", "train")) > 90
+    assert not (tmp_path / "out/_build").exists()
+    assert not kinds(verify_here(tmp_path / "out", deep=True))
+
+
+# Other libraries
+
+
+def test_datasets_reads_back_what_datasets_wrote(tmp_path):
+    import datasets
+
+    rows = [
+        {
+            **row,
+            "score": number / 3,
+            "tags": [f"t{tag}" for tag in range(number % 3)],
+            "boxes": [[1.5, 2.0, 3.0, 4.0]] * number,
+        }
+        for number, row in enumerate(hub_rows(7))
+    ]
+    columns = {
+        "image": datasets.Image(),
+        "label": datasets.ClassLabel(names=list(BREEDS)),
+        "caption": datasets.Value("string"),
+        "score": datasets.Value("float64"),
+        "tags": datasets.List(datasets.Value("string")),
+        "boxes": datasets.List(datasets.List(datasets.Value("float32"), length=4)),
+    }
+    (tmp_path / "hub/data").mkdir(parents=True)
+    written = datasets.Dataset.from_list(rows, features=datasets.Features(columns))
+    written.to_parquet(tmp_path / "hub/data/train-00000-of-00001.parquet")
+    built(tmp_path / "hub", tmp_path / "shards")
+    built(tmp_path / "hub", tmp_path / "folder", fmt="imagefolder")
+    shards = [str(path) for path in sorted((tmp_path / "shards/train").glob("*.tar"))]
+    found = {row["__key__"]: row["json"] for row in read_annotations_with_hf_datasets("webdataset", shards)}
+    assert found.keys() == {str(number) for number in range(7)}
+    values = {str(n): {name: row[name] for name in ("caption", "score", "tags", "boxes")} for n, row in enumerate(rows)}
+    assert {key: {name: row[name] for name in values[key]} for key, row in found.items()} == values
+    assert {key: row["class_name"] for key, row in found.items()} == {str(n): BREEDS[n % 3] for n in range(7)}
+    images = {key: image for key, _, image in read_with_hf_datasets(shards)}
+    assert images == {str(n): sha256(row["image"]["bytes"]).hexdigest() for n, row in enumerate(rows)}
+    folder = read_annotations_with_hf_datasets("imagefolder", str(tmp_path / "folder/train"))
+    assert {row["path"].rpartition("/")[2]: row["caption"] for row in folder} == {
+        f"{number}.jpg": row["caption"] for number, row in enumerate(rows)
+    }
+
+
+# What people ask for: one command for pictures with captions, boxes or a data frame of annotations beside them
+
+
+@pytest.mark.parametrize(
+    ("table", "values"),
+    [
+        ("captions.csv", [{"caption": 'a dog, "running"'}, {"caption": "a cat"}]),
+        ("frame.parquet", [{"weight": 1.5, "age": 3}, {"weight": 2.0, "age": 4}]),
+        (
+            "boxes.jsonl",
+            [
+                {
+                    "objects": [
+                        {"bbox": [1.0, 2.0, 3.5, 4.0], "category": 2},
+                        {"bbox": [0.0, 0.0, 9.0, 9.0], "category": 0},
+                    ]
+                },
+                {"objects": []},
+            ],
+        ),
+    ],
+)
+def test_one_command_answers(tmp_path, table, values):
+    rows = [{"file_name": f"base_folder/img{n}.png", **row} for n, row in enumerate(values, 1)]
+    source = write_files(tmp_path / "mine", {row["file_name"]: picture(n, "PNG") for n, row in enumerate(rows)})
+    write_rows(source / table, rows)
+    run = dataprep("build", "table", "--source", source, "--output", tmp_path / "out", "--format", "webdataset")
+    assert run.returncode == 0, run.stderr
+    (shard,) = (tmp_path / "out/train").glob("*.tar")
+    with tarfile.open(shard) as tar:
+        found = {
+            name.removesuffix(".json"): json.load(tar.extractfile(name)) for name in tar.getnames() if ".json" in name
+        }
+    assert found.keys() == {"base_folder/img1", "base_folder/img2"}
+    for number, row in enumerate(values, 1):
+        for name, value in row.items():
+            stored = value
+            if name == "objects":
+                stored = {inner: [item[inner] for item in value] for inner in ("bbox", "category")}
+            assert found[f"base_folder/img{number}"][name] == stored
+
+
+# The Hub
+
+
+@pytest.fixture
+def hub_of_dogs(tmp_path):
+    with hub_server() as server:
+        server.add("some/dogs", hub(tmp_path / "dogs"), card={"license": "cc0-1.0"}, is_private=True)
+        server.add("some/cats", write_files(tmp_path / "cats", {"a/1.jpg": picture(1), "b/1.jpg": picture(2)}))
+        yield server
+
+
+def run_on(server, dataset, *more):
+    words = ("build", dataset, "--format", "webdataset", "--json", *more)
+    return dataprep(*words, **server.environment, HF_TOKEN=TOKEN)
+
+
+def test_a_private_table_of_the_hub(tmp_path, hub_of_dogs):
+    commit = hub_of_dogs.repositories["some/dogs"].branches["main"]
+    run = run_on(hub_of_dogs, "table", "--source", "hf://datasets/some/dogs", "--output", tmp_path / "out")
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert (found["name"], found["licence"]) == ("dogs", "cc0-1.0")
+    assert found["origin"] == f"https://huggingface.co/datasets/some/dogs/tree/{commit}"
+    assert TOKEN not in run.stdout + run.stderr + (tmp_path / "out/dataset.json").read_text()
+    more = {"licence": "cc0-1.0", "origin": found["origin"], "options": {"num_shards": None}}
+    again = request(tmp_path / "dogs", tmp_path / "local", dataset="table", **more)
+    own = replace(again.options.own, name="dogs")
+    run_build(replace(again, options=replace(again.options, own=own)), in_this_process, Quiet())
+    assert digests(tmp_path / "out") == digests(tmp_path / "local")
+
+
+def test_a_folder_of_the_hub_and_one_that_is_not_there(tmp_path, hub_of_dogs):
+    run = run_on(hub_of_dogs, "folder", "--source", "hf://datasets/some/cats@main", "--output", tmp_path / "out")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["classes"] == ["a", "b"]
+    absent = run_on(hub_of_dogs, "table", "--source", "hf://datasets/some/birds", "--output", tmp_path / "no")
+    assert absent.returncode == 2
+    assert len(absent.stderr.splitlines()) == 1
+    assert "no dataset some/birds is on the Hub, or it is private" in absent.stderr

@@ -6,6 +6,7 @@
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
     <plan hash>/<id>/tmp/            files being written, and those of fetched shards that wait to be put in place
     source-<split>-<hash>.parquet    an enumeration, kept so that no rerun walks the archives again
+    unpacked-<hash>                  images of a parquet file, one after the other (dataprep/sources/unpacked.py)
     overwriting                      the names that --overwrite removes; while it exists no build begins here
     overwritten                      the removal is done; files that are left are not ours, and a build may begin
 

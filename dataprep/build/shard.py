@@ -29,7 +29,7 @@ from dataprep.dataset.links import LINKS
 from dataprep.dataset.records import NO_LABEL, Event, Placement, Sample, SampleRef, ShardPlan, ShardReceipt
 from dataprep.formats import FORMATS
 from dataprep.host.heartbeat import beat
-from dataprep.sources.unpacked import UnpackedImages
+from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
 from dataprep.storage import disk_errors
 from dataprep.storage.base import Originals
 from dataprep.storage.checksums import HashingWriter
@@ -123,7 +123,7 @@ class ShardBuilder:
 
 
 def _originals_of(build: OpenBuild, job: BuildJob) -> Originals:
-    sources = [source for split in build.plan.splits for source in split.sources]
+    sources = [source for split in build.plan.splits for source in unpacked_sources(split.sources)]
     return UnpackedImages(LINKS[job.links](job.source_url), build.storage, sources)
 
 

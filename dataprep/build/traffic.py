@@ -8,6 +8,7 @@ from dataprep.build.image_folder import WRITES_BETWEEN_CHECKS
 from dataprep.build.plan import Plan
 from dataprep.formats import FORMATS
 from dataprep.sources.archives import BLOCK_BYTES
+from dataprep.sources.unpacked import unpacked_sources
 
 _ARCHIVES = (".tar", ".zip")
 _LISTS = 3
@@ -52,23 +53,33 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     kept_while_building = shards + splits + 2
     pages = shards // PAGE_OBJECTS + (samples // PAGE_OBJECTS if single else 0)
     stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
+    unpacked, images, unpacked_bytes = _unpacked(plan)
+    inserts += unpacked
     gets = _GETS_A_SHARD * shards + _GETS_A_WORKER * workers + splits + described + _GETS
     if single:
         gets += samples // WRITES_BETWEEN_CHECKS
-    return Traffic(inserts + kept_while_building + _LISTS + pages, gets, stored)
+    return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
 
 
 def archives_traffic(plan: Plan) -> Traffic:
     """Return the traffic between a build and its originals: archives are streamed once to list them, then every image
-    is read."""
+    is read. Parquet files with images are only streamed."""
     archives = {
         source["name"]: int(source["bytes"])
         for split in plan.splits
         for source in split.sources
-        if str(source["name"]).endswith(_ARCHIVES)
+        if str(source["name"]).endswith(_ARCHIVES) or "sha256" in source
     }
-    samples = sum(sum(split.shard_samples) for split in plan.splits)
-    images = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
+    _, unpacked, unpacked_bytes = _unpacked(plan)
+    samples = sum(sum(split.shard_samples) for split in plan.splits) - unpacked
+    images = sum(split.source_bytes * split.repeat_stored for split in plan.splits) - unpacked_bytes
     walked = sum(-(-num_bytes // BLOCK_BYTES) for num_bytes in archives.values())
     listed = 0 if archives else samples // PAGE_OBJECTS + 1
     return Traffic(listed, samples + walked, images + sum(archives.values()))
+
+
+def _unpacked(plan: Plan) -> tuple[int, int, int]:
+    """Return how many parquet files are unpacked below the output, the number of their images, and their bytes."""
+    splits = [split for split in plan.splits if unpacked_sources(split.sources)]
+    files = {source["name"] for split in splits for source in unpacked_sources(split.sources)}
+    return len(files), sum(sum(each.shard_samples) for each in splits), sum(each.source_bytes for each in splits)

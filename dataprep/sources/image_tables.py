@@ -272,13 +272,15 @@ def _parquet_rows(
     if not columns:  # only bytes, which are not wanted
         yield from ({} for _ in range(total))
         return
-    for batch in file.iter_batches(_rows_at_once(table, file), columns=list(columns), use_threads=False):
-        batch.validate(full=True)
-        beat()
-        yield from batch.to_pylist()
-        done += batch.num_rows
+    rows = _rows_at_once(table, file)
+    for group in range(file.metadata.num_row_groups):  # of a bucket's file, pyarrow holds one group at a time
+        for batch in file.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
+            batch.validate(full=True)
+            beat()
+            yield from batch.to_pylist()
+            done += batch.num_rows
         if progress is not None:
-            progress(table.name, table.num_bytes * done // total, table.num_bytes)
+            progress(table.name, table.num_bytes * done // max(1, total), table.num_bytes)
 
 
 def _rows_at_once(table: ImageTable, file: pq.ParquetFile) -> int:
@@ -325,7 +327,7 @@ def _text_file(table: ImageTable) -> MetadataFile:
 def image_bytes(table: ImageTable, row: TableRow) -> bytes:
     """Return the bytes of a row's image. Raises SourceError if it has none."""
     image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
-    if isinstance(image, bytes) and image:
+    if isinstance(image, bytes):
         return image
     raise SourceError(
         f"{table.url} row {row.number}: no image; expected one in every row: fill it in, or remove the row"

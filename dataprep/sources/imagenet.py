@@ -1,4 +1,5 @@
-"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; if both exist, the tar is used.
+"""ImageNet (ILSVRC2012) from its tars or from unpacked folders; if both exist, the tar is used. If neither exists,
+parquet files of the Hugging Face Hub are used (imagenet_tables.py).
 
 train: `ILSVRC2012_img_train.tar`, a tar of 1,000 class tars; or `train/<wnid>/*.JPEG`; or `train/<wnid>.tar`.
 val: `ILSVRC2012_img_val.tar`; or `val/` flat; or `val/<wnid>/*.JPEG`. The first two take their labels from the devkit
@@ -8,20 +9,23 @@ or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
-from dataprep.messages import shown
+from dataprep.messages import human_bytes, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, member_parts
 from dataprep.sources.folders import FolderFile, folder_files
+from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read_val_labels
+from dataprep.sources.imagenet_tables import HubImages, hub_tables, wnids_in
 from dataprep.sources.keys import is_hidden, is_image
+from dataprep.sources.packed_images import packed_source
 from dataprep.storage.base import Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
@@ -38,6 +42,28 @@ def published_classes() -> tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Dataset):
     """ILSVRC2012's classification images."""
+
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> ImageNet:
+        """Return the dataset for the kind of originals that is found: tars, folders, or parquet files of the Hub."""
+        if root.stat(TRAIN_TAR) is not None or root.stat(VAL_TAR) is not None:
+            return self
+        tables = hub_tables(root)
+        if not tables:
+            return self
+        num_bytes = sum(table.num_bytes for split in splits for table in tables.get(split, ()))
+        note = (
+            f"images are in parquet files: about {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
+            "removed when the dataset is whole"
+        )
+        values = {item.name: getattr(self, item.name) for item in fields(ImageNet)} | {"notes": (note,)}
+        return HubImageNet(**values, tables=tables, unpack_to=unpack_to)
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the published WNIDs; with `allow_partial` those found among train images, or else val images."""
@@ -67,6 +93,56 @@ class ImageNet(Dataset):
         if classes is None:
             classes = self.classes(root, allow_partial=True)
         return _ValFinder(root, classes, progress).enumeration()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubImageNet(ImageNet):
+    """ILSVRC2012's images in parquet files of the Hugging Face Hub."""
+
+    tables: Mapping[str, Sequence[ImageTable]]
+    """Parquet files of each split."""
+    unpack_to: Storage | None
+
+    def opened(
+        self,
+        root: Storage,
+        progress: Progress | None = None,
+        *,
+        unpack_to: Storage | None = None,
+        splits: tuple[str, ...] = (),
+    ) -> HubImageNet:
+        """Return this dataset, whose tables were found already."""
+        return self
+
+    def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
+        """Return the published WNIDs; with `allow_partial` those of the train images, or else of all."""
+        if not allow_partial:
+            return published_classes()
+        tables = self.tables.get("train") or [table for found in self.tables.values() for table in found]
+        return tuple(sorted(set(wnids_in(tables))))
+
+    def _find(
+        self,
+        root: Storage,
+        split: str,
+        *,
+        allow_partial: bool,
+        classes: tuple[str, ...] | None,
+        progress: Progress | None,
+    ) -> Enumeration:
+        known = self.classes(root, allow_partial=allow_partial) if classes is None or not allow_partial else classes
+        finder = (_TrainFinder if split == "train" else _ValFinder)(root, known, progress)
+        if not self.tables.get(split):
+            raise finder.absent(f"parquet files with {split} in their names")
+        images = HubImages(classes=None if allow_partial else known, unpack_to=self.unpack_to, progress=progress)
+        for table in self.tables[split]:
+            source = packed_source(table, is_unpacked=True)
+            finder.found.sources.append(source)
+            for image in images.read(table, source, split):
+                label = finder.label(image.wnid, image.where)
+                member = Member(image.key_parts[-1], image.offset, image.num_bytes)
+                finder.found.add(image.key_parts, table.name, member, label)
+        return finder.enumeration_found()
 
 
 class _Finder:

@@ -143,7 +143,7 @@ def _parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, V
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"))
+        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
         rows = _refuse_bomb(file, table.metadata)
         _refuse_columns(file, list(table.schema_arrow.names))
         number = 0

@@ -45,10 +45,9 @@ from dataprep.sources.pictures import (
 )
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
+from dataprep.sources.unpacked import IMAGE_FILES
 from dataprep.storage.base import Storage
 
-IMAGE_FILES = "*"
-"""Name in the plan's sources for the files that a table names."""
 FROM_PATH, FROM_ROW = "path", "row"
 
 

@@ -28,6 +28,8 @@ from dataprep.storage.checksums import crc32c_of, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
 
 PARQUET = ".parquet"
+IMAGE_FILES = "*"
+"""Name in a plan's sources for all files that tables name by path; then none of the tables holds images itself."""
 MAGIC = b"dp-unp-1"
 _NUMBER_BYTES = 8
 _TAIL_BYTES = _NUMBER_BYTES + len(MAGIC)
@@ -37,6 +39,14 @@ def unpacked_name(file: SourceFile) -> str:
     """Return the name below the output under which the images of a parquet file are unpacked."""
     identity = json.dumps([file.name, file.num_bytes, file.sha256]).encode()
     return f"{UNPACKED}{hashlib.sha256(identity).hexdigest()[:32]}"
+
+
+def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
+    """Return those of a split's sources whose images are unpacked."""
+    found = list(sources)
+    if any(entry["name"] == IMAGE_FILES for entry in found):
+        return []
+    return [entry for entry in found if "sha256" in entry and entry["name"].lower().endswith(PARQUET)]
 
 
 @contextmanager
@@ -105,15 +115,13 @@ class UnpackedImages:
     Args:
         originals: The source root.
         output: Storage of the output, which holds the unpacked images.
-        sources: The plan's sources.
+        sources: Sources of the plan whose images are unpacked.
     """
 
     def __init__(self, originals: Storage, output: Storage, sources: Iterable[PlannedSource]) -> None:
         self._originals, self._output = originals, output
-        files = [SourceFile(entry["name"], entry["bytes"], entry.get("sha256", "")) for entry in sources]
-        self._names: Mapping[str, str] = {
-            file.name: unpacked_name(file) for file in files if file.sha256 and file.name.lower().endswith(PARQUET)
-        }
+        files = [SourceFile(entry["name"], entry["bytes"], entry["sha256"]) for entry in sources]
+        self._names: Mapping[str, str] = {file.name: unpacked_name(file) for file in files}
         self.reads_in_flight = (output if self._names else originals).reads_in_flight
 
     def url_of(self, name: str) -> str:

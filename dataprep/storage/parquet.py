@@ -35,7 +35,8 @@ def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_b
     import pyarrow.parquet as pq
 
     if storage.is_local:
-        return pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes)
+        # With pre_buffer, pyarrow keeps all that was read of a file until it is closed.
+        return pq.ParquetFile(storage.url_of(name), buffer_size=buffer_bytes, pre_buffer=not buffer_bytes)
     source = pa.PythonFile(RangeFile(storage, name, window_bytes), mode="r")
     return pq.ParquetFile(source, buffer_size=buffer_bytes, pre_buffer=not (window_bytes or buffer_bytes))
 

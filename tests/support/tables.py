@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,17 +75,20 @@ def write_dogs(root: Path, count: int = 80) -> None:
 
 def listed(root: Path, kind: str = "csv", count: int = 4) -> Path:
     """Write images in a folder, and a table with their paths."""
-    files: dict[str, bytes | str] = {f"images/{number}.jpg": picture(number) for number in range(count)}
+    write_files(root, {f"images/{number}.jpg": picture(number) for number in range(count)})
     rows = [{"image": f"images/{n}.jpg", "breed": BREEDS[n % 2], "age": n} for n in range(count)]
-    write_files(root, files)
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), root / "dogs.parquet")
-    elif kind == "jsonl":
-        write_files(root, {"dogs.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
-    else:
-        comma = {"csv": ",", "tsv": "\t"}[kind]
-        lines = [
-            comma.join(map(str, row.values())) for row in ({"image": "image", "breed": "breed", "age": "age"}, *rows)
-        ]
-        write_files(root, {f"dogs.{kind}": "\n".join(lines) + "\n"})
+    write_rows(root / f"dogs.{kind}", rows)
     return root
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table of the kind that its suffix names."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter={".csv": ",", ".tsv": "\t"}[path.suffix])
+            writer.writeheader()
+            writer.writerows(rows)

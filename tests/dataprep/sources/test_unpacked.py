@@ -8,7 +8,7 @@ import pytest
 
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError
-from dataprep.sources.unpacked import UnpackedImages, unpacked_name, unpacked_sizes, unpacking
+from dataprep.sources.unpacked import UnpackedImages, unpacked_name, unpacked_sizes, unpacked_sources, unpacking
 from dataprep.storage import open_storage
 
 FILE = SourceFile("data/train.parquet", 100, "ab" * 32)
@@ -35,8 +35,15 @@ def test_images_are_ranges_again(storage_url, tmp_path):
 def test_other_files_are_read_where_they_are(tmp_path):
     originals = open_storage(str(tmp_path))
     originals.create("a.jpg", b"0123")
-    read = UnpackedImages(originals, open_storage(str(tmp_path / "out")), [{"name": "a.jpg", "bytes": 4}])
+    read = UnpackedImages(originals, open_storage(str(tmp_path / "out")), [])
     assert read.read_range("a.jpg", 1, 2) == b"12"
+
+
+def test_tables_with_paths_hold_no_images():
+    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
+    others = [{"name": "train.tar", "bytes": 1}, {"name": "dogs.csv", "bytes": 1, "sha256": FILE.sha256}]
+    assert unpacked_sources([source, *others]) == [source]
+    assert unpacked_sources([source, {"name": "*", "bytes": 5}]) == []
 
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
