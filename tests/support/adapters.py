@@ -29,11 +29,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from loaders import Batch, Loader, open_loader
+from loaders import Batch, Loader, RowView, open_loader
 from tests.support.loading import digest, load
 
 REPOSITORY = Path(__file__).parents[2]
-SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height")}
+SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height"), "views": True}
 WHOLE = 4
 """Batches before the one with a damaged image; some adapters ask for two more before they yield one."""
 TAKEN = 3
@@ -204,7 +204,7 @@ def _left_behind() -> dict[str, Any]:
 def _numpy_batch(batch: Any) -> Batch:
     """Bring a batch of an adapter's arrays or tensors to the host."""
     images, labels, mask = (np.asarray(part) for part in (batch.images, batch.labels, batch.mask))
-    return Batch(images, labels, list(batch.keys), mask, batch.fields, batch.state)
+    return Batch(images, labels, list(batch.keys), mask, batch.fields, batch.state, batch.views)
 
 
 def _torch() -> Adapter:
@@ -244,7 +244,9 @@ def _tf() -> Adapter:
         texts = {name: [text.decode() or None for text in column.numpy()] for name, column in batch["fields"].items()}
         texts["height"] = [text and json.loads(text) for text in texts["height"]]
         keys = [key.decode() for key in parts["keys"]]
-        return Batch(parts["images"], parts["labels"], keys, parts["mask"], texts, json.loads(parts["state"]))
+        views = [RowView(**json.loads(text)) if text else None for text in batch["views"].numpy()]
+        state = json.loads(parts["state"])
+        return Batch(parts["images"], parts["labels"], keys, parts["mask"], texts, state, views)
 
     return Adapter(lambda loader: iter(dataset(loader, epochs=1).prefetch(2)), on_host, rewinds=False)
 

@@ -28,6 +28,8 @@ def digest(batch: Batch) -> str:
     found = hashlib.sha256(batch.images.tobytes())
     for part in (batch.labels.tolist(), batch.keys, batch.mask.tolist(), batch.fields):
         found.update(json.dumps(part, sort_keys=True).encode())
+    if batch.views is not None:
+        found.update(json.dumps(batch.views).encode())
     return found.hexdigest()
 
 
