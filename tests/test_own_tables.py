@@ -264,6 +264,9 @@ def test_a_folder_of_the_hub_and_one_that_is_not_there(tmp_path, hub_of_dogs):
     run = run_on(hub_of_dogs, "folder", "--source", "hf://datasets/some/cats@main", "--output", tmp_path / "out")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["classes"] == ["a", "b"]
+    other = run_on(hub_of_dogs, "imagenet", "--source", "hf://datasets/some/dogs", "--output", tmp_path / "no")
+    assert other.returncode == 2
+    assert "train-00000-of-00002.parquet row 1: image.path is '0.jpg'; expected the names of the Hub's" in other.stderr
     absent = run_on(hub_of_dogs, "table", "--source", "hf://datasets/some/birds", "--output", tmp_path / "no")
     assert absent.returncode == 2
     assert len(absent.stderr.splitlines()) == 1

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dataprep.dataset.paths import is_hidden_name
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError
 from dataprep.messages import shown
@@ -46,6 +47,8 @@ def hub_tables(root: Storage) -> dict[str, list[ImageTable]]:
     Expects that there are no tars.
     """
     for info in root.list():
+        if is_hidden_name(info.name):
+            continue
         if info.name.lower().endswith(PARQUET):
             return tables_by_split(root, "", [])
         if info.name.rpartition(".")[2].lower() in IMAGE_SUFFIXES:
