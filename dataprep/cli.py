@@ -17,6 +17,7 @@ COMMANDS = {
     "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
     "bench": "Compare loaders on the same data, in images per second.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
+    "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, and croissant.json.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",
     "convert": "Make a dataset of another: another format, smaller images, other shards.",
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from dataprep.build.cards import own_cards
 from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_names
 from dataprep.build.finished import dataset_names
 from dataprep.build.recipe import recipe_of
@@ -138,6 +139,7 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
         names.update(_marked_names(storage))
     if found.manifest is not None:
         names.update(dataset_names(storage, found.manifest))
+        names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
         names.update(_planned_names(storage, found.claim))
     return sorted(names, key=lambda name: (name != MANIFEST, name))

@@ -48,8 +48,9 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     shards, splits = plan.num_shards, len(plan.splits)
     samples = sum(sum(split.shard_samples) for split in plan.splits)
     described = 2 * splits + metadata_files + 1
+    cards = 2  # README.md and croissant.json, which are not copied
     # Each object but single images is uploaded, and then copied to its name by the server.
-    inserts = 2 * described + (samples + splits if single else 2 * shards)
+    inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
     kept_while_building = shards + splits + 2
     pages = shards // PAGE_OBJECTS + (samples // PAGE_OBJECTS if single else 0)
     stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from dataprep.build.cards import write_cards
 from dataprep.build.driver import BuildResult, prepare, run_build
 from dataprep.build.job import Engine, begin_shard
 from dataprep.build.plan import Plan
@@ -34,7 +35,7 @@ from dataprep.commands.region_options import (
 from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.records import SplitManifest
-from dataprep.errors import UsageError, install_hint
+from dataprep.errors import DataprepError, UsageError, install_hint
 from dataprep.storage import open_storage
 
 LOCAL = "local"
@@ -128,8 +129,17 @@ def build(
         started_s = time.monotonic()
         with _open_engine(request, run, beam_options, progress) as engine:
             result = run_build(request, engine, progress)
+        _write_cards(request.output_url, result, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, request.output_url, elapsed_s, shown.split_line, as_json=run.as_json)
+
+
+def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
+    """Write the cards of a dataset that is whole; without them it is no less whole."""
+    try:
+        write_cards(open_storage(url), result.manifest)
+    except DataprepError as error:
+        progress.warn(f"the cards are not written: {error}; write them with dataprep card {url}")
 
 
 def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:

@@ -12,16 +12,19 @@ from typing import Unpack, cast
 
 import click
 
+from dataprep.build.cards import replace_cards
 from dataprep.build.pool import Pool
 from dataprep.commands.options import COUNT, WHOLE, Finite, json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import LaionProgress
 from dataprep.commands.web_options import WebOptions, count_lines, limits_of, tell_networks, web_options
+from dataprep.dataset.manifest import read_manifest
 from dataprep.fetched.encode import RESIZE_MODES, ResizeMode
 from dataprep.fetched.existing import open_fetched
 from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import retry_shard
+from dataprep.storage import open_storage
 
 EPILOG = """\b
 Examples:
@@ -157,8 +160,12 @@ def command(
             progress.stop()
             _print_choice(dataset.storage.url, dict(counts.most_common()), as_json)
             return
+        index = open_storage(url)
+        before = read_manifest(index)
         with _local_engine(workers, progress) as engine:
             retried = retry_failed(url, choice, limits.divided(workers), engine, progress, making)
+        if before is not None:
+            replace_cards(index, before, retried.manifest)
     _print(url, retried, time.monotonic() - started_s, as_json)
 
 

@@ -9,7 +9,7 @@ from dataprep.sources.tables import TABLE_WINDOW_BYTES
 _INSERTS_A_SHARD, _GETS_A_SHARD = 8, 3
 """Requests for each shard: three files are written and copied, its receipt is written and read, its folder is
 listed."""
-_INSERTS, _GETS = 11, 12
+_INSERTS, _GETS = 13, 12
 _GETS_A_WORKER = 2
 """Reads of each worker: plan.json and the plan."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2

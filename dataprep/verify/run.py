@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dataprep.build.cards import cards_of, read_card
 from dataprep.build.finished import dataset_of, layout_faults, shape_faults
 from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
@@ -222,8 +223,19 @@ def _verify(
     for split in manifest.splits:
         _check_split(storage, split, sums[split.name], split.name in indexed, after)
     _check_listing(job, storage, dataset, sums, after)
+    with _reading(storage.url, after):
+        _check_cards(storage, manifest, after)
     findings.extend(after, _AFTER_SHARDS)
     return sums
+
+
+def _check_cards(storage: Storage, manifest: Manifest, findings: Findings) -> None:
+    """Compare existing cards with the manifest; that they differ is no fault."""
+    for name, due in cards_of(manifest).items():
+        found = read_card(storage, name)
+        if found not in (None, due):
+            what = "it was edited, or is of another revision or version; dataprep card --overwrite writes it again"
+            findings.add("card", name, what)
 
 
 def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:

@@ -1,0 +1,61 @@
+"""`dataprep card`, the cards that every build writes, and what verify and --overwrite do about them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.adoption import adopt_here
+from tests.support.builds import dataprep
+from tests.support.own_data import class_folders
+
+CARDS = ("README.md", "croissant.json")
+
+
+def built(source, output, *more):
+    arguments = ["--source", source, "--output", output, "--format", "webdataset", "--workers", 1, *more]
+    run = dataprep("build", "folder", *arguments)
+    assert run.returncode == 0, run.stderr
+    return output
+
+
+def test_builds_write_cards_that_users_may_edit(tmp_path):
+    source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
+    built(source, output)
+    before = {name: (output / name).read_bytes() for name in CARDS}
+    assert b"license: unknown" in before["README.md"]
+    (output / "README.md").write_text("mine")
+    (output / "croissant.json").unlink()
+    built(source, output)  # the dataset is whole: only what is missing is written
+    assert ((output / "README.md").read_text(), (output / "croissant.json").read_bytes()) == (
+        "mine",
+        before["croissant.json"],
+    )
+    verified = dataprep("verify", output)
+    assert verified.returncode == 0, verified.stdout
+    assert "card" in verified.stdout
+    assert "README.md: it was edited" in verified.stdout
+    kept = json.loads(dataprep("card", output, "--json").stdout)
+    assert (kept["written"], kept["kept"]) == ([], ["README.md"])
+    assert dataprep("card", output, "--overwrite").returncode == 0
+    assert {name: (output / name).read_bytes() for name in CARDS} == before
+    assert "README.md" not in dataprep("verify", output).stdout
+
+
+def test_an_overwritten_dataset_takes_its_cards_with_it_but_not_those_of_the_user(tmp_path):
+    source, output = class_folders(tmp_path / "pets"), tmp_path / "out"
+    built(source, output)
+    (output / "README.md").write_text("mine")
+    built(source, output, "--name", "others", "--overwrite")
+    assert (output / "README.md").read_text() == "mine"
+    assert json.loads((output / "croissant.json").read_text())["name"] == "others"
+
+
+def test_adopted_data_get_cards_only_on_request(tmp_path):
+    data = class_folders(tmp_path / "data")
+    adopt_here(data)
+    assert not any((data / name).exists() for name in CARDS)
+    shown = json.loads(dataprep("card", data, "--dry-run", "--json").stdout)
+    assert sorted(shown) == sorted(CARDS)
+    assert not any((data / name).exists() for name in CARDS)
+    assert dataprep("card", data).returncode == 0
+    assert (data / "README.md").read_text() == shown["README.md"]
