@@ -186,7 +186,8 @@ def _packed_annotations(split: SplitManifest) -> Node:
 
 def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:
     """Describe the columns of the file of annotations; records and lists of lists have no type in Croissant."""
-    name, file = f"{split.name}-annotations", {"@id": metadata_file(split.name)}
+    name = f"{split.name}-annotations"
+    file: Node = {"@id": metadata_file(split.name)}
     fields: list[Json] = [
         _field(name, "file_name", "sc:Text", {"extract": {"column": "file_name"}, "fileObject": file})
     ]

@@ -1,0 +1,49 @@
+"""docs/own-dataset.md is true: its class is written to a file and built by the commands that follow."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+from tests.support.builds import dataprep_anew
+from tests.support.converting import content
+from tests.support.markdown import blocks, commands, words_of
+from tests.support.own_data import picture
+
+DOCUMENT = "docs/own-dataset.md"
+
+
+def test_the_example_is_built_in_every_format_by_the_commands_of_the_document(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block.text for block in blocks(DOCUMENT) if block.info == "python")
+    (tmp_path / "my_pets.py").write_text(code)
+    assert len([line for line in code.splitlines() if line.strip()]) < 40
+    archive = io.BytesIO()
+    rows = {}
+    with zipfile.ZipFile(archive, "w") as file:
+        for number in range(7):
+            file.writestr(f"{number}.jpg", picture(number))
+            rows[str(number)] = {
+                "split": "train" if number < 5 else "val",
+                "caption": f"picture {number}",
+                "weights": [0.5] * number,
+                "animal": ("cat", "dog")[number % 2],
+            }
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "pets/photos.zip").write_bytes(archive.getvalue())
+    (tmp_path / "pets/rows.json").write_text(json.dumps(rows))
+    shown = [
+        words_of(line.text, "dataprep") for block in blocks(DOCUMENT) if block.info == "sh" for line in commands(block)
+    ]
+    assert [words[0] for words in shown] == ["build", "verify"]
+    for words in shown:
+        run = dataprep_anew(*words)
+        assert run.returncode == 0, run.stderr
+    found = content("shards")
+    assert (found["classes"], sorted(found["features"])) == (("cat", "dog"), ["caption", "weights"])
+    assert {split: len(samples) for split, (_, samples) in found["splits"].items()} == {"train": 5, "val": 2}
+    for fmt in ("tfrecord", "imagefolder"):
+        words = [fmt if word == "webdataset" else f"shards-{fmt}" if word == "shards" else word for word in shown[0]]
+        assert dataprep_anew(*words).returncode == 0
+        assert content(f"shards-{fmt}") == found
