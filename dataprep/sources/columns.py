@@ -117,7 +117,7 @@ class _Place:
     leave_out: str = LEAVE_OUT
 
     def error(self, what: str, advice: str = "") -> SourceError:
-        step = advice or f"correct it, or {self.leave_out.format(self.column)}"
+        step = f"{advice or 'correct it'}, or {self.leave_out.format(self.column)}"
         return SourceError(f"{self.row}: column {quoted(self.column)}: {what}; {step}")
 
 

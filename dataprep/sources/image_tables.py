@@ -40,6 +40,8 @@ PATH_COLUMNS = frozenset(
     )
 )
 """Names, in lower case, of columns of texts that are taken for paths of images."""
+_OTHER_DELIMITERS = (";", "\t", "|", ",")
+"""Characters that part the columns of some text files; in the name of a column they show that others were expected."""
 MAX_CLASSES = 1_000_000
 MAX_HUB_METADATA_BYTES = 2**26
 """Maximum size of the description of columns that the Hub's libraries store in a parquet file."""
@@ -80,6 +82,10 @@ class ImageTable:
     @property
     def is_parquet(self) -> bool:
         return self.name.lower().endswith(PARQUET)
+
+    @property
+    def is_tsv(self) -> bool:
+        return self.name.lower().endswith(".tsv")
 
     @property
     def holds_texts(self) -> bool:
@@ -206,6 +212,11 @@ def choose_image_column(
         raise SourceError(
             f"{table.url}: the columns {', '.join(found)} may all have the images, and one is expected: name it with "
             f"--image-column {found[0]}, and leave others out with --drop {found[1]}"
+        )
+    if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
+        raise SourceError(
+            f"{table.url}: its columns are not parted by {'tabs' if table.is_tsv else 'commas'}: it has {known}; save "
+            "it as CSV with commas, or as .tsv with tabs"
         )
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "

@@ -96,6 +96,16 @@ def test_no_column_or_several(tmp_path, columns, name, text):
         chosen(written(tmp_path / "x.parquet", columns), name)
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "parted"),
+    [("x.csv", "image;label", "commas"), ("x.csv", "image\tlabel", "commas"), ("x.tsv", "image,label", "tabs")],
+)
+def test_columns_that_are_parted_otherwise(tmp_path, name, header, parted):
+    (tmp_path / name).write_text(f"{header}\n1.jpg;a\n")
+    with pytest.raises(SourceError, match=f"its columns are not parted by {parted}: it has .*; save it as CSV"):
+        chosen(table(tmp_path / name))
+
+
 def test_a_column_that_is_left_out_has_no_images(tmp_path):
     assert chosen(written(tmp_path / "x.parquet", {"a": [b"x"], "b": [b"x"]}), drop=["b"]) == "a"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 
@@ -255,3 +256,10 @@ def test_the_table_that_the_user_names(tmp_path):
     assert len(opened(root, archive="dogs.csv", label_from="none").found["train"].refs) == 4
     with pytest.raises(UsageError, match=r"images/0.jpg is no table by its name"):
         opened(root, archive="images/0.jpg")
+
+
+def test_a_column_that_no_feature_can_have_may_be_left_out(tmp_path):
+    write_parquet(tmp_path, [{"image": JPEG, "taken": datetime.datetime(2020, 1, 1)}])
+    with pytest.raises(SourceError, match=r"a value of type datetime.*write it as one text.* or leave .*--drop taken"):
+        opened(tmp_path)
+    assert opened(tmp_path, drop=("taken",)).found["train"].features == {}
