@@ -74,7 +74,7 @@ def test_no_process_of_a_build_imports_pandas(originals, tmp_path):
 
 
 USAGE = {
-    "unknown dataset": (["build", "coco"], "is not one of"),
+    "unknown dataset": (["build", "coco-2017"], "is not one of"),
     "no source": (["build", "imagenet", "--output", "o", "--format", "tfrecord"], "imagenet needs --source"),
     "unknown split": (
         ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--split", "test"],

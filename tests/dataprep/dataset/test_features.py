@@ -61,8 +61,9 @@ def test_features_come_back_from_their_document():
         ("tags", ["cat", None], "expected lists of text"),
         ("box", [1.0, 2.0, 3.0], "expected list of 4 float64"),
         ("objects", [], "expected records of bbox, category, name"),
-        ("objects", {"bbox": [[1.0, 2.0, 3.0, 4.0]], "category": [], "name": ["x"]}, "columns of different lengths"),
-        ("objects", {"bbox": [[1.0]], "category": [1], "name": ["x"]}, "'objects/bbox' is [[1.0]]"),
+        ("objects", VALUES["objects"] | {"category": []}, "columns of different lengths"),
+        ("objects", VALUES["objects"] | {"bbox": [[1.0]]}, "'objects/bbox' is [[1.0]]"),
+        ("objects", VALUES["objects"] | {"points": [[[1.0]]]}, "'objects/points' is [[[1.0]]]"),
     ],
 )
 def test_values_of_other_types_are_refused(name, value, text):

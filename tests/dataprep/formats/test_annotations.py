@@ -144,7 +144,7 @@ def _varint(value: int) -> bytes:
 
 
 def test_tfds_reads_values_of_every_kind(tmp_path):
-    empty = VALUES | {"aa": [], "tags": [], "objects": {"bbox": [], "category": [], "name": []}}
+    empty = VALUES | {"aa": [], "tags": [], "objects": {"bbox": [], "category": [], "name": [], "points": []}}
     shard = [
         Sample(f"k{number}", picture(number), 1, "b", 16, 24, 1, annotations_json(FEATURES, values))
         for number, values in enumerate([VALUES, empty])
