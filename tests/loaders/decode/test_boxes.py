@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
+from dataprep.build.images import ImagePolicy
 from dataprep.errors import UsageError
 from loaders import open_loader
 from loaders.decode.boxes import (
@@ -163,7 +164,7 @@ SIZES = ((120, 90), (64, 64), (70, 150), (200, 120))
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """Black pictures, each with a white rectangle, whose box is the feature `box`."""
+    """Black pictures, each with a white rectangle, whose box is the feature `box`: as they are, and `resized`."""
     folder = tmp_path_factory.mktemp("drawn")
     files, lines = {}, []
     for number in range(24):
@@ -175,43 +176,49 @@ def drawn(tmp_path_factory):
         stream = io.BytesIO()
         image.save(stream, "JPEG", quality=100, subsampling=0)
         files[f"{number}.jpg"] = stream.getvalue()
-        lines.append(json.dumps({"file_name": f"{number}.jpg", "box": box}))
+        lines.append(json.dumps({"file_name": f"{number}.jpg", "box": box, "size": [height, width]}))
     files["metadata.jsonl"] = "\n".join(lines)
     source = write_files(folder / "source", files)
     build_own(source, folder / "out")
-    return folder / "out"
+    build_own(source, folder / "resized", options={"images": ImagePolicy(short_side=48)})
+    return folder
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("augment", [True, False])
-def test_rectangles_of_batches_lie_where_the_boxes_say(drawn, processes, augment):
+@pytest.mark.parametrize(
+    ("dataset", "processes", "augment", "tolerance"),
+    [("out", 0, True, 1.5), ("out", 2, True, 1.5), ("out", 0, False, 1.5), ("resized", 0, True, 3.0)],
+)
+def test_rectangles_of_batches_lie_where_the_boxes_say(drawn, dataset, processes, augment, tolerance):
+    """Edges of pictures that were made smaller are less sharp."""
     seen = 0
-    settings = {"image_size": 96, "fields": ("box",), "views": True, "augment": augment, "shuffle": augment}
-    with open_loader(drawn, batch_size=8, processes=processes, **settings) as loader:
+    settings = {"image_size": 96, "fields": ("box", "size"), "views": True, "augment": augment, "shuffle": augment}
+    with open_loader(drawn / dataset, batch_size=8, processes=processes, **settings) as loader:
         for batch in loader:
             for row, view in enumerate(batch.views):
-                found = transform_boxes([batch.fields["box"][row]], view)
+                size = tuple(batch.fields["size"][row])
+                assert dataset == "resized" or size == (view.image_height, view.image_width)
+                found = transform_boxes([batch.fields["box"][row]], view, annotated_size=size)
                 (x, y, width, height), white = found.boxes[0], batch.images[row, :, :, 0] > 127
                 columns, rows = np.flatnonzero(white.any(axis=0)), np.flatnonzero(white.any(axis=1))
                 if width < 3 or height < 3:
                     assert len(columns) <= 4 or len(rows) <= 4
                     continue
-                assert [columns[0], columns[-1] + 1] == pytest.approx([x, x + width], abs=1.5)
-                assert [rows[0], rows[-1] + 1] == pytest.approx([y, y + height], abs=1.5)
+                assert [columns[0], columns[-1] + 1] == pytest.approx([x, x + width], abs=tolerance)
+                assert [rows[0], rows[-1] + 1] == pytest.approx([y, y + height], abs=tolerance)
                 seen += 1
     assert seen >= 12
 
 
 def test_views_are_delivered_on_request_only(drawn):
-    with open_loader(drawn, batch_size=8, image_size=32) as loader:
+    with open_loader(drawn / "out", batch_size=8, image_size=32) as loader:
         plain = next(iter(loader))
-    with open_loader(drawn, batch_size=8, image_size=32, views=True) as loader:
+    with open_loader(drawn / "out", batch_size=8, image_size=32, views=True) as loader:
         with_views = next(iter(loader))
     assert plain.views is None
     assert (plain.images == with_views.images).all()
     assert plain.state == with_views.state
-    with open_loader(drawn, batch_size=7, image_size=32, views=True, shuffle=False) as loader:
+    with open_loader(drawn / "out", batch_size=7, image_size=32, views=True, shuffle=False) as loader:
         last = list(loader)[-1]
     assert [view is None for view in last.views] == [not there for there in last.mask]
     with pytest.raises(UsageError, match="views must be True or False"):
-        open_loader(drawn, batch_size=8, views="yes")
+        open_loader(drawn / "out", batch_size=8, views="yes")
