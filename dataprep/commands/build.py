@@ -199,6 +199,8 @@ def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options:
 
 def refuse_unfit(request: BuildRequest) -> None:
     """Refuse links in a bucket, and warn of an image folder there."""
+    if is_hub(request.output_url):
+        raise UsageError(f"--output {request.output_url}: the Hub is only read; choose a folder or gs://bucket/prefix")
     in_bucket = not open_storage(request.output_url).is_local
     if FORMATS[request.options.format].one_file_per_image and in_bucket:
         if request.options.repeat == "physical":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dataprep.dataset.records import SourceFile
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, StorageError
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES
 from dataprep.sources.image_tables import ImageTable, TableRow, image_bytes, table_rows
@@ -48,10 +48,16 @@ class PackedImages:
         if sizes is None:
             yield from self._read(table, nullcontext() if unpack_to is None else unpacking(unpack_to, name))
             return
-        offset = 0
-        for row, size in zip(self._rows(table, only_paths=True), sizes, strict=True):
-            yield PackedImage(row, offset, size)
-            offset += size
+        offset, ordinal = 0, -1
+        for ordinal, row in enumerate(self._rows(table, only_paths=True)):
+            if ordinal < len(sizes):
+                yield PackedImage(row, offset, sizes[ordinal])
+                offset += sizes[ordinal]
+        if unpack_to is not None and ordinal + 1 != len(sizes):
+            raise StorageError(
+                f"{unpack_to.url_of(name)} has {len(sizes):,} images, {table.url} has {ordinal + 1:,} rows: it was not "
+                "unpacked from this table; remove it, and run the same command again"
+            )
 
     def _read(
         self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes], None] | None]

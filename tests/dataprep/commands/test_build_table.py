@@ -56,6 +56,7 @@ def test_one_table_beside_its_images_and_the_output(tmp_path):
         (["--image-column", "breed"], "4 of 4 images are not below"),
         (["--label-from", "folder"], "a table has its labels in a column"),
         (["--name", "table"], "'table' is the name of a dataset that dataprep builds"),
+        (["--output", "hf://datasets/some/dogs"], "--output hf://datasets/some/dogs: the Hub is only read"),
         (["--split", "training"], "--split training: expected one of train, val, test"),
     ],
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, StorageError
 from dataprep.sources import packed_images
 from dataprep.sources.image_tables import ImageTable, image_bytes
 from dataprep.sources.packed_images import PackedImages, packed_source
-from dataprep.sources.unpacked import unpacked_name, unpacked_sizes
+from dataprep.sources.unpacked import unpacked_name, unpacked_sizes, unpacking
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture
 from tests.support.tables import hub_rows, write_hub
@@ -31,6 +31,17 @@ def test_images_are_measured_unpacked_and_found_unpacked(tmp_path):
     table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
     assert image_bytes(table, unpacked[0].row) == hub_rows(1)[0]["image"]["bytes"]
     assert again[0].row.image == {"path": "0.jpg"}  # the bytes are not read again
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_file_with_other_images_is_refused(tmp_path, count):
+    path, output = write_hub(tmp_path / "x.parquet", hub_rows(2)), open_storage(str(tmp_path / "out"))
+    table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
+    with unpacking(output, unpacked_name(packed_source(table, is_unpacked=True))) as add:
+        for _ in range(count):
+            add(b"image")
+    with pytest.raises(StorageError, match=rf"has {count} images, .*x.parquet has 2 rows: it was not unpacked"):
+        read(path, output)
 
 
 def test_an_image_that_is_too_large_leaves_nothing_unpacked(tmp_path, monkeypatch):
