@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import random
 import re
 
 import pyarrow as pa
@@ -263,3 +264,24 @@ def test_a_column_that_no_feature_can_have_may_be_left_out(tmp_path):
     with pytest.raises(SourceError, match=r"a value of type datetime.*write it as one text.* or leave .*--drop taken"):
         opened(tmp_path)
     assert opened(tmp_path, drop=("taken",)).found["train"].features == {}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_damaged_tables_are_one_clear_error_each(tmp_path, kind):
+    root, rng = listed(tmp_path / "data", kind), random.Random(kind)
+    table = root / f"dogs.{kind}"
+    whole, found = table.read_bytes(), 0
+    for _ in range(70):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            data[at : at + rng.randint(0, 3)] = rng.choice(
+                [b"", b"\0", b"../", b'"', b",", b"\xff", b"\n", b"[", b"NaN", b"//"]
+            )
+        table.write_bytes(data)
+        try:
+            opened(root, label_from=rng.choice([None, "breed", "none"]))
+            found += 1
+        except DataprepError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017  the text of every error is looked at
+    assert found < 70
