@@ -38,6 +38,7 @@ from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed
 from tests.support.own_data import write_pets
+from tests.support.planning import plan_samples
 from tests.support.replication import kill_replicate
 from tests.support.tables import write_dogs
 from tests.support.two_builds import schedule
@@ -462,6 +463,16 @@ def _laion_plan(kind: str, folder: Path) -> str:
     return plan_flat(folder, kind, 50_000_000)
 
 
+def planning() -> Iterator[Case]:
+    """Plans of ImageNet-21k's 14.2 million samples, of 50 million, and of a million files on disk."""
+    for count, kind in ((14_200_000, "list"), (50_000_000, "list"), (1_000_000, "files")):
+        yield f"{count:,} samples, {kind}", partial(_plan_samples, count, kind)
+
+
+def _plan_samples(count: int, kind: str, folder: Path) -> str:
+    return plan_samples(folder, count, kind)
+
+
 SCHEDULES = 1000
 
 
@@ -499,6 +510,7 @@ SHOWS = {
     "laion-statuses": laion_statuses,
     "laion-crash": crash_cases,
     "laion-memory": laion_memory,
+    "planning": planning,
     "train-exact": train_exact,
     "train-devices": train_devices,
     "train-learns": train_learns,

@@ -30,11 +30,10 @@ from dataprep.sources import (
     FakeImageNet,
     FinishedDataset,
     OwnData,
-    OwnDataset,
     recorded_class,
 )
 from dataprep.sources.base import MAX_SAMPLES
-from dataprep.sources.own import FINISHED, name_fault, split_fault
+from dataprep.sources.own import FINISHED, NamedDataset, name_fault, split_fault
 from dataprep.storage import Storage
 
 
@@ -76,12 +75,14 @@ def _class_of(manifest: Manifest) -> Dataset | None:
 
 
 def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
-    """Yield faults of `options.own`, which only the manifest of a user's own data has, and of declared features."""
-    if not isinstance(dataset, OwnDataset):
-        if "own" in manifest.options:
+    """Yield faults of `options.own`, which only manifests of data that a user named have, and of declared features."""
+    is_named = isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options)
+    if dataset is None or dataset.is_published:
+        if "own" in manifest.options and not is_named:
             yield f"options.own, which {quoted(built_as(manifest))} does not have"
         elif dataset is not None:
             yield from _feature_faults(manifest, dataset)
+    if not is_named:
         return
     try:
         own = _own_of(manifest)
@@ -132,7 +133,7 @@ def dataset_of(manifest: Manifest) -> Dataset:
         raise UsageError(f"no dataset is called {quoted(built_as(manifest))}; expected one of {', '.join(BUILT)}")
     if isinstance(dataset, FinishedDataset):
         dataset = dataset.of_splits({split.name: split.repeats["count"] for split in manifest.splits})
-    if isinstance(dataset, OwnDataset):
+    if isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options):
         return dataset.described_by(_own_of(manifest))
     if isinstance(dataset, FakeImageNet) and isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
         return dataset.with_images(images)

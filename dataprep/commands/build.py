@@ -33,6 +33,7 @@ Examples:
   dataprep build imagenet --source originals --output imagenet --format webdataset --resize 256 --quality 90
   dataprep build imagenet --source originals --output imagenet --format imagefolder --split val
   dataprep build coco-dup5 --source coco --output out --format webdataset --dry-run
+  dataprep build imagenet-21k --source winter21_whole --output gs://b/imagenet-21k --format webdataset
   dataprep build imagenet-fake --images 2000 --output fake --format tfrecord
   dataprep build folder --source ~/Pictures --output shards --format webdataset
   dataprep build table --source hf://datasets/OWNER/NAME --output shards --format webdataset

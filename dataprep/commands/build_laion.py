@@ -21,7 +21,9 @@ from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, 
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import human_bytes
+from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
+from dataprep.sources.own import UNSTATED
 
 EPILOG = """\b
 Examples:
@@ -29,6 +31,8 @@ Examples:
       --contact https://example.org/our-crawler --max-punsafe 0.5 --verify-hash md5
   dataprep build laion --source gs://bucket/relaion --output laion --format webdataset \\
       --contact mailto:me@example.org --min-image-size 200 --resize-mode border --exact-duplicates drop
+  dataprep build laion --source datacomp/*.parquet --output datacomp --format webdataset --name datacomp-1b \\
+      --licence CC-BY-4.0 --contact mailto:me@example.org --verify-hash sha256
   dataprep build laion --source table.csv --column url=LINK --output out --format webdataset \\
       --contact mailto:me@example.org --dry-run
 
@@ -52,6 +56,9 @@ _PNG_COMPRESSION, _QUALITY = 6, 95
 class _Options(WebOptions):
     """Values of the options that are not arguments of their own."""
 
+    name: str | None
+    licence: str | None
+    origin: str | None
     columns: tuple[str, ...]
     rows_per_shard: int
     min_image_size: int
@@ -82,6 +89,9 @@ class _Options(WebOptions):
     metavar="URL",
     help="Tables of one folder (.parquet, .csv, .tsv, .jsonl), or the folder, on disk or gs://; may be repeated.",
 )
+@click.option("--name", help="Name of the dataset, if the table is not LAION's.")
+@click.option("--licence", help="Licence of the images, for the manifest; needs --name.  [default: unknown]")
+@click.option("--origin", help="Where the table comes from, for the manifest; needs --name.  [default: unknown]")
 @click.option(
     "--format",
     "format_name",
@@ -187,7 +197,7 @@ def command(
     source_url = open_tables((*sources, *more))[0].url
     at_once = shards_at_once(run.runner, run.workers, beam_options, (source_url, output))
     request = FetchRequest(
-        options=build_options(format_name),
+        options=build_options(format_name, _own_data(options)),
         source_url=source_url,
         output_url=output,
         max_reject_ratio=1.0,
@@ -202,6 +212,18 @@ def command(
     )
     shown = Shown(progress=LaionProgress, plan_lines=_plan_lines, split_line=_split_lines)
     build(request, run, beam_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
+
+
+def _own_data(values: _Options) -> OwnData | None:
+    """Return what the user says about the table; None for LAION's."""
+    name, stated = values["name"], {key: values[key] for key in ("licence", "origin") if values[key] is not None}
+    if name is None:
+        if stated:
+            raise UsageError(f"--{next(iter(stated))}: without --name the table is LAION's, with its own; add --name")
+        return None
+    if fault := own_name_fault(name):
+        raise UsageError(f"{fault}; choose another with --name")
+    return OwnData(name=name, licence=values["licence"] or UNSTATED, origin=values["origin"] or UNSTATED)
 
 
 def _columns(texts: tuple[str, ...]) -> dict[str, str]:

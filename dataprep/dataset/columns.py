@@ -69,6 +69,16 @@ def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:
     return pa.Array.from_buffers(pa.large_string() if large else pa.string(), len(encoded), buffers)
 
 
+def binaries(values: Sequence[bytes]) -> pa.Array:
+    """Return bytes, at most 2 GiB together, as an Arrow array."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:
     """Return Arrow's validity bitmap, a bit for each value, set if it is not null; None if there are no nulls."""
     import numpy as np

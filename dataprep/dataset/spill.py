@@ -112,7 +112,7 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
 
 
 def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
-    """Yield all rows in the order of the bytes of a column of text; rows of the same text in their own order."""
+    """Yield all rows in the order of the bytes of a column, of text or bytes; rows of equal ones in their own order."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -120,7 +120,8 @@ def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
 
     def with_parts() -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
         for batch in rows.batches():
-            texts = np.array([text.encode() for text in batch.column(column).to_pylist()], object)
+            texts = np.empty(batch.num_rows, object)
+            texts[:] = _bytes_of(batch.column(column))
             yield batch, np.searchsorted(bounds, texts, side="right")
 
     for part in _parts(rows, with_parts(), len(bounds) + 1):
@@ -142,11 +143,18 @@ def _bounds(rows: SpilledTable, column: str, parts: int) -> NDArray[np.object_]:
     if parts > 1:
         step = max(1, rows.num_rows // _SAMPLE_ROWS)
         for batch in rows.batches():
-            sample.extend(text.encode() for text in batch.column(column)[::step].to_pylist())
+            sample.extend(_bytes_of(batch.column(column))[::step])
         sample.sort()
     bounds = np.empty(parts - 1, object)
     bounds[:] = [sample[len(sample) * part // parts] for part in range(1, parts)]
     return bounds
+
+
+def _bytes_of(column: pa.Array) -> list[bytes]:
+    import pyarrow as pa
+
+    texts: list[bytes] = column.cast(pa.binary()).to_pylist()
+    return texts
 
 
 def _parts(

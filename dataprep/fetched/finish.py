@@ -18,7 +18,8 @@ from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions, laion_of
 from dataprep.formats.img2dataset import SUCCESS
-from dataprep.sources.laion import LAION, SPLIT
+from dataprep.sources.base import Dataset
+from dataprep.sources.laion import LAION, SPLIT, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,9 @@ def finish_tables(build: OpenBuild) -> Manifest:
     """
     storage, plan = build.storage, build.plan
     _, options = laion_of(plan)
-    places = Places(root=build.root, names=built_names(plan.options.format, SPLIT, options.shard_digits))
+    dataset = named(plan.options.own)
+    names = built_names(dataset.name, plan.options.format, SPLIT, options.shard_digits)
+    places = Places(root=build.root, names=names)
     place, indexes = placing(storage), count()
     sidecars: list[FileEntry] = []
     networks: set[str] = set()
@@ -52,12 +55,13 @@ def finish_tables(build: OpenBuild) -> Manifest:
 
     merged = merge_split(build, plan.splits[0], 0, check=_check_rows, seen=seen)
     split = replace(merged, statuses=dict(statuses), reasons=dict(sorted(reasons.items())))
-    written = tfds_files(plan.options.format, options, split)
+    written = tfds_files(dataset, plan.options.format, options, split)
     for name, data in written.items():
         storage.create(name, data)
     metadata = [bytes_entry(name, data) for name, data in written.items()]
     files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
-    manifest = build_manifest(plan, LAION, [split], files)
+    manifest = build_manifest(plan, dataset, [split], files)
+    stated = {} if plan.options.own is None else {"own": plan.options.document()["own"]}
     return replace(
         manifest,
         options={
@@ -66,6 +70,7 @@ def finish_tables(build: OpenBuild) -> Manifest:
             "splits": [SPLIT],
             LAION.name: options.document(),
             "allow_networks": sorted(networks),
+            **stated,
         },
         sources=tuple(source_entry(SPLIT, source) for source in plan.splits[0].sources),
         shuffled=False,
@@ -87,12 +92,12 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
     )
 
 
-def tfds_files(format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
+def tfds_files(dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
     """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
     if format_name != "tfrecord":
         return {}
     lengths = {split.name: [int(shard["samples"]) for shard in split.shards]}
-    return metadata_files(options.schema, lengths, {split.name: split.num_bytes})
+    return metadata_files(dataset, options.schema, lengths, {split.name: split.num_bytes})
 
 
 def top_reasons(reasons: Mapping[str, int]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dataprep.build.finished import dataset_of
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.fetched.finish import tfds_files
 from dataprep.fetched.manifest import laion_options, sidecars_of
@@ -49,19 +50,19 @@ class Layout:
 
 def built_layout(manifest: Manifest) -> Layout:
     """Return the layout that `dataprep build` writes. Expects a manifest without faults."""
-    options, (split,) = laion_options(manifest), manifest.splits
+    options, dataset, (split,) = laion_options(manifest), dataset_of(manifest), manifest.splits
     places = range(len(split.shards))
 
     def described(grown: SplitManifest) -> dict[str, Replacement]:
-        old = tfds_files(manifest.format, options, split)
-        new = tfds_files(manifest.format, options, grown)
+        old = tfds_files(dataset, manifest.format, options, split)
+        new = tfds_files(dataset, manifest.format, options, grown)
         return {name: Replacement(old[name], content) for name, content in new.items()}
 
     return Layout(
         parquet_files=[sidecars_of(manifest, place)[0] for place in places],
         numbers=places,
         key_digits=math.ceil(math.log10(options.rows_per_shard)),
-        names=built_names(manifest.format, SPLIT, options.shard_digits),
+        names=built_names(manifest.name, manifest.format, SPLIT, options.shard_digits),
         shard_rows=options.rows_per_shard,
         schema=options.schema,
         row_of=_row_reader(options),

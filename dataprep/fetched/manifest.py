@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dataprep.dataset.manifest import source_faults
+from dataprep.dataset.manifest import built_as, source_faults
 from dataprep.dataset.records import Manifest
 from dataprep.errors import FormatError, UsageError
 from dataprep.fetched.names import FETCHED_FORMATS, ShardNames, built_names
@@ -22,13 +22,13 @@ _TABLE_FIELDS = ("split", "name", "bytes", "rows", "sha256")
 
 def is_fetched(manifest: Manifest) -> bool:
     """Return whether a build has fetched the images of a dataset."""
-    dataset = BUILT.get(manifest.name)
+    dataset = BUILT.get(built_as(manifest))
     return dataset is not None and dataset.recipe == "web"
 
 
 def laion_options(manifest: Manifest) -> LaionOptions:
     """Return the options of a fetched dataset's manifest in which `option_faults` found nothing."""
-    name = manifest.name
+    name = built_as(manifest)
     return options_from(manifest.options.get(name), where="manifest", at=f"$.options.{name}")
 
 
@@ -49,7 +49,7 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
     except (FormatError, UsageError) as error:
         problem = str(error)
     if problem:
-        yield f"options.{manifest.name} cannot be read ({problem})"
+        yield f"options.{built_as(manifest)} cannot be read ({problem})"
     for split in manifest.splits:
         if set(split.statuses) != set(STATUSES):
             yield f"split {split.name}: statuses {quoted(sorted(split.statuses))}, expected {', '.join(STATUSES)}"
@@ -74,7 +74,7 @@ def sidecar_names(manifest: Manifest) -> frozenset[str]:
 
 
 def _names(manifest: Manifest) -> ShardNames:
-    return built_names(manifest.format, SPLIT, laion_options(manifest).shard_digits)
+    return built_names(manifest.name, manifest.format, SPLIT, laion_options(manifest).shard_digits)
 
 
 def sidecar_faults(manifest: Manifest) -> Iterator[str]:

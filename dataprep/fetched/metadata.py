@@ -11,26 +11,31 @@ from collections.abc import Mapping, Sequence
 from dataprep.fetched.shard import ShardSchema
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.tfds import Feature, dataset_info, features_dict, image, json_bytes, scalar, text
-from dataprep.sources.laion import CITATION, DESCRIPTION, LICENCE
+from dataprep.formats.tfrecord import tfds_name
+from dataprep.sources.base import Dataset
 
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
 
 
 def metadata_files(
-    schema: ShardSchema, shard_samples: Mapping[str, Sequence[int]], split_bytes: Mapping[str, int]
+    dataset: Dataset,
+    schema: ShardSchema,
+    shard_samples: Mapping[str, Sequence[int]],
+    split_bytes: Mapping[str, int],
 ) -> dict[str, bytes]:
     """Return the files in the dataset's root, name to content.
 
     Args:
+        dataset: Facts about the dataset.
         schema: Columns of the shards.
         shard_samples: By split, the samples of each shard, in the order of their numbers.
         split_bytes: By split, bytes of all shards.
     """
     facts = DatasetInfo(
-        name="laion",
-        description=DESCRIPTION,
-        citation=CITATION,
-        licence=LICENCE,
+        name=tfds_name(dataset.name),
+        description=dataset.description,
+        citation=dataset.citation,
+        licence=dataset.licence,
         classes=(),
         shard_samples=shard_samples,
         split_bytes=split_bytes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dataprep.formats.tfrecord import tfds_name
+
 FETCHED_FORMATS = ("webdataset", "tfrecord")
 """Formats in which fetched images are stored."""
 MAX_SIDECAR_BYTES = 2 << 30
@@ -39,7 +41,7 @@ class ShardNames:
         return f"{index + self.offset:0{self.digits}d}"
 
 
-def built_names(format_name: str, split: str, digits: int) -> ShardNames:
+def built_names(dataset: str, format_name: str, split: str, digits: int) -> ShardNames:
     """Return the names of the files in a build's shards."""
-    samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"laion-{split}.tfrecord-{{}}"
+    samples = f"{split}/{{}}.tar" if format_name == "webdataset" else f"{tfds_name(dataset)}-{split}.tfrecord-{{}}"
     return ShardNames(samples=samples, sidecar=f"{split}/{{}}", digits=digits)

@@ -29,6 +29,7 @@ from dataprep.sources.laion import (
     source_entries,
     tables_from_document,
 )
+from dataprep.sources.own import OwnData
 from dataprep.sources.tables import Column
 
 if TYPE_CHECKING:
@@ -151,6 +152,6 @@ def laion_of(plan: Plan) -> tuple[LaionTables, LaionOptions]:
     return tables, options_of(tables, rows)
 
 
-def build_options(format_name: str) -> BuildOptions:
-    """Return the options that builds of every recipe have."""
-    return BuildOptions(dataset=LAION.name, format=format_name, splits=(SPLIT,))
+def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
+    """Return the options that builds of every recipe have; `own` is what the user says about the table."""
+    return BuildOptions(dataset=LAION.name, format=format_name, splits=(SPLIT,), own=own)

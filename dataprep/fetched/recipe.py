@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import lru_cache
 
 from dataprep.build.claim import Claim
-from dataprep.build.finished import planned_metadata
+from dataprep.build.finished import dataset_of, planned_metadata
 from dataprep.build.job import BuildJob
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.overwrite import remove_unfinished
@@ -90,7 +90,8 @@ class WebRecipe:
         plan = claim.plan
         yield from planned_metadata(plan)
         for split in plan.splits:
-            names = built_names(plan.options.format, split.name, laion_of(plan)[1].shard_digits)
+            digits = laion_of(plan)[1].shard_digits
+            names = built_names(plan.options.name, plan.options.format, split.name, digits)
             for index in range(len(split.shard_samples)):
                 yield from (names.samples_file(index), names.parquet_file(index), names.stats_file(index))
 
@@ -104,7 +105,7 @@ class WebRecipe:
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Return TFDS's files for the counts of the manifest."""
-        return tfds_files(manifest.format, laion_options(manifest), manifest.splits[0])
+        return tfds_files(dataset_of(manifest), manifest.format, laion_options(manifest), manifest.splits[0])
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return False: rows keep the order of their table."""

@@ -99,7 +99,8 @@ class ShardFetcher:
         build = open_build(job.output_url, job.root)
         self._tables, options = laion_of(build.plan)
         name = build.plan.options.format
-        places = Places(root=build.root, names=built_names(name, SPLIT, options.shard_digits))
+        names = built_names(build.plan.options.name, name, SPLIT, options.shard_digits)
+        places = Places(root=build.root, names=names)
         self._target = Target(build.storage, places, ShardOptions(name, options.rows, options.schema), build.check)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-shard")
 

@@ -26,6 +26,7 @@ IMAGE_SUFFIXES: Mapping[str, str] = {
     "coco-dup5": ".jpg",
     "folder": ".jpg",
     "imagenet": ".JPEG",
+    "imagenet-21k": ".JPEG",
     "imagenet-fake": ".JPEG",
     "table": ".jpg",
 }

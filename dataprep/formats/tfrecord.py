@@ -85,7 +85,7 @@ class TFRecordFormat(ShardFormat):
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
         """Return a name such as `coco_dup5-train.tfrecord-00003-of-00256`."""
         digits = max(5, len(str(total)))  # as in TFDS
-        return f"{_tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
+        return f"{tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> TFRecordWriter:
         """Return a writer at the start of an empty stream."""
@@ -285,12 +285,13 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
     return (sample, image_start) if whole else None
 
 
-def _tfds_name(dataset: str) -> str:
+def tfds_name(dataset: str) -> str:
+    """Return the name of a dataset as TFDS writes it, with underscores."""
     return dataset.replace("-", "_")
 
 
 def _dataset_info(info: DatasetInfo) -> InfoDocument:
-    named = replace(info, name=_tfds_name(info.name))
+    named = replace(info, name=tfds_name(info.name))
     content = dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
         content["supervisedKeys"] = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}

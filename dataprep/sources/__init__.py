@@ -18,6 +18,7 @@ from dataprep.sources.custom import Image, ImageDataset, custom_dataset, images_
 from dataprep.sources.fake import IMAGENET_FAKE, FakeImageNet
 from dataprep.sources.folder import FOLDER
 from dataprep.sources.imagenet import IMAGENET
+from dataprep.sources.imagenet21k import IMAGENET_21K
 from dataprep.sources.laion import LAION
 from dataprep.sources.own import CLASS_NAME, CONVERTED, FINISHED, FinishedDataset, OwnData, OwnDataset, name_fault
 from dataprep.sources.table import TABLE
@@ -49,6 +50,7 @@ DATASETS: dict[str, Dataset] = {
     "coco": COCO,
     "coco-dup5": COCO_DUP5,
     "imagenet": IMAGENET,
+    "imagenet-21k": IMAGENET_21K,
     "imagenet-fake": IMAGENET_FAKE,
 }
 """Published datasets whose original files hold images, by name."""

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
-from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
+from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.dataset.references import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged
@@ -166,7 +166,7 @@ class Dataset(ABC):
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
         if not allow_partial:
-            self._refuse_other_counts(root, split, facts, found.refs)
+            self._refuse_other_counts(root, split, facts, found)
         return found
 
     @abstractmethod
@@ -181,10 +181,10 @@ class Dataset(ABC):
     ) -> Enumeration:
         """List references for `enumerate`, which compares their counts afterwards."""
 
-    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, refs: References) -> None:
+    def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:
         import numpy as np
 
-        problems = []
+        problems, refs = [], found.refs
         if facts.samples is not None and len(refs) != facts.samples:
             problems.append(f"{len(refs):,} images, expected {facts.samples:,}")
         if facts.class_samples is not None:

@@ -202,9 +202,9 @@ def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress
         source = "/".join((part, *file.parts))
         member = Member(file.parts[-1], 0, file.num_bytes)
         found.add((part, *file.parts), source, member, annotations=annotate(file.parts[-1]))
-    if files:
+    if len(files):
         found.sources.append(SourceFile(part, sum(file.num_bytes for file in images)))
-    return f"{part}/" if files else ""
+    return f"{part}/" if len(files) else ""
 
 
 def _find_in_zip(

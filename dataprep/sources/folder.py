@@ -8,15 +8,21 @@ folder directly below the split, or from a column of the metadata. All other col
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
 
 from dataprep.dataset.records import SourceFile
+from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import SplitFacts
-from dataprep.sources.keys import key_of
+from dataprep.sources.keys import key_of, name_bytes
 from dataprep.sources.metadata import rows_of
 from dataprep.sources.own import SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset
 from dataprep.sources.pictures import (
@@ -24,12 +30,14 @@ from dataprep.sources.pictures import (
     LABEL_COLUMN,
     NO_LABELS,
     SHOWN_EXAMPLES,
+    Examples,
     OpenedDataset,
     Picture,
     PictureReader,
-    examples,
+    Pictures,
+    Together,
 )
-from dataprep.sources.tree import Original, Tree, read_tree
+from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree
 from dataprep.storage.base import Storage
 
 ALL_FILES = "*"
@@ -73,6 +81,40 @@ class _Picture(Picture):
         return self.original.source, self.original.offset, self.original.num_bytes
 
 
+_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes])
+
+
+def _encode(picture: _Picture) -> bytes:
+    above = len(picture.original.parts) - len(picture.inner)
+    return msgspec.msgpack.encode((ORIGINALS.encode(picture.original), above, picture.row))
+
+
+def _decode(data: bytes) -> _Picture:
+    packed, above, row = _DECODER.decode(data)
+    original = ORIGINALS.decode(packed)
+    return _Picture(original, original.parts[above:], row=row)
+
+
+_PICTURES = Codec(_encode, _decode, "the list of images")
+
+
+class _Row(NamedTuple):
+    """One row of the metadata."""
+
+    path: bytes
+    """Path of its image, below the root."""
+    number: int
+    """Position among all rows."""
+    where: str
+    """File and row, for messages."""
+    values: bytes
+    """Values as encoded by `Columns.add`."""
+
+
+_ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, str, bytes])
+_ROWS = Codec(msgspec.msgpack.encode, lambda data: _Row(*_ROW_DECODER.decode(data)), "the metadata")
+
+
 class _FolderReader(PictureReader[_Picture]):
     """Reads a tree, step by step."""
 
@@ -82,18 +124,22 @@ class _FolderReader(PictureReader[_Picture]):
         """Return the dataset with everything that is found in the tree."""
         tree = read_tree(self._root, self._own, self._progress)
         self._note_passed_over(tree)
-        splits = self._by_split(tree)
-        self._read_metadata(tree, [picture for pictures in splits.values() for picture in pictures])
-        classes = self._label(splits)
+        folders = self._split_folders(tree)
+        splits = self._by_split(folders, self._with_rows(tree))
+        classes = self._label(Together(splits.values()))
         splits = self._with_val(splits)
         found = {
-            name: self._enumeration(name, sorted(splits[name], key=lambda picture: picture.key), classes)
-            for name in SPLITS
-            if name in splits
+            name: self._enumeration(name, self._sorted(splits[name]), classes) for name in SPLITS if name in splits
         }
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources(tree, splits[name]))
         return self._dataset(dataset, found, found)
+
+    def _collected(self, pictures: Iterable[_Picture]) -> SpilledItems[_Picture]:
+        return SpilledItems(_PICTURES, pictures)
+
+    def _sorted(self, pictures: Pictures[_Picture]) -> Pictures[_Picture]:
+        return self._collected(pictures).in_order(lambda picture: picture.key.encode())
 
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
@@ -102,65 +148,99 @@ class _FolderReader(PictureReader[_Picture]):
 
     # Splits
 
-    def _by_split(self, tree: Tree) -> dict[str, list[_Picture]]:
-        """Sort the images into splits by their top folders; all into train if no folder has the name of a split."""
-        tops = {image.parts[0] for image in tree.images if len(image.parts) > 1}
-        splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops) if top.lower() in SPLIT_FOLDERS}
+    def _split_folders(self, tree: Tree) -> dict[str, str]:
+        """Return the split of each top folder that has the name of one; nothing if all images are in train."""
+        tops = {image.parts[0] for image in tree.images if len(image.parts) > 1 and _is_split(image.parts[0])}
+        splits = {top: SPLIT_FOLDERS[top.lower()] for top in sorted(tops)}
         if not splits:
-            return {"train": [_Picture(image, image.parts) for image in tree.images]}
-        outside = [
+            return {}
+        outside = Examples(
             _Picture(image, image.parts)
             for image in tree.images
             if image.parts[0] not in splits or len(image.parts) == 1
-        ]
-        if outside:
+        )
+        if outside.count:
             raise SourceError(
-                f"{self._root.url}: {len(outside):,} images outside of {', '.join(splits)}, which are splits by their "
-                f"names: {examples(outside)}; move them into a split, or give the folder of one split as --source"
+                f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by their "
+                f"names: {outside}; move them into a split, or give the folder of one split as --source"
             )
-        found: dict[str, list[_Picture]] = {}
-        for top, split in splits.items():
-            if split in found:
-                both = " and ".join(other for other in splits if splits[other] == split)
+        for split in splits.values():
+            both = [other for other in splits if splits[other] == split]
+            if len(both) > 1:
                 raise SourceError(
-                    f"{self._root.url}: {both} are both folders of the split {split}; rename or merge them"
+                    f"{self._root.url}: {' and '.join(both)} are both folders of the split {split}; rename or merge "
+                    "them"
                 )
-            found[split] = [_Picture(image, image.parts[1:]) for image in tree.images if image.parts[0] == top]
-        return found
+        return splits
+
+    def _by_split(
+        self, folders: Mapping[str, str], pictures: SpilledItems[_Picture]
+    ) -> Mapping[str, Pictures[_Picture]]:
+        """Sort the images into splits; all into train if no folder has the name of a split."""
+        if not folders:
+            return {"train": pictures}
+        return {
+            split: self._collected(
+                _Picture(picture.original, picture.inner[1:], row=picture.row)
+                for picture in pictures
+                if picture.inner[0] == top
+            )
+            for top, split in folders.items()
+        }
 
     # Metadata
 
-    def _read_metadata(self, tree: Tree, pictures: list[_Picture]) -> None:
-        """Read the rows of all files of metadata, and give each image the values of its row."""
+    def _with_rows(self, tree: Tree) -> SpilledItems[_Picture]:
+        """Read the rows of all files of metadata, and return all images, each with its row."""
         if not tree.metadata:
             self._refuse_options()
-            return
+            return self._collected(_Picture(image, image.parts) for image in tree.images)
         if len({file.url.lower().endswith(".csv") for file in tree.metadata}) > 1:
             raise SourceError(
                 f"{self._root.url}: metadata both as CSV and in other formats; expected files of one kind"
             )
-        kept: dict[tuple[str, ...], bytes] = {}
-        known = {picture.original.parts for picture in pictures}
+        rows: SpilledItems[_Row] = SpilledItems(_ROWS)
         for file in tree.metadata:
             for row in rows_of(file):
-                if row.parts not in known:
-                    raise SourceError(
-                        f"{row.where}: {shown('/'.join(row.parts))} does not exist; expected an image for every row: "
-                        "remove the row, or put the file back"
-                    )
-                if row.parts in kept:
-                    raise SourceError(f"{row.where}: a second row for {shown('/'.join(row.parts))}; remove one")
-                kept[row.parts] = self._columns.add(row)
-        without = [picture for picture in pictures if picture.original.parts not in kept]
-        if without:
+                rows.append(_Row(name_bytes("/".join(row.parts)), len(rows), row.where, self._columns.add(row)))
+        self._without_row, self._odd_row = Examples(), ""
+        pictures = self._collected(self._joined(tree.images.in_order(path_bytes), rows.in_order(attrgetter("path"))))
+        if self._odd_row:
+            raise SourceError(self._odd_row)
+        if self._without_row.count:
             files = ", ".join(file.url for file in tree.metadata[:SHOWN_EXAMPLES])
             raise SourceError(
-                f"{files}: no row for {len(without):,} of {len(pictures):,} images: {examples(without)}; expected one "
-                "for each: add rows, or move these images away"
+                f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
+                f"{self._without_row}; expected one for each: add rows, or move these images away"
             )
         self._take_columns()
-        for picture in pictures:
-            picture.row = kept.pop(picture.original.parts)
+        return pictures
+
+    def _joined(self, images: Iterable[Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
+        """Yield the images that have a row; note the others, and the first row that has no image of its own.
+
+        Args:
+            images: All images, in the order of their paths.
+            rows: All rows, in the order of their paths.
+        """
+        waiting = iter(rows)
+        row, first_number = next(waiting, None), -1
+        taken = b""
+        for image in chain(images, [None]):
+            path = None if image is None else path_bytes(image)
+            while row is not None and (path is None or row.path < path):
+                if first_number < 0 or row.number < first_number:
+                    first_number, self._odd_row = row.number, _odd_row(row, is_second=row.path == taken)
+                row = next(waiting, None)
+            if image is None:
+                return
+            picture = _Picture(image, image.parts)
+            if row is None or row.path != path:
+                self._without_row.add(picture)
+                continue
+            picture.row, taken = row.values, row.path
+            row = next(waiting, None)
+            yield picture
 
     def _refuse_options(self) -> None:
         """Refuse options about columns if there is no metadata."""
@@ -176,18 +256,17 @@ class _FolderReader(PictureReader[_Picture]):
 
     # Labels
 
-    def _label(self, splits: Mapping[str, list[_Picture]]) -> tuple[str, ...]:
-        """Set the class of each image, remove its column from the features, and return the sorted classes."""
-        pictures = [picture for found in splits.values() for picture in found]
+    def _label(self, pictures: Pictures[_Picture]) -> tuple[str, ...]:
+        """Find the source of the classes, remove its column from the features, and return the sorted classes."""
         source = self._own.label_from or self._label_source(pictures)
         if source == FOLDER_LABELS:
             self._label_by_folder(pictures)
         elif source != NO_LABELS:
             self._label_by_column(pictures, source)
         self._check_features()
-        return self._checked_classes(picture.class_name for picture in pictures)
+        return self._checked_classes(map(self._class_of, pictures))
 
-    def _label_source(self, pictures: list[_Picture]) -> str:
+    def _label_source(self, pictures: Pictures[_Picture]) -> str:
         """Return the source of the labels if the user has not named one."""
         if LABEL_COLUMN in self._features:
             self._notes.append("classes from the column label of the metadata")
@@ -195,44 +274,66 @@ class _FolderReader(PictureReader[_Picture]):
         depths = {len(picture.inner) for picture in pictures}
         if depths == {1}:
             return NO_LABELS
-        names = sorted({picture.inner[0] for picture in pictures if len(picture.inner) > 1})
-        if depths == {2} and len(names) > 1:
-            listed = ", ".join(names[:SHOWN_EXAMPLES]) + (", ..." if len(names) > SHOWN_EXAMPLES else "")
-            self._notes.append(f"{len(names):,} classes, one per folder: {listed} (--label-from none for no labels)")
-            return FOLDER_LABELS
         if depths == {2}:
+            return self._folders_as_classes(sorted({picture.inner[0] for picture in pictures}))
+        odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
+        self._notes.append(
+            f"warning: no labels: {odd.count:,} of {len(pictures):,} images are not in a class folder directly below "
+            f"their split, {odd}; if folders are classes, give the folder above them as --source"
+        )
+        return NO_LABELS
+
+    def _folders_as_classes(self, names: list[str]) -> str:
+        """Return whether folders are classes, all images being in folders of these names."""
+        if len(names) == 1:
             self._notes.append(
                 f"warning: no labels: all images are in the one folder {names[0]}; with --label-from folder it is the "
                 "only class"
             )
             return NO_LABELS
-        odd = [picture for picture in pictures if len(picture.inner) != 2]
-        self._notes.append(
-            f"warning: no labels: {len(odd):,} of {len(pictures):,} images are not in a class folder directly below "
-            f"their split, {examples(odd)}; if folders are classes, give the folder above them as --source"
-        )
-        return NO_LABELS
+        listed = ", ".join(names[:SHOWN_EXAMPLES]) + (", ..." if len(names) > SHOWN_EXAMPLES else "")
+        self._notes.append(f"{len(names):,} classes, one per folder: {listed} (--label-from none for no labels)")
+        return FOLDER_LABELS
 
-    def _label_by_folder(self, pictures: list[_Picture]) -> None:
-        odd = [picture for picture in pictures if len(picture.inner) != 2]
-        if odd:
+    def _label_by_folder(self, pictures: Pictures[_Picture]) -> None:
+        odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
+        if odd.count:
             raise SourceError(
-                f"{self._root.url}: {len(odd):,} of {len(pictures):,} images do not lie directly in a class folder: "
-                f"{examples(odd)}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
+                f"{self._root.url}: {odd.count:,} of {len(pictures):,} images do not lie directly in a class folder: "
+                f"{odd}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
                 "--source, move them, or build without labels by --label-from none"
             )
-        for picture in pictures:
-            picture.class_name = picture.inner[0]
+        self._class_of = _folder_of
 
-    def _sources(self, tree: Tree, pictures: list[_Picture]) -> list[SourceFile]:
+    def _sources(self, tree: Tree, pictures: Pictures[_Picture]) -> list[SourceFile]:
         """Return the archives, the metadata files, and one entry for all other files of a split."""
         packed = {source.name for source in tree.sources}
-        loose = [picture.original for picture in pictures if picture.original.source not in packed]
-        if not loose:
+        tops: set[str] = set()
+        num_bytes = 0
+        for original in (picture.original for picture in pictures):
+            if original.source not in packed:
+                num_bytes += original.num_bytes
+                if len(tops) < 2:
+                    tops.add(original.parts[0] if len(original.parts) > 1 else ALL_FILES)
+        if not tops:
             return tree.sources
-        tops = {original.parts[0] if len(original.parts) > 1 else ALL_FILES for original in loose}
-        name = tops.pop() if len(tops) == 1 else ALL_FILES
-        return [*tree.sources, SourceFile(name, sum(original.num_bytes for original in loose))]
+        return [*tree.sources, SourceFile(tops.pop() if len(tops) == 1 else ALL_FILES, num_bytes)]
+
+
+def _is_split(top: str) -> bool:
+    return top.lower() in SPLIT_FOLDERS
+
+
+def _folder_of(picture: _Picture) -> str:
+    return picture.inner[0]
+
+
+def _odd_row(row: _Row, *, is_second: bool) -> str:
+    """Return what is wrong with a row that no image is left for."""
+    image = shown(row.path.decode("utf-8", "surrogateescape"))
+    if is_second:
+        return f"{row.where}: a second row for {image}; remove one"
+    return f"{row.where}: {image} does not exist; expected an image for every row: remove the row, or put the file back"
 
 
 FOLDER = Folder(

@@ -10,9 +10,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
+from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
 from dataprep.messages import shown
 from dataprep.sources.keys import is_hidden, name_bytes, name_parts
@@ -30,8 +34,17 @@ class FolderFile(NamedTuple):
     num_bytes: int
 
 
-def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
-    """List all files of a folder, sorted by the bytes of their paths; empty if the folder does not exist.
+_DECODER = msgspec.msgpack.Decoder(tuple[tuple[str, ...], int])
+FILES = Codec(
+    lambda file: msgspec.msgpack.encode((list(file.parts), file.num_bytes)),
+    lambda data: FolderFile(*_DECODER.decode(data)),
+    "the list of files",
+)
+
+
+def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:
+    """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if there is no such
+    folder.
 
     Args:
         root: The source root.
@@ -43,36 +56,41 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> list[FolderFile]:
         UsageError: The folder is a link that the storage does not follow.
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
-    files = sorted(found, key=lambda file: "/".join(file.parts).encode())
-    if files:
-        root.stat("/".join((folder, *files[0].parts)))  # refuses such a link now, and not when the first shard is built
+    files = _sorted(found)
+    for file in islice(files, 1):  # refuses such a link now, and not when the first shard is built
+        root.stat("/".join((folder, *file.parts)))
     return files
 
 
-def tree_files(root: Storage) -> list[FolderFile]:
-    """List all files below the source root except hidden ones, sorted by the bytes of their paths.
+def tree_files(root: Storage) -> SpilledItems[FolderFile]:
+    """List all files below the source root except hidden ones, sorted by the bytes of their paths, in bounded memory.
 
     On disk a folder directly in the root may be a link to a folder anywhere.
 
     Raises:
         SourceError: There is no such folder, a name is hostile or not UTF-8, or something is not a plain file.
     """
-    found = list(_tree_on_disk(root) if root.is_local else _in_bucket(root, "", MAX_DEPTH))
-    return sorted(found, key=lambda file: "/".join(file.parts).encode())
+    found = _tree_on_disk(root) if root.is_local else _in_bucket(root, "", MAX_DEPTH)
+    return _sorted(found)
+
+
+def _sorted(files: Iterator[FolderFile]) -> SpilledItems[FolderFile]:
+    return SpilledItems(FILES, files).in_order(lambda file: "/".join(file.parts).encode())
 
 
 def _tree_on_disk(root: Storage) -> Iterator[FolderFile]:
     top = Path(root.url)
     if not top.is_dir():
         raise SourceError(f"{root.url}: no such folder; check --source")
-    for name in os.listdir(top):  # noqa: PTH208  only names
-        if (top / name).is_dir():
-            parts = _parts(root, "", name)
+    with os.scandir(top) as entries:
+        for entry in entries:
+            if not entry.is_dir():
+                continue
+            parts = _parts(root, "", entry.name)
             if not is_hidden(parts):
-                yield from (
-                    FolderFile((*parts, *file.parts), file.num_bytes) for file in _on_disk(root, name, MAX_DEPTH)
-                )
-    yield from (file for file in _on_disk(root, "", 1, folders=False))
+                for file in _on_disk(root, entry.name, MAX_DEPTH):
+                    yield FolderFile((*parts, *file.parts), file.num_bytes)
+    yield from _on_disk(root, "", 1, folders=False)
 
 
 def _in_bucket(root: Storage, folder: str, depth: int) -> Iterator[FolderFile]:

@@ -9,12 +9,14 @@ or the bounding boxes (imagenet_labels.py). A label is the rank of the WNID in t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from itertools import filterfalse
 
 from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.dataset.spilled_items import SpilledItems
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
 from dataprep.messages import human_bytes, shown
@@ -26,10 +28,12 @@ from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read
 from dataprep.sources.imagenet_tables import HubImages, hub_tables, wnids_in
 from dataprep.sources.keys import is_hidden, is_image
 from dataprep.sources.packed_images import packed_source
-from dataprep.storage.base import Storage
+from dataprep.storage.base import ObjectInfo, Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
+IN_ROOT = "*"
+"""Name in the plan's sources for files in class folders directly in the source."""
 
 
 @cache
@@ -72,7 +76,7 @@ class ImageNet(Dataset):
         if root.stat(TRAIN_TAR) is not None:
             return _classes_in_tar(root)
         for split in ("train", "val"):
-            if found := _classes_in_folder(folder_files(root, split, depth=2)):
+            if found := classes_in_folder(folder_files(root, split, depth=2)):
                 return found
         labels = read_val_labels(root)
         return labels.classes if labels else ()
@@ -89,7 +93,7 @@ class ImageNet(Dataset):
         if not allow_partial:
             classes = published_classes()
         if split == "train":
-            return _TrainFinder(root, classes, progress).enumeration()
+            return TrainFinder(root, classes, progress).enumeration()
         if classes is None:
             classes = self.classes(root, allow_partial=True)
         return _ValFinder(root, classes, progress).enumeration()
@@ -131,7 +135,7 @@ class HubImageNet(ImageNet):
         progress: Progress | None,
     ) -> Enumeration:
         known = self.classes(root, allow_partial=allow_partial) if classes is None or not allow_partial else classes
-        finder = (_TrainFinder if split == "train" else _ValFinder)(root, known, progress)
+        finder = (TrainFinder if split == "train" else _ValFinder)(root, known, progress)
         if not self.tables.get(split):
             raise finder.absent(f"parquet files with {split} in their names")
         images = HubImages(classes=None if allow_partial else known, unpack_to=self.unpack_to, progress=progress)
@@ -145,13 +149,14 @@ class HubImageNet(ImageNet):
         return finder.enumeration_found()
 
 
-class _Finder:
+class Finder:
     """Collects one split.
 
     Args:
         classes: The classes that images may have; any other is refused at once. None accepts all that are found.
     """
 
+    dataset = "imagenet"
     split = ""
 
     def __init__(self, root: Storage, classes: tuple[str, ...] | None, progress: Progress | None) -> None:
@@ -187,7 +192,7 @@ class _Finder:
             self.found.refs = self.found.refs.relabelled([ranks[wnid] for wnid in met])
         return self.found.enumeration(classes)
 
-    def images(self, files: Sequence[FolderFile], folder: str) -> Iterator[FolderFile]:
+    def images(self, files: Iterable[FolderFile], folder: str) -> Iterator[FolderFile]:
         """Yield the images among a folder's files."""
         for file in files:
             try:
@@ -199,45 +204,51 @@ class _Finder:
 
     def add_file(self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int) -> None:
         """Add one file of an unpacked folder."""
-        source = "/".join((folder, *file.parts))
+        source = "/".join(filter(None, (folder, *file.parts)))
         self.found.add(key_parts, source, Member(file.parts[-1], 0, file.num_bytes), label)
 
     def absent(self, expected: str) -> SourceError:
         return SourceError(
-            f"{self.root.url}: imagenet {self.split}: not found: expected {expected}; check --source, or build "
+            f"{self.root.url}: {self.dataset} {self.split}: not found: expected {expected}; check --source, or build "
             f"pictures of your own with: {_own_command(self.root)}"
         )
 
 
-class _TrainFinder(_Finder):
+class TrainFinder(Finder):
+    """Collects images that are in class tars, inside a tar or in a folder, or in class folders."""
+
     split = "train"
 
     def enumeration(self) -> Enumeration:
         """List all images of the train tar or folder."""
         info = self.root.stat(TRAIN_TAR)
         if info is not None:
-            with open_archive(self.root, TRAIN_TAR, progress=self.progress, info=info) as reader:
-                for wnid, tar in _class_tars(reader):
-                    self._add_class_tar(reader, TRAIN_TAR, wnid, tar)
-                self.found.sources.append(SourceFile(TRAIN_TAR, reader.num_bytes))
-            return self.enumeration_found()
+            return self.in_tar(info)
         files = folder_files(self.root, "train", depth=2)
-        if not files:
+        if not len(files):
             raise self.absent(f"{TRAIN_TAR} or train/<wnid>/")
-        if self.classes is None:
-            for wnid in _classes_in_folder(files):
-                self.label(wnid, wnid)
-        in_folders = []
-        for file in files:
-            if len(file.parts) == 1 and file.parts[0].endswith(".tar"):
-                self._add_lone_tar(file.parts[0])
-            else:
-                in_folders.append(file)
-        self._add_folders(in_folders)
+        return self.in_folder("train", files)
+
+    def in_tar(self, info: ObjectInfo) -> Enumeration:
+        """List all images of a tar of class tars."""
+        with open_archive(self.root, info.name, progress=self.progress, info=info) as reader:
+            for wnid, tar in _class_tars(reader):
+                self._add_class_tar(reader, info.name, wnid, tar)
+            self.found.sources.append(SourceFile(info.name, reader.num_bytes))
         return self.enumeration_found()
 
-    def _add_lone_tar(self, file_name: str) -> None:
-        name = f"train/{file_name}"
+    def in_folder(self, folder: str, files: SpilledItems[FolderFile]) -> Enumeration:
+        """List all images of the class tars and class folders in a folder, whose files these are."""
+        if self.classes is None:
+            for wnid in classes_in_folder(files):
+                self.label(wnid, wnid)
+        for file in filter(_is_lone_tar, files):
+            self._add_lone_tar(folder, file.parts[0])
+        self._add_folders(folder, filterfalse(_is_lone_tar, files))
+        return self.enumeration_found()
+
+    def _add_lone_tar(self, folder: str, file_name: str) -> None:
+        name = f"{folder}/{file_name}" if folder else file_name
         with open_archive(self.root, name, progress=self.progress) as reader:
             whole = Member(file_name, 0, reader.num_bytes)
             self._add_class_tar(reader, name, file_name.removesuffix(".tar"), whole)
@@ -254,20 +265,21 @@ class _TrainFinder(_Finder):
                 raise damaged(reader, member.offset, what, member=member.name, within=tar.name)
             self.found.add((wnid, parts[-1]), source, member, label)
 
-    def _add_folders(self, files: Sequence[FolderFile]) -> None:
-        images = list(self.images(files, "train"))
-        for file in images:
+    def _add_folders(self, folder: str, files: Iterable[FolderFile]) -> None:
+        images = num_bytes = 0
+        for file in self.images(files, folder):
             if len(file.parts) != 2:
                 raise SourceError(
-                    f"{self.root.url_of('train')}: {shown(file.parts[0])}: an image outside the class folders; "
-                    "expected train/<wnid>/: move it"
+                    f"{self.root.url_of(folder)}: {shown(file.parts[0])}: an image outside the class folders; "
+                    f"expected {folder}{'/' if folder else ''}<wnid>/: move it"
                 )
-            self.add_file("train", file, file.parts, self.label(file.parts[0], self.root.url_of("train")))
+            self.add_file(folder, file, file.parts, self.label(file.parts[0], self.root.url_of(folder)))
+            images, num_bytes = images + 1, num_bytes + file.num_bytes
         if images:
-            self.found.sources.append(SourceFile("train", sum(file.num_bytes for file in images)))
+            self.found.sources.append(SourceFile(folder or IN_ROOT, num_bytes))
 
 
-class _ValFinder(_Finder):
+class _ValFinder(Finder):
     split = "val"
 
     def enumeration(self) -> Enumeration:
@@ -284,7 +296,7 @@ class _ValFinder(_Finder):
                 self.found.sources.append(SourceFile(VAL_TAR, reader.num_bytes))
             return self.enumeration_found()
         files = folder_files(self.root, "val", depth=2)
-        if not files:
+        if not len(files):
             raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
         images = list(self.images(files, "val"))
         flat = [file for file in images if len(file.parts) == 1]
@@ -338,7 +350,11 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
         yield wnid, member
 
 
-def _classes_in_folder(files: Sequence[FolderFile]) -> tuple[str, ...]:
+def _is_lone_tar(file: FolderFile) -> bool:
+    return len(file.parts) == 1 and file.parts[0].endswith(".tar")
+
+
+def classes_in_folder(files: Iterable[FolderFile]) -> tuple[str, ...]:
     """Return the WNIDs of class folders and of class tars."""
     names = {file.parts[0].removesuffix(".tar") for file in files}
     return tuple(sorted(name for name in names if WNID.fullmatch(name)))

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 from dataprep.dataset.documents import convert
 from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import Dataset, SplitFacts
+from dataprep.sources.base import SplitFacts
+from dataprep.sources.own import NamedDataset, OwnData
 from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
 
@@ -25,6 +26,8 @@ DEFAULT_ROWS_PER_SHARD = 10_000
 SHARD_DIGITS = 5
 """Minimum number of digits of a shard's number in names and keys."""
 DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
+NAMED_DESCRIPTION = "Images fetched from a table of URLs, with their captions and the table's columns."
+"""Description of a table to which the user gave a name."""
 CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
@@ -60,11 +63,17 @@ RENAMED = frozenset({"url", "caption"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaionDataset(Dataset):
-    """The facts about LAION that a manifest and its readers need; its originals are tables, which have no
-    references."""
+class LaionDataset(NamedDataset):
+    """The facts about a table of URLs that a manifest and its readers need; tables have no references.
+
+    Without a name of the user's own it is LAION's.
+    """
 
     recipe: ClassVar[str] = "web"
+
+    def described_by(self, own: OwnData) -> Self:
+        """Return the facts about a table with the name, the licence and the origin that the user stated."""
+        return replace(super().described_by(own), description=NAMED_DESCRIPTION, citation="")
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return no classes."""
@@ -83,6 +92,11 @@ LAION = LaionDataset(
     facts={SPLIT: SplitFacts(samples=None)},
     default_splits=(SPLIT,),
 )
+
+
+def named(own: OwnData | None) -> LaionDataset:
+    """Return the facts about a table: those that the user stated, or LAION's."""
+    return LAION if own is None else LAION.described_by(own)
 
 
 class Row(NamedTuple):

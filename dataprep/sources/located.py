@@ -37,6 +37,11 @@ class LocatedImages:
         self._base: PurePosixPath | None = None
         self._folders: dict[str, tuple[Path, ...]] = {}
 
+    @property
+    def are_listed(self) -> bool:
+        """Whether sizes come from a list of many files, as in a bucket; on disk each file is asked for its own."""
+        return not self._root.is_local
+
     def name_of(self, path: str) -> str:
         """Return the name below the source of a path in the table, whether the file exists or not.
 
@@ -91,7 +96,7 @@ class LocatedImages:
             SourceError: A link leads out of the source.
         """
         if self._root.is_local:
-            found = {name: self._size_on_disk(name) for name in names}
+            found = {name: self.size_on_disk(name) for name in names}
             return {name: size for name, size in found.items() if size is not None}
         if len(names) <= _FEW:
             infos = [self._root.stat(name) for name in names]
@@ -99,7 +104,8 @@ class LocatedImages:
         wanted = frozenset(names)
         return {info.name: info.num_bytes for info in self._root.list(_common_folder(names)) if info.name in wanted}
 
-    def _size_on_disk(self, name: str) -> int | None:
+    def size_on_disk(self, name: str) -> int | None:
+        """Return the size of a file; None if it does not exist. Raises SourceError for a link that leads out."""
         try:
             info = self._root.stat(name)
         except UsageError as error:

@@ -97,11 +97,21 @@ class Conversion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnDataset(Dataset):
-    """A dataset of the user's own data."""
+class NamedDataset(Dataset):
+    """A dataset to which the user may give a name, a licence and an origin."""
 
     own: OwnData | None = None
     """What the user says about the data; None for the class itself."""
+
+    def described_by(self, own: OwnData) -> Self:
+        """Return the dataset with the name, the licence and the origin that the user stated."""
+        return replace(self, own=own, name=own.name, licence=own.licence, origin=own.origin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnDataset(NamedDataset):
+    """A dataset of the user's own data."""
+
     identity: str = ""
     """Everything that decides what is found, besides the user's words and the files themselves."""
     is_published: ClassVar[bool] = False
@@ -133,10 +143,6 @@ class OwnDataset(Dataset):
         return self.opened(root, progress)._find(
             root, split, allow_partial=allow_partial, classes=classes, progress=progress
         )
-
-    def described_by(self, own: OwnData) -> Self:
-        """Return the dataset with the name, the licence and the origin that the user stated."""
-        return replace(self, own=own, name=own.name, licence=own.licence, origin=own.origin)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Generic, TypeVar
+from itertools import chain
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
@@ -89,6 +91,28 @@ class Picture(ABC):
 
 
 P = TypeVar("P", bound=Picture)
+P_co = TypeVar("P_co", bound=Picture, covariant=True)
+
+
+class Pictures(Protocol[P_co]):
+    """Pictures in their order, which are read any number of times: a list, or more than fit into memory."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[P_co]: ...
+
+
+class Together(Generic[P]):
+    """The pictures of several splits, one split after the other."""
+
+    def __init__(self, splits: Iterable[Pictures[P]]) -> None:
+        self._splits = list(splits)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._splits))
+
+    def __iter__(self) -> Iterator[P]:
+        return chain.from_iterable(self._splits)
 
 
 class PictureReader(ABC, Generic[P]):
@@ -104,6 +128,12 @@ class PictureReader(ABC, Generic[P]):
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
         """All columns except that of the label."""
+        self._class_of: Callable[[P], str] = attrgetter("class_name")
+        """Function that returns the class of an image; it is another one once the labels' source is known."""
+
+    def _collected(self, pictures: Iterable[P]) -> Pictures[P]:
+        """Return pictures that can be read several times."""
+        return list(pictures)
 
     def _take_columns(self) -> None:
         """Find the types of all columns, once every row was added to `_columns`."""
@@ -116,7 +146,7 @@ class PictureReader(ABC, Generic[P]):
 
     # The share of train that becomes val
 
-    def _with_val(self, splits: dict[str, list[P]]) -> dict[str, list[P]]:
+    def _with_val(self, splits: Mapping[str, Pictures[P]]) -> Mapping[str, Pictures[P]]:
         """Return the splits with a share of train as val, if the user requests it."""
         own = self._own
         if not own.val_fraction:
@@ -126,10 +156,9 @@ class PictureReader(ABC, Generic[P]):
                 f"--val-fraction {own.val_fraction:g}: {self._root.url} has the splits {', '.join(splits)}; it needs "
                 "train, and no val"
             )
-        val = [picture for picture in splits["train"] if in_val(own, self._group(picture))]
-        chosen = set(map(id, val))
-        train = [picture for picture in splits["train"] if id(picture) not in chosen]
-        if not val or not train:
+        val = self._collected(picture for picture in splits["train"] if in_val(own, self._group(picture)))
+        train = self._collected(picture for picture in splits["train"] if not in_val(own, self._group(picture)))
+        if not len(val) or not len(train):
             raise UsageError(
                 f"--val-fraction {own.val_fraction:g} leaves {len(train):,} images for train and {len(val):,} for val, "
                 f"{'groups of ' + own.group_by if own.group_by else 'single images'}; choose another fraction"
@@ -148,7 +177,8 @@ class PictureReader(ABC, Generic[P]):
 
     # Labels
 
-    def _label_by_column(self, pictures: list[P], column: str) -> None:
+    def _label_by_column(self, pictures: Pictures[P], column: str) -> None:
+        """Take the classes from a column, which is no feature then."""
         feature = self._features.pop(column, None)
         if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
             known = ", ".join(self._features) or "none"
@@ -157,15 +187,26 @@ class PictureReader(ABC, Generic[P]):
                 f"{self._root.url}: --label-from {column}: {what} (columns: {known}); expected a column of texts, "
                 "integers or truth values, folder, or none"
             )
-        values = [self._values(picture)[column] for picture in pictures]
         width = 0
         if feature.kind == "int64":
-            if min(values) < 0:
-                raise SourceError(f"{self._root.url}: --label-from {column}: {min(values)}; expected integers from 0")
-            width = len(str(max(values)))
-        for picture, value in zip(pictures, values, strict=True):
+            fewest, most = self._range(pictures, column)
+            if fewest < 0:
+                raise SourceError(f"{self._root.url}: --label-from {column}: {fewest}; expected integers from 0")
+            width = len(str(most))
+
+        def class_of(picture: P) -> str:
+            value = self._values(picture)[column]
             # With leading zeros the names are sorted like the numbers.
-            picture.class_name = value if isinstance(value, str) else str(value).lower().zfill(width)
+            return value if isinstance(value, str) else str(value).lower().zfill(width)
+
+        self._class_of = class_of
+
+    def _range(self, pictures: Pictures[P], column: str) -> tuple[int, int]:
+        fewest, most = 2**63, -(2**63)
+        for picture in pictures:
+            value = self._values(picture)[column]
+            fewest, most = min(fewest, value), max(most, value)
+        return fewest, most
 
     def _check_features(self) -> None:
         """Refuse columns whose names no feature can have."""
@@ -197,11 +238,11 @@ class PictureReader(ABC, Generic[P]):
         values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": tuple(self._notes)}
         return OpenedDataset(**values, found=found)
 
-    def _enumeration(self, split: str, pictures: Sequence[P], classes: tuple[str, ...]) -> Enumeration:
+    def _enumeration(self, split: str, pictures: Pictures[P], classes: tuple[str, ...]) -> Enumeration:
         """Return the references of a split in the order of its pictures; the caller adds the original files."""
-        if classes and any(not picture.class_name for picture in pictures):
-            odd = [picture for picture in pictures if not picture.class_name]
-            raise SourceError(f"{self._root.url}: {len(odd):,} images of {split} have an empty label: {examples(odd)}")
+        odd = Examples(picture for picture in pictures if not self._class_of(picture)) if classes else Examples(())
+        if odd.count:
+            raise SourceError(f"{self._root.url}: {odd.count:,} images of {split} have an empty label: {odd}")
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()
         for picture in pictures:
@@ -217,7 +258,7 @@ class PictureReader(ABC, Generic[P]):
                 annotations = annotations_json(self._features, values)
             except FormatError as error:
                 raise SourceError(f"{self._root.url}: {picture.shown}: {error}") from error
-        label = labels.get(picture.class_name, NO_LABEL)
+        label = labels[self._class_of(picture)] if labels else NO_LABEL
         return SampleRef(picture.key, source, offset, num_bytes, label, annotations)
 
 
@@ -228,21 +269,20 @@ def in_val(own: OwnData, text: str) -> bool:
     return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
 
 
-def same_keys(pictures: Sequence[P]) -> tuple[P, P] | None:
-    """Return two pictures with the same key, ignoring case; None if there are none."""
-    import numpy as np
+class Examples:
+    """Counts pictures, and keeps the first few for a message."""
 
-    # Hashes take 8 bytes each; a set of the keys would take 170 MB for ImageNet.
-    hashes = np.fromiter((hash(picture.key.lower()) for picture in pictures), dtype=np.int64, count=len(pictures))
-    order = np.argsort(hashes, kind="stable")
-    for i in np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]]):
-        first, second = pictures[order[i]], pictures[order[i + 1]]
-        if first.key.lower() == second.key.lower():
-            return first, second
-    return None
+    def __init__(self, pictures: Iterable[Picture] = ()) -> None:
+        self.count = 0
+        self._first: list[str] = []
+        for picture in pictures:
+            self.add(picture)
 
+    def add(self, picture: Picture) -> None:
+        """Count a picture."""
+        self.count += 1
+        if self.count <= SHOWN_EXAMPLES:
+            self._first.append(picture.shown)
 
-def examples(pictures: Sequence[Picture]) -> str:
-    """Return the first few pictures for a message."""
-    more = ", ..." if len(pictures) > SHOWN_EXAMPLES else ""
-    return ", ".join(picture.shown for picture in pictures[:SHOWN_EXAMPLES]) + more
+    def __str__(self) -> str:
+        return ", ".join(self._first) + (", ..." if self.count > SHOWN_EXAMPLES else "")

@@ -7,15 +7,19 @@ A table may be a stranger's: its paths lead nowhere but below the source that th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from dataprep.dataset.features import RESERVED
 from dataprep.dataset.records import SourceFile
+from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import human_bytes, quoted, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SplitFacts
+from dataprep.sources.duplicates import same_items
 from dataprep.sources.image_tables import (
     PATH_COLUMNS,
     ImageTable,
@@ -41,7 +45,8 @@ from dataprep.sources.pictures import (
     OpenedDataset,
     Picture,
     PictureReader,
-    same_keys,
+    Pictures,
+    Together,
 )
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
@@ -94,6 +99,9 @@ class _Picture(Picture):
         return self.source, self.offset, self.num_bytes
 
 
+_DECODER = msgspec.msgpack.Decoder(tuple[str, int, tuple[str, int, int], str, bytes])
+
+
 class _TableReader(PictureReader[_Picture]):
     """Reads tables, one after the other."""
 
@@ -102,13 +110,16 @@ class _TableReader(PictureReader[_Picture]):
     def opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
         """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
         tables = tables_by_split(self._root, self._own.archive, self._notes)
-        self._choose_columns([table for found in tables.values() for table in found])
+        self._tables = {table.name: table for found in tables.values() for table in found}
+        self._choose_columns(list(self._tables.values()))
         self._keys = _Keys(self._own, self._table_columns, self._image_column)
         self._unpack_to = unpack_to
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
-        splits = {name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()}
+        splits: Mapping[str, Pictures[_Picture]] = {
+            name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
+        }
         self._take_columns()
         self._note_unpacked(splits)
         classes = self._label(splits, built)
@@ -136,9 +147,20 @@ class _TableReader(PictureReader[_Picture]):
 
     # Rows
 
-    def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> list[_Picture]:
+    def _collected(self, pictures: Iterable[_Picture]) -> SpilledItems[_Picture]:
+        return SpilledItems(Codec(self._encode, self._decode, "the list of images"), pictures)
+
+    def _encode(self, picture: _Picture) -> bytes:
+        place = (picture.source, picture.offset, picture.num_bytes)
+        return msgspec.msgpack.encode((picture.table.name, picture.number, place, picture.sample_key, picture.row))
+
+    def _decode(self, data: bytes) -> _Picture:
+        table, number, place, key, row = _DECODER.decode(data)
+        return _Picture(self._tables[table], number, *place, key, row=row)
+
+    def _pictures(self, split: str, tables: Sequence[ImageTable], *, is_built: bool) -> SpilledItems[_Picture]:
         """Read all rows of a split."""
-        short, pictures = stems(tables), list[_Picture]()
+        short, pictures = stems(tables), self._collected(())
         for table in tables:
             source = packed_source(table, is_unpacked=self._holds_bytes)
             self._sources[split].append(source)
@@ -152,7 +174,7 @@ class _TableReader(PictureReader[_Picture]):
                 values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
                 picture.row = self._columns.add(Row((), where, values, table.holds_texts))
                 pictures.append(picture)
-        if not pictures:
+        if not len(pictures):
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
         if is_built:
             self._refuse_same_keys(pictures)
@@ -177,8 +199,25 @@ class _TableReader(PictureReader[_Picture]):
             yield from self._rows_with_files(table)
 
     def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
-        """Yield the rows of a table with paths, with the sizes of the files, once all are known to exist."""
-        located, rows = LocatedImages(self._root, table.name), list[tuple[TableRow, _Picture]]()
+        """Yield the rows of a table with paths, with the sizes of the files.
+
+        Raises:
+            SourceError: Some files do not exist; it counts them, so it comes after the last row.
+        """
+        located = LocatedImages(self._root, table.name)
+        sizes = located.sizes([name for _, name in self._named_rows(table, located)] if located.are_listed else ())
+        absent = _Absent()
+        for row, name in self._named_rows(table, located):
+            size = sizes.get(name) if located.are_listed else located.size_on_disk(name)
+            picture = _Picture(table, row.number, name, 0, size or 0)
+            absent.add(picture, is_absent=size is None)
+            if size is not None:
+                _check_size(picture)
+                yield row, picture
+        self._refuse_absent(table, absent)
+
+    def _named_rows(self, table: ImageTable, located: LocatedImages) -> Iterator[tuple[TableRow, str]]:
+        """Yield the rows of a table, each with the name of its file below the source."""
         for row in table_rows(table, self._image_column, self._drop, progress=self._progress):
             path = image_path(row)
             if path is None:
@@ -190,32 +229,27 @@ class _TableReader(PictureReader[_Picture]):
                 name = located.name_of(path)
             except SourceError as error:
                 raise SourceError(f"{table.url} row {row.number}: {error}") from error
-            rows.append((row, _Picture(table, row.number, name, 0, 0)))
-        sizes = located.sizes([picture.source for _, picture in rows])
-        self._refuse_absent(table, [picture for _, picture in rows if picture.source not in sizes], len(rows))
-        for row, picture in rows:
-            picture.num_bytes = _checked_size(picture, sizes[picture.source])
-            yield row, picture
+            yield row, name
 
-    def _refuse_same_keys(self, pictures: Sequence[_Picture]) -> None:
-        if same := same_keys(pictures):
+    def _refuse_same_keys(self, pictures: Pictures[_Picture]) -> None:
+        for first, second, _ in same_items(pictures, lambda picture: picture.key.lower()):
             raise SourceError(
-                f"{self._root.url}: {same[0].shown} and {same[1].shown} have the same key {same[0].key}, ignoring "
+                f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
                 "case; expected every image once: remove a row, or number the samples by --key-from row"
             )
 
-    def _refuse_absent(self, table: ImageTable, absent: Sequence[_Picture], count: int) -> None:
-        if absent:
-            some = ", ".join(f"{shown(each.source)} (row {each.number})" for each in absent[:SHOWN_EXAMPLES])
-            more = ", ..." if len(absent) > SHOWN_EXAMPLES else ""
+    def _refuse_absent(self, table: ImageTable, absent: _Absent) -> None:
+        if absent.count:
+            some = ", ".join(f"{shown(each.source)} (row {each.number})" for each in absent.first)
+            more = ", ..." if absent.count > SHOWN_EXAMPLES else ""
             raise SourceError(
-                f"{table.url}: {len(absent):,} of {count:,} images are not below {self._root.url}: {some}{more}; "
-                f"expected paths relative to the table or to --source: name their column with --image-column (now "
+                f"{table.url}: {absent.count:,} of {absent.rows:,} images are not below {self._root.url}: {some}{more}"
+                f"; expected paths relative to the table or to --source: name their column with --image-column (now "
                 f"{self._image_column}), or give the folder that holds table and images as --source, and the table as "
                 "--table"
             )
 
-    def _note_unpacked(self, splits: Mapping[str, Sequence[_Picture]]) -> None:
+    def _note_unpacked(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
         if self._holds_bytes:
             num_bytes = sum(picture.num_bytes for pictures in splits.values() for picture in pictures)
             self._notes.append(
@@ -225,18 +259,18 @@ class _TableReader(PictureReader[_Picture]):
 
     # Labels
 
-    def _label(self, splits: Mapping[str, list[_Picture]], built: set[str]) -> tuple[str, ...]:
-        """Set the class of each image, remove its column from the features, and return the sorted classes."""
+    def _label(self, splits: Mapping[str, Pictures[_Picture]], built: set[str]) -> tuple[str, ...]:
+        """Find the source of the classes, remove its column from the features, and return the sorted classes."""
         column = self._own.label_from or self._label_source()
         if column == FOLDER_LABELS:
             raise UsageError("--label-from folder: a table has its labels in a column; expected its name, or none")
-        pictures = [picture for name in splits for picture in splits[name]]
+        pictures = Together(splits.values())
         if column in self._table_columns.classes and column in self._features:
-            classes = self._label_by_position(column, [each for name in built & set(splits) for each in splits[name]])
+            classes = self._label_by_position(column, Together(splits[name] for name in splits if name in built))
         else:
             if column != NO_LABELS:
                 self._label_by_column(pictures, column)
-            classes = self._checked_classes(picture.class_name for picture in pictures)
+            classes = self._checked_classes(map(self._class_of, pictures))
         self._check_features()
         return classes
 
@@ -251,7 +285,7 @@ class _TableReader(PictureReader[_Picture]):
             self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with --label-from")
         return NO_LABELS
 
-    def _label_by_position(self, column: str, pictures: Sequence[_Picture]) -> tuple[str, ...]:
+    def _label_by_position(self, column: str, pictures: Pictures[_Picture]) -> tuple[str, ...]:
         """Take classes from a column of positions in a list of names, and return the sorted names."""
         del self._features[column]
         names = [name.replace("/", "-").replace("\\", "-").strip() for name in self._table_columns.classes[column]]
@@ -274,7 +308,7 @@ class _TableReader(PictureReader[_Picture]):
                     "names of the classes; a split without labels is left out by naming the others, as in --split "
                     "train --split val, or built by --label-from none"
                 )
-            picture.class_name = names[position]
+        self._class_of = lambda picture: names[self._values(picture)[column]]
         return classes
 
 
@@ -330,7 +364,23 @@ def _with_suffix(path: str) -> str:
     return path if suffix in IMAGE_SUFFIXES | OTHER_PICTURES else f"{path}.jpg"
 
 
-def _checked_size(picture: _Picture, num_bytes: int) -> int:
+class _Absent:
+    """Counts the rows of a table, and those whose image does not exist."""
+
+    def __init__(self) -> None:
+        self.rows = self.count = 0
+        self.first: list[_Picture] = []
+
+    def add(self, picture: _Picture, *, is_absent: bool) -> None:
+        """Count a row."""
+        self.rows += 1
+        if is_absent:
+            self.count += 1
+            self.first += [picture] if self.count <= SHOWN_EXAMPLES else []
+
+
+def _check_size(picture: _Picture) -> None:
+    num_bytes = picture.num_bytes
     suffix = picture.source.rpartition(".")[2].lower()
     if suffix in OTHER_PICTURES:
         raise SourceError(
@@ -342,7 +392,6 @@ def _checked_size(picture: _Picture, num_bytes: int) -> int:
             f"{picture.shown}: {shown(picture.source)} has {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one "
             "image: remove the row"
         )
-    return num_bytes
 
 
 def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: ImageTable) -> None:

@@ -12,16 +12,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, takewhile
 from typing import BinaryIO, NamedTuple
 
+import msgspec
+
 from dataprep.dataset.records import SourceFile
+from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError
-from dataprep.formats.tars import Member, damaged, tar_members
+from dataprep.formats.tars import damaged, tar_members
 from dataprep.messages import shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
-from dataprep.sources.base import MAX_IMAGE_BYTES, member_parts
+from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
 from dataprep.sources.folders import tree_files
-from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
 from dataprep.sources.own import SPLIT_FOLDERS, OwnData
 from dataprep.sources.zips import zip_members
@@ -37,8 +41,6 @@ OTHER_PICTURES = frozenset(
     )
 )
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
-MAX_SAMPLES = 2_000_000
-"""Maximum number of images of a tree, whose names are held in memory."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 
@@ -54,12 +56,32 @@ class Original(NamedTuple):
     num_bytes: int
 
 
+_DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
+
+
+def _encode(image: Original) -> bytes:
+    return msgspec.msgpack.encode((path_bytes(image), image.source, image.offset, image.num_bytes))
+
+
+def _decode(data: bytes) -> Original:
+    path, source, offset, num_bytes = _DECODER.decode(data)
+    return Original(tuple(path.decode("utf-8", "surrogateescape").split("/")), source, offset, num_bytes)
+
+
+ORIGINALS = Codec(_encode, _decode, "the list of images")
+
+
+def path_bytes(image: Original) -> bytes:
+    """Return the path of an image as bytes, also where it is not UTF-8."""
+    return name_bytes("/".join(image.parts))
+
+
 @dataclass(slots=True)
 class Tree:
     """The files of a tree."""
 
     root: Storage
-    images: list[Original] = field(default_factory=list)
+    images: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     metadata: list[MetadataFile] = field(default_factory=list)
     passed_over: Counter[str] = field(default_factory=Counter)
     """Number of other files, by suffix."""
@@ -119,7 +141,7 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
             else:
                 original = Original(file.parts, source, 0, file.num_bytes)
                 tree.take(original, own, partial(_loose_metadata, tree, original))
-    if not tree.images:
+    if not len(tree.images):
         raise SourceError(f"{root.url_of(own.archive) if own.archive else root.url}: {_no_image(tree)}")
     return tree
 
@@ -161,18 +183,20 @@ def _refuse_large(url: str, original: Original) -> None:
 
 def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
     with open_archive(tree.root, name, progress=progress) as reader:
-        members = zip_members(reader) if name.lower().endswith(".zip") else list(tar_members(reader))
-        found: list[tuple[tuple[str, ...], Member]] = []
+        members = zip_members(reader) if name.lower().endswith(".zip") else tar_members(reader)
+        stem, is_inside = name.rpartition(".")[0], True
+        found = SpilledItems(ORIGINALS)
         for member in members:
             parts = member_parts(reader, member)
-            if not member.is_directory and not is_hidden(parts):
-                found.append((parts, member))
-        stem = name.rpartition(".")[0]
-        prefix = () if own.archive or all(parts[0] == stem for parts, _ in found) else (stem,)
-        for parts, member in found:
-            original = Original((*prefix, *parts), name, member.offset, member.num_bytes)
+            if member.is_directory or is_hidden(parts):
+                continue
             if member.unreadable and _is_wanted(parts[-1], own):
                 raise damaged(reader, member.offset, member.unreadable, member=member.name)
+            is_inside = is_inside and parts[0] == stem
+            found.append(Original(parts, name, member.offset, member.num_bytes))
+        prefix = () if own.archive or is_inside else (stem,)
+        for original in found:
+            original = original._replace(parts=(*prefix, *original.parts))
             tree.take(original, own, partial(_packed_metadata, reader, original))
         tree.sources.append(SourceFile(name, reader.num_bytes))
 
@@ -185,11 +209,13 @@ def _is_wanted(name: str, own: OwnData) -> bool:
 def _strip_common_folders(tree: Tree) -> None:
     """Remove the folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg` if all are in
     `pets`."""
-    folders = [image.parts[:-2] for image in tree.images] + [file.folder for file in tree.metadata]
-    first, depth = folders[0] if folders else (), 0
-    while depth < len(first) and first[depth].lower() not in SPLIT_FOLDERS:
-        if any(parts[depth : depth + 1] != first[depth : depth + 1] for parts in folders):
-            break
-        depth += 1
-    tree.images = [image._replace(parts=image.parts[depth:]) for image in tree.images]
+    folders = chain((image.parts[:-2] for image in tree.images), (file.folder for file in tree.metadata))
+    common = next(folders, ())
+    for folder in folders:
+        same = (ours == theirs for ours, theirs in zip(common, folder, strict=False))
+        common = common[: sum(takewhile(bool, same))]
+    depth = sum(1 for _ in takewhile(lambda name: name.lower() not in SPLIT_FOLDERS, common))
+    if not depth:
+        return
+    tree.images = SpilledItems(ORIGINALS, (image._replace(parts=image.parts[depth:]) for image in tree.images))
     tree.metadata = [file._replace(folder=file.folder[depth:]) for file in tree.metadata]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from dataprep.build.finished import shape_faults
 from dataprep.cli import group
 from dataprep.commands.inspect import command as inspect_command
 from dataprep.commands.progress import VerifyProgress
@@ -196,7 +198,7 @@ def test_wrong_usage_is_refused(table, tmp_path, more, text):
 
 def test_help_of_build_lists_the_datasets():
     text = dataprep("build", "--help").stdout
-    assert all(name in text for name in ("coco-dup5", "imagenet", "imagenet-fake", "laion"))
+    assert all(name in text for name in ("coco-dup5", "imagenet", "imagenet-21k", "imagenet-fake", "laion"))
     assert "COMMAND" not in text
 
 
@@ -206,3 +208,55 @@ def test_fn_api_runner_builds_a_table_to_the_same_bytes(built, table, tmp_path):
     run = dataprep(*laion_arguments(table, Path(tmp_path / "out"), fmt, "--runner", "FnApiRunner", "--workers", 2))
     assert run.returncode == 0, run.stderr[-2000:]
     assert digests(tmp_path / "out") == digests(output)
+
+
+def test_a_named_table_has_its_name_everywhere(table, tmp_path):
+    """A dataset of another table than LAION's is not called laion."""
+    output = tmp_path / "out"
+    stated = ("--name", "cc12m-mini", "--licence", "free for any purpose", "--origin", "https://example.org/cc12m")
+    run = dataprep(*laion_arguments(table, output, "tfrecord"), *stated)
+    assert run.returncode == 0, run.stderr
+    manifest = read_manifest(open_storage(str(output)))
+    assert (manifest.name, manifest.licence, manifest.origin) == ("cc12m-mini", *stated[3::2])
+    assert manifest.splits[0].shards[0]["file"] == "cc12m_mini-train.tfrecord-00000"
+    info = json.loads((output / "dataset_info.json").read_text())
+    assert (info["name"], info["redistributionInfo"]["license"]) == ("cc12m_mini", "free for any purpose")
+    assert not [path.name for path in output.rglob("*") if "laion" in path.name]
+    assert verify_here(output).verdict == "whole"
+    again = dataprep("retry-failed", output, "--contact", "mailto:me@example.org", "--allow-network", "127.0.0.0/8")
+    assert again.returncode == 0, again.stderr
+    assert verify_here(output).verdict == "whole"
+    with open_loader(str(output), batch_size=4, image_size=32) as loader:
+        assert next(iter(loader)).images.shape == (4, 32, 32, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--name", "laion"), "'laion' is the name of a dataset that dataprep builds; choose another with --name"),
+        (("--name", "CC 12M"), "expected lower-case letters"),
+        (("--licence", "CC0"), "--licence: without --name the table is LAION's"),
+        (("--origin", "x"), "--origin: without --name the table is LAION's"),
+    ],
+)
+def test_names_that_no_table_can_have(table, tmp_path, more, words):
+    run = dataprep(*laion_arguments(table, tmp_path / "out", "webdataset"), *more)
+    assert run.returncode == 2
+    assert words in run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "name 'other', expected 'pets'"),
+        ({"licence": 3}, "options.own cannot be read"),
+    ],
+)
+def test_a_hostile_name_in_a_manifest_is_a_fault(built, change, words):
+    manifest = read_manifest(open_storage(str(built[1])))
+    own = {"name": "pets", "licence": "x", "origin": "y", "label_from": None} | {
+        key: value for key, value in change.items() if key != "name"
+    }
+    named = replace(manifest, name=change.get("name", "pets"), options={**manifest.options, "own": own})
+    assert any(words in fault for fault in shape_faults(named))

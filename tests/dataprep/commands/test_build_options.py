@@ -17,7 +17,7 @@ SHARED = {"--format", "--split", "--shard-bytes", "--num-shards", "--seed", "--r
 
 def test_every_build_of_pictures_has_them():
     context = click.Context(command)
-    for name in ("coco-dup5", "imagenet", "imagenet-fake", "folder"):
+    for name in ("coco-dup5", "imagenet", "imagenet-21k", "imagenet-fake", "folder"):
         options = {option for parameter in command.get_command(context, name).params for option in parameter.opts}
         assert options >= SHARED | {"--on-bad", "--apply-exif", "--max-reject-ratio"}
 

@@ -12,6 +12,7 @@ from dataprep.fetched.encode import EncodeOptions
 from dataprep.fetched.metadata import metadata_files
 from dataprep.fetched.names import built_names
 from dataprep.fetched.shard import ShardSchema
+from dataprep.sources.laion import LAION
 from dataprep.sources.tables import Column
 from tests.dataprep.fetched.laion_tables import ROWS, collect_rows
 
@@ -33,9 +34,9 @@ def test_tfds_reads_fetched_shards(tmp_path):
     found = collect_rows(tmp_path, encode=EncodeOptions(image_size=50))
     data, places = found.write("tfrecord")
     for index in range(2):
-        (tmp_path / built_names("tfrecord", "train", 5).samples_file(index)).write_bytes(data)
+        (tmp_path / built_names("laion", "tfrecord", "train", 5).samples_file(index)).write_bytes(data)
     counts = {"train": [len(places)] * 2}
-    for name, content in metadata_files(found.schema, counts, {"train": 2 * len(data)}).items():
+    for name, content in metadata_files(LAION, found.schema, counts, {"train": 2 * len(data)}).items():
         (tmp_path / name).write_bytes(content)
     read = subprocess.run([sys.executable, "-W", "ignore", "-c", _TFDS, str(tmp_path)], capture_output=True, text=True)
     assert read.returncode == 0, read.stderr[-2000:]
@@ -51,7 +52,7 @@ def test_tfds_reads_fetched_shards(tmp_path):
 def test_features_are_the_columns_the_caption_and_the_image(image_name, encoding):
     carried = (Column("weight", "float"), Column("number", "int"), Column("note", "string"))
     schema = ShardSchema(image_name=image_name, carried=carried, duplicates=False)
-    files = metadata_files(schema, {"train": [3, 0]}, {"train": 5})
+    files = metadata_files(LAION, schema, {"train": [3, 0]}, {"train": 5})
     features = json.loads(files["features.json"])["featuresDict"]["features"]
     assert set(features) == {column.name for column in schema.columns} | {"txt", image_name}
     assert features[image_name]["image"]["encodingFormat"] == encoding

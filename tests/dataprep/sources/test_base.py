@@ -23,9 +23,8 @@ def test_every_dataset_is_found_by_its_name():
     ("name", "near"), [("coco_dup5", "coco-dup5"), ("imagnet", "imagenet"), ("ImageNet-Fake", "imagenet-fake")]
 )
 def test_an_unknown_name_lists_the_choices_and_the_nearest(name, near):
-    words = (
-        rf"unknown dataset '{name}': expected one of coco, coco-dup5, imagenet, imagenet-fake; did you mean {near}\?$"
-    )
+    known = "coco, coco-dup5, imagenet, imagenet-21k, imagenet-fake"
+    words = rf"unknown dataset '{name}': expected one of {known}; did you mean {near}\?$"
     with pytest.raises(UsageError, match=words):
         dataset_named(name)
 

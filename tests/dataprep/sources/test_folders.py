@@ -31,8 +31,8 @@ def test_files_are_sorted_by_bytes_and_hidden_files_are_skipped(filled):
 
 
 def test_a_missing_folder_has_no_files(filled):
-    assert folder_files(filled, "val", depth=2) == []
-    assert folder_files(filled, "other.jpg", depth=2) == []
+    assert list(folder_files(filled, "val", depth=2)) == []
+    assert list(folder_files(filled, "other.jpg", depth=2)) == []
 
 
 def test_folders_nested_too_deep_are_refused(filled):
@@ -53,7 +53,7 @@ def test_a_folder_may_be_a_link_inside_the_root(tmp_path):
     (tmp_path / "data" / "1.jpg").write_bytes(b"one")
     (tmp_path / "train").symlink_to("data")
     storage = open_storage(str(tmp_path))
-    assert folder_files(storage, "train", depth=1) == [FolderFile(("1.jpg",), 3)]
+    assert list(folder_files(storage, "train", depth=1)) == [FolderFile(("1.jpg",), 3)]
     assert storage.read("train/1.jpg") == b"one"
 
 
@@ -71,7 +71,7 @@ def test_a_folder_may_be_a_link_to_another_volume_where_users_put_it(tmp_path, o
 def test_the_root_may_be_a_link(tmp_path, outside):
     (tmp_path / "root").rmdir()
     (tmp_path / "root").symlink_to(outside.parent)
-    assert folder_files(open_storage(str(tmp_path / "root")), "elsewhere", depth=1) == [FolderFile(("1.jpg",), 3)]
+    assert list(folder_files(open_storage(str(tmp_path / "root")), "elsewhere", depth=1)) == [FolderFile(("1.jpg",), 3)]
 
 
 def test_a_folder_that_cannot_be_listed_is_named(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_files_on_disk_and_in_a_bucket(tmp_path, bucket_url):
     for root in (tmp_path, bucket_url):
         tree = tree_of(root)
         assert paths(tree) == ["a.jpg", "b/c/d.PNG", "b/x.webp"]
-        assert tree.images[1].source == "b/c/d.PNG"
+        assert list(tree.images)[1].source == "b/c/d.PNG"
         assert tree.passed_over == {".txt": 2, ".db": 1, "no suffix": 1}
         (metadata,) = tree.metadata
         with metadata.open() as stream:

@@ -1,0 +1,156 @@
+"""Plans of any number of samples, and what planning them takes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SMALL_SAMPLES = 2_000_000
+"""A list that is larger than what is kept in memory."""
+ALLOWED_GROWTH_BYTES = 100_000_000
+"""From SMALL_SAMPLES to any other number; the shards of 50 million samples take some of it, about 1 kB each."""
+
+PLAN = """
+import json, os, sys, time
+from pathlib import Path
+from tests.support.planning import request_of
+from dataprep.build.archives import ARCHIVES
+from dataprep.dataset import spill
+from dataprep.host.measure import peak_bytes
+from dataprep.storage import open_storage
+from tests.support.build_here import Quiet
+
+asked = json.loads(sys.argv[1])
+spill.MEMORY_BYTES = asked.get("memory_bytes", spill.MEMORY_BYTES)
+spill.PART_BYTES = asked.get("part_bytes", spill.PART_BYTES)
+request = request_of(asked)
+found = {"before_bytes": peak_bytes(os.getpid())}
+for run in ("first", "rerun"):
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    planned = ARCHIVES.plan(request, Quiet(), keep=True)
+    found[f"{run}_s"], found[f"{run}_cpu_s"] = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    if run == "first":
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        planned.store(open_storage(request.output_url), "_build/plan")
+        found["store_s"], found["store_cpu_s"] = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        first = planned.plan.plan_hash
+    found[f"{run}_peak_bytes"] = peak_bytes(os.getpid())
+found["same"] = planned.plan.plan_hash == first
+found["samples"] = sum(sum(split.shard_samples) for split in planned.plan.splits)
+print(json.dumps(found))
+"""
+
+
+def planning(output: Path, **asked: Any) -> dict[str, Any]:
+    """Plan twice in a process of its own, the second time from the kept list; return times and peaks of memory.
+
+    Args:
+        output: Folder of the dataset, which is not built.
+        asked: `samples` for a made-up list of so many, or `folder` for a user's own tree of files; `memory_bytes` and
+            `part_bytes` to change the limits of dataprep/dataset/spill.py.
+    """
+    asked["output"] = str(output)
+    run = subprocess.run([sys.executable, "-c", PLAN, json.dumps(asked)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    found: dict[str, Any] = json.loads(run.stdout)
+    return found
+
+
+def plan_samples(folder: Path, count: int, kind: str) -> str:
+    """Plan a small list and one of so many samples, which must take no more memory; a line that says how much."""
+    found, few = {}, min(SMALL_SAMPLES, count // 5)
+    for samples in (few, count):
+        place = folder / str(samples)
+        made = {"samples": samples} if kind == "list" else {"folder": str(write_tiny_files(place / "tiny", samples))}
+        found[samples] = planning(place / "out", **made)
+        assert (found[samples]["samples"], found[samples]["same"]) == (samples, True)
+        shutil.rmtree(place)
+    small, large = found[few], found[count]
+    grown_bytes = large["rerun_peak_bytes"] - small["rerun_peak_bytes"]
+    assert grown_bytes < ALLOWED_GROWTH_BYTES, (
+        f"{small['rerun_peak_bytes']:,} bytes, then {large['rerun_peak_bytes']:,}"
+    )
+    return (
+        f"{count:,}: {large['first_s']:.0f} s, {large['store_s']:.0f} s to store, {large['rerun_s']:.0f} s again, "
+        f"{large['rerun_peak_bytes'] / 1e6:.0f} MB; {few:,} take {small['rerun_peak_bytes'] / 1e6:.0f} MB"
+    )
+
+
+def write_tiny_files(folder: Path, count: int) -> Path:
+    """Write files of one byte in a hundred class folders; a plan looks into none of them."""
+    for label in range(100):
+        (folder / f"class{label}").mkdir(parents=True)
+    for number in range(count):
+        with open(f"{folder}/class{number % 100}/{number}.jpg", "wb") as file:
+            file.write(b"x")
+    return folder
+
+
+def request_of(asked: dict[str, Any]) -> Any:
+    """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
+    from dataprep.build.plan import BuildOptions
+    from dataprep.build.request import BuildRequest
+    from dataprep.sources import DATASETS, OwnData
+
+    own = None
+    if "samples" in asked:
+        DATASETS["synthetic"] = _synthetic(asked["samples"])
+    else:
+        own = OwnData(name="tiny")
+    options = BuildOptions(
+        dataset="folder" if own else "synthetic", format="webdataset", splits=() if own else ("train",), own=own
+    )
+    source = asked.get("folder", asked["output"])
+    return BuildRequest(options=options, source_url=source, output_url=asked["output"], max_reject_ratio=0)
+
+
+def _synthetic(samples: int) -> Any:
+    """Return a dataset whose images exist in its list only, which is made as fast as it is read."""
+    from dataclasses import dataclass
+
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from dataprep.dataset.columns import from_numpy, strings
+    from dataprep.dataset.records import Enumeration, SourceFile
+    from dataprep.dataset.references import BATCH_ROWS, SpilledReferences, spill_schema
+    from dataprep.sources.base import Dataset, SplitFacts
+
+    @dataclass(frozen=True, kw_only=True)
+    class Synthetic(Dataset):
+        def classes(self, root: Any, *, allow_partial: bool) -> tuple[str, ...]:
+            return ()
+
+        def _find(self, *_: Any, **__: Any) -> Enumeration:
+            refs = SpilledReferences()
+            for first in range(0, samples, BATCH_ROWS):
+                numbers = np.arange(first, min(first + BATCH_ROWS, samples))
+                prefix, dash, nothing = strings(["n", "/n", ""])
+                texts = pc.cast(from_numpy(numbers), pa.string())
+                keys = pc.binary_join_element_wise(prefix, texts, dash, texts, nothing)
+                columns = [
+                    keys,
+                    strings(["imagenet21k.tar"] * len(numbers)),
+                    from_numpy(numbers * 110_000),
+                    from_numpy(90_000 + numbers % 40_009),
+                    from_numpy(np.full(len(numbers), -1, np.int32)),
+                    strings([""] * len(numbers), large=True),
+                    pa.nulls(len(numbers), pa.uint32()),
+                ]
+                refs.add_rows(pa.RecordBatch.from_arrays(columns, schema=spill_schema()))
+            return Enumeration(refs, [SourceFile("imagenet21k.tar", 1)])
+
+    return Synthetic(
+        name="synthetic",
+        description="A made-up list.",
+        citation="",
+        licence="",
+        origin="",
+        facts={"train": SplitFacts(samples=samples)},
+        default_splits=("train",),
+    )
