@@ -202,3 +202,15 @@ def test_a_request_of_another_command_is_refused(pets, tmp_path):
     )
     with pytest.raises(UsageError, match="dataprep convert"):
         run_build(plain, lambda job, indexes: iter(()), Quiet())
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
+def test_rows_of_the_web_keep_the_fields_that_are_named(fetched, tmp_path, fmt):
+    source = fetched(fmt)
+    before = read_manifest(open_storage(str(source)))
+    manifest = converted(source, tmp_path / "out", "imagefolder", how={"fields": ("caption", "url")}, num_shards=1)
+    assert {name: feature.kind for name, feature in manifest.features.items()} == {"caption": "text", "url": "text"}
+    assert (manifest.name, manifest.splits[0].samples) == ("laion", before.splits[0].samples)
+    assert is_whole(tmp_path / "out")
+    lines = (tmp_path / "out/train/metadata.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["url"].startswith("http") for line in lines)

@@ -10,8 +10,8 @@ def test_unlisted_files_are_found(damaged):
     for name in ("README.md", "notes/x.txt", "replicas.json"):
         copy.write(name, b"harmless")
     report = verify_here(copy.root)
-    assert kinds(report) == {"extra"}
-    assert sorted(finding.where for finding in report.findings) == [
+    assert kinds(report) == {"extra", "card"}
+    assert sorted(finding.where for finding in report.findings if finding.kind == "extra") == [
         "dataset_info.json",
         "imagenet-train.tfrecord-00000-of-00001",
         "index/old.parquet",
