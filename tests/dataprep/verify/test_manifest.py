@@ -84,7 +84,7 @@ def faults_read(manifest, folder):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"name": "cifar"}, "name 'cifar', expected one of coco-dup5, imagenet"),
+        ({"name": "cifar"}, "name 'cifar', expected one of coco, coco-dup5, imagenet"),
         ({"format": "parquet"}, "$.format 'parquet', expected one of imagefolder"),
         ({"plan_hash": "x"}, "plan_hash is 'x', expected 64 hexadecimal digits"),
         ({"partial": 1}, "$.partial: expected bool, got 1"),
