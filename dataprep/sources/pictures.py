@@ -210,13 +210,13 @@ class PictureReader(ABC, Generic[P]):
 
     def _check_features(self) -> None:
         """Refuse columns whose names no feature can have."""
-        for name in self._features:
-            if fault := name_fault(name):
-                hint = f", or give --label-from {name}" if name == LABEL_COLUMN else ""
-                raise SourceError(
-                    f"{self._root.url}: a column of {self.columns_of}: {fault}; rename it, or leave it out with --drop "
-                    f"{name}{hint}"
-                )
+        faults = {name: fault for name in self._features if (fault := name_fault(name))}
+        if faults:
+            hint = f", or give --label-from {LABEL_COLUMN}" if LABEL_COLUMN in faults else ""
+            raise SourceError(
+                f"{self._root.url}: a column of {self.columns_of}: {'; '.join(faults.values())}; rename it, or leave "
+                f"it out with {' '.join(f'--drop {name}' for name in faults)}{hint}"
+            )
 
     def _checked_classes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the sorted names of classes, each once and without empty ones."""

@@ -259,6 +259,12 @@ def test_the_table_that_the_user_names(tmp_path):
         opened(root, archive="images/0.jpg")
 
 
+def test_all_columns_whose_names_are_taken_are_named_at_once(tmp_path):
+    write_parquet(tmp_path, [{"image": JPEG, "width": 24, "height": 16}])
+    with pytest.raises(SourceError, match=r"'height' is taken.*'width' is taken.*with --drop height --drop width$"):
+        opened(tmp_path)
+
+
 def test_a_column_that_no_feature_can_have_may_be_left_out(tmp_path):
     write_parquet(tmp_path, [{"image": JPEG, "taken": datetime.datetime(2020, 1, 1)}])
     with pytest.raises(SourceError, match=r"a value of type datetime.*write it as one text.* or leave .*--drop taken"):
