@@ -8,6 +8,7 @@
     <url>/index/<split>.parquet                         where every sample lies: one row group a shard
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
     <url>/replicas.json                                 copies in other regions; outside every digest
+    <url>/README.md, <url>/croissant.json               cards, made of the manifest; outside every digest
     <url>/_build/                                       while a build runs; gone when the dataset is whole
 
 An image folder has no shard files, but its plan still has shards, as units of work. The manifest lists each as
