@@ -91,7 +91,7 @@ class Renamed:
         (Renamed(), "before.Renamed"),
         (PilTransform(len), "loaders.transforms.PilTransform"),
     ],
-    ids=str,
+    ids=["none", "function", "renamed", "pil"],
 )
 def test_a_state_names_a_transform_as_its_class_says_or_by_where_it_is_defined(transform, name):
     """PilTransform's name is in states of version 0.1.0."""
