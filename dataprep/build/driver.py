@@ -148,15 +148,16 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
     if source.is_local != storage.is_local:
         return
     ours, theirs = f"{storage.url}/", f"{source.url}/"
+    word = "--source" if request.options.converted is None else "URL"
     if ours == theirs:
-        raise UsageError(f"{storage.url}: --source and --output are the same; choose another --output")
+        raise UsageError(f"{storage.url}: {word} and --output are the same; choose another --output")
     own = request.options.own
     only_one_file = own is not None and bool(own.archive)
     inside = ours.startswith(theirs) and not recipe_of(request.options.dataset).output_may_lie_in_source
     inside &= not only_one_file
     if theirs.startswith(ours) or inside:
         raise UsageError(
-            f"{storage.url}: --source {source.url} and --output lie inside one another; choose another --output"
+            f"{storage.url}: {word} {source.url} and --output lie inside one another; choose another --output"
         )
 
 

@@ -63,7 +63,7 @@ def test_adopted_data_need_no_other_step(tmp_path):
     ("arguments", "words"),
     [
         (["{nothing}", "--output", "{out}", "--format", "tfrecord"], "no dataset there (no dataset.json); index what"),
-        (["{pets}", "--output", "{pets}", "--format", "tfrecord"], "are the same"),
+        (["{pets}", "--output", "{pets}", "--format", "tfrecord"], "URL and --output are the same"),
         (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "lie inside one another"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"], "are all kept (caption, "),
