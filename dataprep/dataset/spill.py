@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     Words = Callable[[int, pa.RecordBatch], NDArray[np.uint64]]
     """Function that returns the random number of each row; takes the position of the first row, and the rows."""
 
-MEMORY_BYTES = 1 << 24
+MEMORY_BYTES = 1 << 22
 """Bytes of rows that a table keeps in memory before it writes to the disk."""
-PART_BYTES = 1 << 25
+PART_BYTES = 1 << 24
 """Approximate size of a part, which is sorted in memory."""
 MAX_PARTS = 512
-"""Maximum number of parts; only beyond 16 GiB of rows are parts larger than PART_BYTES."""
+"""Maximum number of parts; only beyond 8 GiB of rows are parts larger than PART_BYTES."""
 _SAMPLE_ROWS = 1 << 16
 """Rows whose texts decide where parts begin and end."""
 
@@ -183,7 +183,7 @@ def _parts(
         parts = parts or [SpilledTable(batch.schema, rows.content, scratch) for _ in range(count)]
         _divide(batch, numbers, waiting)
         waiting_bytes += batch.nbytes
-        if waiting_bytes > MEMORY_BYTES:
+        if waiting_bytes > PART_BYTES:
             _put(waiting, parts)
             waiting_bytes = 0
     _put(waiting, parts)
