@@ -42,6 +42,7 @@ CASES: dict[str, tuple[str, ...]] = {
                      "--name", "pets", "--workers", "1"),
     "build imagenet": ("--source", "{imagenet}", "--output", "{world}/imagenet-built", "--split", "val",
                        *PARTIAL),
+    "build imagenet-21k": ("--source", "{folder}", "--output", "{world}/21k-built", *PARTIAL),
     "build imagenet-fake": ("--images", "30", "--output", "{world}/fake-built", "--split", "val", *PARTIAL),
     "build laion": ("--source", "{laion}/laion.parquet", "--output", "{world}/laion-built", "--format", "webdataset",
                     *WEB),

@@ -19,7 +19,7 @@ from dataprep.storage.checksums import HashingWriter
 
 SAMPLES, BESIDE, STATS = "train/00000.tar", "train/00000.parquet", "train/00000_stats.json"
 FIRST, SECOND = f"00000-{'a' * 32}", f"00000-{'b' * 32}"
-PLACES = Places(root=BUILD, names=built_names("webdataset", "train", 5))
+PLACES = Places(root=BUILD, names=built_names("laion", "webdataset", "train", 5))
 ROWS = table_of([()] * len(index_schema()), index_schema())
 
 

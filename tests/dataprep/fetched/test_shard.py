@@ -76,7 +76,7 @@ def test_the_parquet_has_every_row_and_true_nulls(tmp_path):
 def test_duplicates_over_shards_are_found_from_the_sidecars(tmp_path):
     found = collect_rows(tmp_path, duplicates=DuplicatePolicy(exact="report"))
     storage = open_storage(str(tmp_path))
-    names = built_names("webdataset", "train", 5)
+    names = built_names("laion", "webdataset", "train", 5)
     files = {index: names.parquet_file(index) for index in (0, 1, 2)}
     for name in files.values():
         storage.create(name, rows_parquet(found.rows, found.results, found.schema))
@@ -133,7 +133,7 @@ def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_pat
 
 
 def test_files_have_the_names_of_img2datasets_layout():
-    assert built_names("webdataset", "train", 5).samples_file(12) == "train/00012.tar"
-    names = built_names("tfrecord", "train", 6)
+    assert built_names("laion", "webdataset", "train", 5).samples_file(12) == "train/00012.tar"
+    names = built_names("laion", "tfrecord", "train", 6)
     assert names.samples_file(12) == "laion-train.tfrecord-000012"
     assert (names.parquet_file(12), names.stats_file(12)) == ("train/000012.parquet", "train/000012_stats.json")
