@@ -89,6 +89,7 @@ def test_test_files_that_are_listed_to_run_first_exist():
 LONG_TESTS = {
     "benchmarks/test_build_benchmark.py": "the same table with TFDS",
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
+    "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, which changes when its pin does",
     "test_crash_laion.py": "retries of img2dataset's output, which commit as those of our own do",
     "train/test_finetune_mae.py": "XLA and SPMD with the loop that pre-training has there",

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dataprep.build.cards import CROISSANT, README
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Sample
 from dataprep.formats import FORMATS
@@ -127,7 +128,12 @@ class Damaged:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def sign(self) -> None:
-        """Make sizes and digests in the manifest right again, and those that TFDS's metadata repeats."""
+        """Make sizes and digests in the manifest right again, and those that TFDS's metadata repeats.
+
+        The cards are removed: they are those of the manifest before.
+        """
+        for name in (README, CROISSANT):
+            (self.root / name).unlink(missing_ok=True)
         document = self.document
         for split in document["splits"]:
             if not self.is_folder:

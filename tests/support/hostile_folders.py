@@ -93,10 +93,10 @@ def _large(folder: Path) -> None:
 _BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "link-to-file": (_link_to_file, "leads outside"),
     "link-to-file-above": (_link_to_file_above, "leads outside"),
-    "link-to-folder": (_link_to_folder, "link to a folder"),
+    "link-to-folder": (_link_to_folder, "link"),
     "link-to-itself": (_link_to_itself, "cannot be read"),
     "link-to-nothing": (_link_to_nothing, "cannot be read"),
-    "loop-of-folders": (_loop, "link to a folder"),
+    "loop-of-folders": (_loop, "link"),
     "pipe": (_pipe, "device, pipe or socket"),
     "socket": (_socket, "device, pipe or socket"),
     "device": (_device, "device, pipe or socket"),

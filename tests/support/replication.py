@@ -9,6 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 
+from dataprep.build.cards import CROISSANT, README
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.storage import open_storage
 from dataprep.storage.copies import stored_crc32c
@@ -20,11 +21,10 @@ LONGEST_S = 0.6
 
 
 def checksums(url: str) -> dict[str, tuple[int, str]]:
-    """Size and CRC32C of every object of a dataset; its list of copies aside."""
+    """Size and CRC32C of every object of a dataset; its list of copies and its cards aside, which are not copied."""
     storage = open_storage(url)
     found = {info.name: (info.num_bytes, stored_crc32c(storage, info)) for info in storage.list()}
-    found.pop(REPLICAS, None)
-    return found
+    return {name: known for name, known in found.items() if name not in (REPLICAS, README, CROISSANT)}
 
 
 def kill_replicate(rng: random.Random, source: str, target: str, *, kills: int) -> int:
