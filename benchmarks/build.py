@@ -18,15 +18,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
+from originals import (
+    DATAPREP,
+    PEERS,
+    PEERS_PYTHON,
+    ROOT,
+    corpus_images,
+    default_shards,
+    image_folder,
+    levelled_environment,
+    write_order,
+)
 
 from dataprep.host.measure import Measurement, measure
-from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.host.versions import codec_versions
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = Path(__file__).resolve().parent / "peers"
-PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
 START_IMAGES = 8
 START_SHARDS = 2
 
@@ -199,12 +205,6 @@ class Bench:
             sum_mb=statistics.median(full.sum_bytes for full in fulls) / 1e6,
             wall_s=[round(full.wall_s, 4) for full in fulls],
         )
-
-
-def levelled_environment() -> dict[str, str]:
-    """Return the environment variables of every contender."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
-    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
 
 
 def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[str]) -> list[Run]:

@@ -19,7 +19,11 @@ from pathlib import Path
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
 from dataprep.build.request import BuildRequest
+from dataprep.host.processes import WORKER_ENVIRONMENT
 
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = Path(__file__).resolve().parent / "peers"
+PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
 DATAPREP = Path(sys.executable).with_name("dataprep")
 DEMO_IMAGES = 4000
 
@@ -118,3 +122,9 @@ def write_order(source: Path, order: Path, shards: int) -> None:
         [[str(source / row["source"]), row["key"], row["label"]] for row in table.to_pylist()] for table in tables
     ]
     order.write_text(json.dumps({"classes": plan.classes, "shards": entries}))
+
+
+def levelled_environment() -> dict[str, str]:
+    """Return the environment variables of every contender."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
+    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}

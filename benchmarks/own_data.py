@@ -17,9 +17,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from originals import DATAPREP, corpus_images, default_shards, image_folder, write_order
+from originals import (
+    DATAPREP,
+    PEERS,
+    PEERS_PYTHON,
+    ROOT,
+    corpus_images,
+    default_shards,
+    image_folder,
+    levelled_environment,
+    write_order,
+)
 
-from build import PEERS, PEERS_PYTHON, ROOT, levelled_environment
 from dataprep.host.measure import Measurement, measure
 from dataprep.host.versions import codec_versions
 
