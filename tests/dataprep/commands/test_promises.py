@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, ...]] = {
                     *WEB),
     "build table": ("--source", "{table}", "--output", "{world}/table-built", "--format", "webdataset",
                     "--name", "dogs", "--workers", "1"),
-    "card": ("{dataset}", "--overwrite"),
+    "card": ("{fetched}", "--overwrite"),
     "check-region": ("gs://promised", "--zone", "us-central1-a"),
     "convert": ("{dataset}", "--output", "{world}/converted", "--format", "tfrecord", "--workers", "1"),
     "create-bucket": ("gs://promised-new", "--beside", "us-central2-b"),
