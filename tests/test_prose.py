@@ -1,17 +1,20 @@
 """Docstrings, comments, help texts and test names that a newcomer would read twice are not let in.
 
 Each pattern of PATTERNS is an opening or a word that was misread; LEFT counts those still in the tree, and may only
-shrink.
+shrink. No text file has the lines that git writes where a merge needs a decision.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import os
 import re
+import subprocess
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -117,3 +120,30 @@ def test_arguments_of_a_docstring_are_read_one_by_one():
         "The first of two lines.",
         "Of --workers.",
     ]
+
+
+CONFLICT = re.compile(rb"^(?:<{7} |>{7} |\|{7} |={7}$)", re.MULTILINE)
+"""A line that git writes where a merge needs a decision."""
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files that belong to a checkout; all of a folder that is none."""
+    listed = subprocess.run(["git", "-C", folder, "ls-files", "-z"], capture_output=True, check=False)
+    names = os.fsdecode(listed.stdout).split("\0") if listed.returncode == 0 else [*folder.rglob("*")]
+    return sorted(path for name in names if (path := folder / name).is_file())
+
+
+def with_conflicts(folder: Path) -> list[str]:
+    contents = {path: path.read_bytes() for path in files_in(folder)}
+    return [str(path.relative_to(folder)) for path, data in contents.items() if CONFLICT.search(data)]
+
+
+def test_no_file_holds_an_undecided_merge():
+    assert with_conflicts(ROOT) == []
+
+
+@pytest.mark.parametrize("line", ["<" * 7 + " HEAD", "|" * 7 + " 1a2b3c4", "=" * 7, ">" * 7 + " 1a2b3c4 (Subject)"])
+def test_each_line_of_an_undecided_merge_is_found(tmp_path, line):
+    (tmp_path / "decided.md").write_text("text\n========\n")
+    (tmp_path / "undecided.md").write_text(f"text\n{line}\nother text\n")
+    assert with_conflicts(tmp_path) == ["undecided.md"]
