@@ -14,6 +14,9 @@ LoaderConfig     All settings of a loader with their defaults and meanings: help
 LoaderSettings   The same settings as the type of open_loader's keyword arguments.
 PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
+mixture          Describe several datasets with weights, from which `open_loader` then draws every batch.
+Mixture          Several datasets with their weights; `mixture` makes it.
+MixtureSource    One dataset of a mixture: its URL, weight, split, name, and what happens when it has ended.
 read_fields      Read fields such as a caption from the bytes of one record.
 RowView          How an image became a row of a batch: its crop, scale and flip, with open_loader(views=True).
 transform_boxes  Carry boxes to the pixels of a row.
@@ -33,14 +36,19 @@ if TYPE_CHECKING:
     from loaders.decode.decoders import open_decoder
     from loaders.decode.pil_transform import PilTransform
     from loaders.loader import Batch, Loader, open_loader
+    from loaders.mixtures.document import MixtureSource
+    from loaders.mixtures.loader import Mixture, mixture
 
 __all__ = [
     "Batch",
     "Loader",
     "LoaderConfig",
     "LoaderSettings",
+    "Mixture",
+    "MixtureSource",
     "PilTransform",
     "RowView",
+    "mixture",
     "open_decoder",
     "open_loader",
     "read_fields",
@@ -54,8 +62,11 @@ _MODULES = {
     "Loader": "loaders.loader",
     "LoaderConfig": "loaders.config",
     "LoaderSettings": "loaders.config",
+    "Mixture": "loaders.mixtures.loader",
+    "MixtureSource": "loaders.mixtures.document",
     "PilTransform": "loaders.decode.pil_transform",
     "RowView": "loaders.decode.boxes",
+    "mixture": "loaders.mixtures.loader",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
     "read_fields": "dataprep.formats.fields",

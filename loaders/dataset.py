@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.dataset.links import is_adopted, open_data
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.trust import check_named
-from dataprep.errors import UsageError
+from dataprep.errors import FormatError, UsageError
+from dataprep.formats.fields import check_fields
 from dataprep.storage import open_storage
+from loaders.fetch.fetcher import Fetcher, FetchSettings
 from loaders.fetch.fields import FieldReader, open_fields
-from loaders.fetch.index import SplitIndex
+from loaders.fetch.index import MAX_INDEX_BYTES, SplitIndex
+from loaders.fetch.open import open_fetcher
 
 if TYPE_CHECKING:
     from dataprep.storage.base import Storage
+
+DATASET_FIELD = "dataset"
+"""Field of a mixture's batches: the name of the dataset that each row is from."""
+
+
+class Origin(NamedTuple):
+    """The dataset that an image of a mixture is from."""
+
+    name: str
+    labels: tuple[int, ...] | None
+    """Label in the mixture for each of the dataset's own; None: they stay as they are."""
+
+    def label_of(self, label: int) -> int:
+        """Return the label in the mixture for one of the dataset's own.
+
+        Raises:
+            FormatError: The dataset has no class of this label.
+        """
+        if self.labels is None or label == NO_LABEL:
+            return label
+        if not 0 <= label < len(self.labels):
+            raise FormatError(
+                f"label {label}, expected one of the {len(self.labels)} classes of {self.name}; run "
+                '"dataprep verify" to see what else is wrong, or make the mixture with labels="own"'
+            )
+        return self.labels[label]
 
 
 @dataclass(frozen=True)
@@ -35,17 +65,44 @@ class Dataset:
         return open_data(self._index_storage, self.manifest, named=self.named)
 
     @property
+    def is_local(self) -> bool:
+        """Whether all shards are on a local disk."""
+        return self.storage.is_local
+
+    @property
+    def origin_of(self) -> Callable[[int], Origin] | None:
+        """Function that says which dataset of a mixture a shard belongs to; None for a single dataset."""
+        return None
+
+    @property
     def passes(self) -> int:
         """Passes over the stored samples in one epoch."""
         return self.split.repeats["count"] // self.split.repeats["stored"]
 
-    def open_index(self, deadline_s: float) -> SplitIndex:
+    def check_fields(self, names: tuple[str, ...]) -> None:
+        """Raise UsageError if the dataset cannot have fields of these names."""
+        check_fields(self.manifest.format, names, self.manifest.features)
+
+    def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of a loader's fields that are stored with the images: all of them, except in a mixture."""
+        return names
+
+    def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> SplitIndex:
         """Open a reader of the split's index; a loader opens one and shares it.
 
         Args:
             deadline_s: Seconds without an answer from the bucket after which reading fails.
+            max_bytes: Memory for entries that are kept.
         """
-        return SplitIndex(self._index_storage, self.manifest, self.split, deadline_s=deadline_s)
+        return SplitIndex(self._index_storage, self.manifest, self.split, max_bytes=max_bytes, deadline_s=deadline_s)
+
+    def url_of(self, shard: int, file: str) -> str:
+        """Return the URL of a file that belongs to a shard."""
+        return self.storage.url_of(file)
+
+    def open_fetcher(self, index: SplitIndex, settings: FetchSettings) -> Fetcher:
+        """Start a fetcher for the samples of the split."""
+        return open_fetcher(self.storage, index, settings)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
         """Open a reader of what is stored with each image, such as a caption.

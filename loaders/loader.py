@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack, runtime_checkable
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
@@ -34,8 +34,20 @@ if TYPE_CHECKING:
     from loaders.dataset import Dataset
     from loaders.decode.boxes import RowView
     from loaders.engine.producer import Producer
+    from loaders.fetch.index import SplitIndex
 
 STATE_VERSION = 1
+
+
+class MixtureChange(TypedDict):
+    """Weights of a mixture's datasets that hold from a position on."""
+
+    start: int
+    """Images of all ranks before the position."""
+    weights: list[int]
+    """Weight of each dataset as a whole number, in the order of the mixture."""
+    counts: list[int]
+    """Images of each dataset before the position."""
 
 
 class LoaderState(TypedDict):
@@ -47,6 +59,8 @@ class LoaderState(TypedDict):
     epoch: int
     sequence: dict[str, object]
     """All that the sequence of batches depends on."""
+    mixture: NotRequired[list[MixtureChange]]
+    """The weights of a mixture, and the positions from which on they hold."""
 
 
 class LoaderStats(TypedDict):
@@ -78,14 +92,23 @@ class Batch:
     """How each image was cropped and flipped, with the setting `views`; None for a row without a sample."""
 
 
+@runtime_checkable
+class OpensLoader(Protocol):
+    """Data that open a loader of their own: `loaders.mixture`."""
+
+    def open_loader(self, split: str, config: LoaderConfig) -> Loader:
+        """Open a loader with settings that were checked already."""
+
+
 def open_loader(
-    url: str | PathLike[str], split: str = "train", *, batch_size: int, **settings: Unpack[LoaderSettings]
+    url: str | PathLike[str] | OpensLoader, split: str = "train", *, batch_size: int, **settings: Unpack[LoaderSettings]
 ) -> Loader:
     """Open a loader over one split of a dataset.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
-        split: Name of a split.
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
+            them, as `loaders.mixture`.
+        split: Name of a split; of a mixture, for the datasets that name none.
         batch_size: Images in one step, over all ranks.
         settings: Other settings; `loaders.LoaderConfig` says what each means. By default only the split `train` is
             shuffled (`shuffle`), and what is shuffled is augmented (`augment`).
@@ -93,7 +116,7 @@ def open_loader(
     Raises:
         UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
     """
-    if not isinstance(url, str | PathLike) or not isinstance(split, str):
+    if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
         raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
     check_names(settings)
     if settings.get("shuffle") is None:
@@ -104,11 +127,36 @@ def open_loader(
     return open_configured(url, split, LoaderConfig(batch_size=batch_size, **settings))  # type: ignore[arg-type]
 
 
-def open_configured(url: str | PathLike[str], split: str, config: LoaderConfig) -> Loader:
+def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
     """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+    if isinstance(url, OpensLoader):
+        return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
     return Loader(open_dataset(str(url), split, config.region_policy), config)
+
+
+def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order:
+    """Return the order of a dataset with the settings of a loader."""
+    counts = tuple(shard["samples"] for shard in dataset.split.shards)
+    at_once = samples_per_block(
+        sum(counts),
+        index.mean_image_bytes(),
+        block_bytes=config.block_bytes,
+        num_streams=config.num_streams,
+        window=config.window,
+    )
+    if config.shuffle and not dataset.manifest.shuffled:
+        at_once = 1  # neighbours in a shard have the same class: blocks of them would make batches of few classes
+    return Order(
+        shard_samples=counts,
+        seed=config.seed,
+        global_batch=config.batch_size,
+        samples_per_block=at_once,
+        passes=dataset.passes if config.shuffle else 1,
+        num_streams=config.num_streams,
+        window=config.window,
+    )
 
 
 class Loader:
@@ -120,18 +168,14 @@ class Loader:
     def __init__(self, dataset: Dataset, config: LoaderConfig) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
         if config.fields:
-            from dataprep.formats.fields import check_fields
-
-            check_fields(dataset.manifest.format, config.fields, dataset.manifest.features)
+            dataset.check_fields(config.fields)
         self.dataset, self.config = dataset, config
         self.index = dataset.open_index(config.deadline_s)
         self.order = self._order()
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
-        if config.shuffle and not dataset.storage.is_local:
-            sharers = max(1, config.processes)  # each worker process fetches for itself
-            budget = config.prefetch_bytes // sharers
-            check_budget(self.order, config.world_size * sharers, self.index.mean_image_bytes(), budget)
+        if config.shuffle:
+            self._check_budget()
         self._batch = 0
         """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
@@ -184,13 +228,17 @@ class Loader:
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
+        self._check_state(state)
+        self._go_to(int(state["position"]) // self.config.batch_size)
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError if a state belongs to another sequence."""
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
         lines = differences(self._sequence, dict(state["sequence"]), where="in the state")
         if lines:
             what = "; ".join(lines)
             raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
-        self._go_to(int(state["position"]) // self.config.batch_size)
 
     def stats(self) -> LoaderStats:
         """Return what every stage and the fetching did so far, and what was skipped."""
@@ -220,39 +268,30 @@ class Loader:
         return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
 
     def _order(self) -> Order:
-        dataset, config = self.dataset, self.config
-        counts = tuple(shard["samples"] for shard in dataset.split.shards)
-        at_once = samples_per_block(
-            sum(counts),
-            self.index.mean_image_bytes(),
-            block_bytes=config.block_bytes,
-            num_streams=config.num_streams,
-            window=config.window,
-        )
-        if config.shuffle and not dataset.manifest.shuffled:
-            at_once = 1  # neighbours in a shard have the same class: blocks of them would make batches of few classes
-        return Order(
-            shard_samples=counts,
-            seed=config.seed,
-            global_batch=config.batch_size,
-            samples_per_block=at_once,
-            passes=dataset.passes if config.shuffle else 1,
-            num_streams=config.num_streams,
-            window=config.window,
-        )
+        return order_of(self.dataset, self.index, self.config)
 
-    def _open_producer(self) -> Producer:
-        from loaders.engine.producer import open_producer
+    def _check_budget(self) -> None:
+        """Raise UsageError where the order would hold more bytes than a bucket's budget."""
+        if not self.dataset.is_local:
+            sharers = max(1, self.config.processes)  # each worker process fetches for itself
+            budget = self.config.prefetch_bytes // sharers
+            check_budget(self.order, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
 
+    def _plan(self) -> BatchPlan:
+        """Return the plan of the batches from the next one on."""
         config = self.config
-        plan = BatchPlan(
+        return BatchPlan(
             order=self.order,
             shuffle=config.shuffle,
             rank=config.rank,
             world_size=config.world_size,
             first_batch=self._batch,
         )
-        return open_producer(self.dataset, self.index, config, plan, self._stats)
+
+    def _open_producer(self) -> Producer:
+        from loaders.engine.producer import open_producer
+
+        return open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
@@ -263,6 +302,11 @@ class Loader:
             "samples": self.order.num_samples,
             "samples_per_block": self.order.samples_per_block,
             "passes": self.order.passes,
-            "decoder": open_decoder(self.config.interpolation, self.config.decoder).name,
-            **self.config.sequence_document(),
+            **self._decoding,
         }
+
+    @property
+    def _decoding(self) -> dict[str, object]:
+        """The decoder and the settings on which the sequence depends."""
+        decoder = open_decoder(self.config.interpolation, self.config.decoder).name
+        return {"decoder": decoder, **self.config.sequence_document()}

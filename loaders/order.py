@@ -65,6 +65,8 @@ class Pick(NamedTuple):
     """Index of the sample in the piece's shard."""
     of_piece: int
     """Number of samples that this rank picks from the piece, from where it began; then the bytes can be freed."""
+    released: tuple[Pick, ...] = ()
+    """In a mixture: samples counted in `of_piece` of their pieces that another rank takes in the place of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +103,14 @@ class Order:
         """N: number of stored samples."""
         return sum(self.shard_samples)
 
+    @property
+    def epoch_samples(self) -> int:
+        """Number of positions in an epoch."""
+        return self.passes * self.num_samples
+
     def first_batch(self, epoch: int) -> int:
         """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped."""
-        return epoch * self.passes * self.num_samples // self.global_batch
+        return epoch * self.epoch_samples // self.global_batch
 
     def steps(self, epoch: int) -> int:
         """Return the number of batches in an epoch, which may differ by one from epoch to epoch."""
@@ -111,7 +118,7 @@ class Order:
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to."""
-        return ((batch + 1) * self.global_batch - 1) // (self.passes * self.num_samples)
+        return ((batch + 1) * self.global_batch - 1) // self.epoch_samples
 
     def picks(self, batch: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Pick]:
         """Yield one rank's samples from a batch on, without end.
@@ -143,6 +150,23 @@ class Order:
                     stream = streams[number] = _Stream(layout, number, share)
                 yield Pick(position, *stream.at(turn))
             position += world_size
+
+
+class Lookup:
+    """Finds the samples of single positions, each as a piece of its own; keeps the blocks of one pass in memory."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._layout: _PassLayout | None = None
+
+    def at(self, position: int) -> Pick:
+        """Return the sample at a position; it takes as long as planning a few hundred samples of a stream."""
+        this_pass, in_pass = divmod(position, self._order.num_samples)
+        turn, number = divmod(in_pass, self._order.num_streams)
+        if self._layout is None or self._layout.this_pass != this_pass:
+            self._layout = _PassLayout(self._order, this_pass)
+        piece, sample, _ = _Stream(self._layout, number, _Share(turn, 0, 1)).at(turn)
+        return Pick(position, Piece(piece.shard, sample, sample + 1, this_pass), sample, 1)
 
 
 def check_world(global_batch: int, rank: int, world_size: int) -> None:

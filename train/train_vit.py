@@ -163,7 +163,7 @@ class Flags(RunFlags):
                 f"--warmup_steps {self.warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
                 f"{total_steps // 10}"
             )
-        warmup_epochs = self.warmup_steps * order.global_batch / (order.passes * order.num_samples)
+        warmup_epochs = self.warmup_steps * order.global_batch / order.epoch_samples
         return HalfCosine(lr=self.lr, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs)
 
 

@@ -66,7 +66,7 @@ def fetch_rate_alone(
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
     index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
-    with open_fetcher(storage, index, fetch_settings(config)) as fetcher:
+    with open_fetcher(storage, index, fetch_settings(config, whole_records=bool(config.fields))) as fetcher:
         arrivals = _arrivals(fetcher, index, _batches(loader, config), config)
         images = _warm_up(arrivals, config, keep, seconds)
         taken = num_bytes = 0
@@ -93,7 +93,7 @@ def fetch_all_once(loader: Loader, config: LoaderConfig) -> None:
     """
     storage, index = loader.dataset.storage, loader.index
     batches = _batches(loader, replace(config, rank=0, world_size=1))
-    with open_fetcher(storage, index, fetch_settings(config)) as fetcher:
+    with open_fetcher(storage, index, fetch_settings(config, whole_records=bool(config.fields))) as fetcher:
         arrivals = _arrivals(fetcher, index, batches, config)
         taken = 0
         while taken < loader.order.num_samples:

@@ -28,6 +28,11 @@ class BatchPlan:
         """Number of batches in an evaluation; the last one is padded with rows that hold no sample."""
         return -(-self.order.num_samples // self.order.global_batch)
 
+    @property
+    def batches_left(self) -> int | None:
+        """Number of batches from the first one to the end; None if there is no end."""
+        return None if self.shuffle else self.num_batches - self.first_batch
+
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch its rows with their samples; padding rows are left out."""
         batch_size, number = self.order.global_batch, self.first_batch

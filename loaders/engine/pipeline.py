@@ -23,6 +23,7 @@ from dataprep.errors import DataprepError, FormatError, StorageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
+from loaders.dataset import DATASET_FIELD, Dataset, Origin
 from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
@@ -30,7 +31,6 @@ from loaders.engine.stats import Stats
 from loaders.engine.watch import Activity, some
 from loaders.fetch.cache import DiskCache
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
-from loaders.fetch.open import open_fetcher
 from loaders.order import Pick
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loaders.config import Transform
-    from loaders.dataset import Dataset
     from loaders.fetch.index import SplitIndex
 
 CLOSE_S = 10.0
@@ -84,14 +83,19 @@ def empty_rows(images: NDArray[np.uint8], config: LoaderConfig) -> Rows:
     return Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
 
 
-def fetch_settings(config: LoaderConfig) -> FetchSettings:
-    """Return how one of the processes fetches."""
+def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
+    """Return how one of the processes fetches.
+
+    Args:
+        config: Settings of the loader.
+        whole_records: Whether fields are read from the records.
+    """
     sharers = max(1, config.processes)
     return FetchSettings(
         prefetch_bytes=config.prefetch_bytes // sharers,
         threads=None if config.reads_in_flight is None else max(1, config.reads_in_flight // sharers),
         deadline_s=config.deadline_s,
-        whole_records=bool(config.fields),
+        whole_records=whole_records,
         cache=DiskCache(Path(config.cache_dir), config.cache_bytes) if config.cache_dir else None,
     )
 
@@ -119,15 +123,15 @@ class Pipeline:
     """
 
     def __init__(self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, stats: Stats) -> None:
-        storage = dataset.storage
-        self._storage, self._index = storage, index
+        self._dataset, self._index, self._origin_of = dataset, index, dataset.origin_of
         self._config, self._stats = config, stats
-        self._fields = dataset.open_fields(tuple(config.fields)) if config.fields else None
+        stored = dataset.stored_fields(config.fields)
+        self._fields = dataset.open_fields(stored) if stored else None
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
-        self._fetcher = open_fetcher(storage, index, fetch_settings(config))
+        self._fetcher = dataset.open_fetcher(index, fetch_settings(config, whole_records=bool(stored)))
         self.activity = Activity()
         self._decoding = Threads(config.num_threads, "loader-decode")
-        self._lookups = Threads(0 if storage.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
+        self._lookups = Threads(0 if dataset.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
         self._closed = False
         self._chunk_rows = max(1, min(CHUNK_ROWS, config.rows // (2 * config.num_threads)))
 
@@ -140,7 +144,7 @@ class Pipeline:
         """
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))
-        if not self._storage.is_local:
+        if not self._dataset.is_local:
             shards = self._fetcher.shards_needed(pick for _, pick in picks)
             for lookup in [self._lookups.submit(partial(self._index.shard, shard)) for shard in shards]:
                 lookup.result()  # read concurrently here, so that the requests below find the entries in memory
@@ -190,6 +194,8 @@ class Pipeline:
             ticket.entries.label[ticket.entry],
         )
         try:
+            if self._origin_of is not None:
+                self._set_origin(self._origin_of(image.pick.piece.shard), image, rows)
             found = ticket.wait()
             if isinstance(found, Record):
                 self._read_fields(found.record, image, rows)
@@ -200,6 +206,15 @@ class Pipeline:
             self._skip(rows, image, error)
             return False
         return True
+
+    def _set_origin(self, origin: Origin, image: _Image, rows: Rows) -> None:
+        """Put the name of an image's dataset, and the label that it has in the mixture, into its row."""
+        if DATASET_FIELD in rows.fields:
+            rows.fields[DATASET_FIELD][image.row] = origin.name
+        try:
+            rows.labels[image.row] = origin.label_of(int(rows.labels[image.row]))
+        except FormatError as error:
+            raise FormatError(f"{self._where(image)}: {error}") from error
 
     def _read_fields(self, record: bytes, image: _Image, rows: Rows) -> None:
         if self._fields is not None:
@@ -288,10 +303,11 @@ class Pipeline:
         self.activity.begin(lambda: f"{what} {some([self._where(image) for image in images])}")
 
     def _planning(self, picks: Sequence[tuple[int, Pick]]) -> str:
-        shards = dict.fromkeys(self._index.shard_file(pick.piece.shard) for _, pick in picks)
-        return f"waiting for index or memory to read {some([self._storage.url_of(file) for file in shards])}"
+        shards = dict.fromkeys(pick.piece.shard for _, pick in picks)
+        files = dict.fromkeys(self._dataset.url_of(shard, self._index.shard_file(shard)) for shard in shards)
+        return f"waiting for index or memory to read {some(list(files))}"
 
     def _where(self, image: _Image) -> str:
-        ticket = image.ticket
-        file = self._index.file_of(image.pick.piece.shard, ticket.entries, ticket.entry)
-        return f"{self._storage.url_of(file)}: {ticket.entries.key(ticket.entry)}"
+        ticket, shard = image.ticket, image.pick.piece.shard
+        file = self._index.file_of(shard, ticket.entries, ticket.entry)
+        return f"{self._dataset.url_of(shard, file)}: {ticket.entries.key(ticket.entry)}"

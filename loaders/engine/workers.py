@@ -101,7 +101,7 @@ class ProcessProducer:
         self._batch = plan.first_batch
         num_rows, height, width, channels = image_shape(config)
         self._buffers = Buffers(num_rows * height * width * channels, shared=True)
-        self._left = None if plan.shuffle else plan.num_batches - plan.first_batch
+        self._left = plan.batches_left
         self._under_way: deque[Buffer] = deque()
         self._workers: list[_Worker] = []
         self._closing = threading.Lock()
@@ -215,9 +215,9 @@ class ProcessProducer:
         """Return shards and keys of a worker's part of the batch."""
         part = replace(self._plan, first_batch=self._batch, part=worker.number, parts=self._config.processes)
         picks = [pick for _, pick in next(iter(part), [])]
-        index, storage = self._index, self._dataset.storage
+        index, dataset = self._index, self._dataset
         shards = dict.fromkeys(pick.piece.shard for pick in picks)
-        found = some([storage.url_of(index.shard_file(shard)) for shard in shards])
+        found = some([dataset.url_of(shard, index.shard_file(shard)) for shard in shards])
         threads = Threads(1, "loader-naming")
         naming = threads.submit(lambda: some([index.shard(pick.piece.shard).key(pick.sample) for pick in picks]))
         done, _ = wait_for([naming], NAMING_S)

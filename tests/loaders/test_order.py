@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.errors import UsageError
-from loaders.order import Order, samples_per_block, stored_picks
+from loaders.order import Lookup, Order, samples_per_block, stored_picks
+from tests.support.orders import reference
 
 COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
 SETTINGS = st.fixed_dictionaries(
@@ -24,39 +24,6 @@ SETTINGS = st.fixed_dictionaries(
         "window": st.integers(1, 4),
     }
 )
-
-
-def reference_pass(order, q):
-    """One whole pass by the rules: every list is written out, nothing is clever."""
-    blocks = []
-    for shard, samples in enumerate(order.shard_samples):
-        of_shard = -(-samples // order.samples_per_block)
-        for j in range(of_shard):
-            blocks.append([(shard, s) for s in range(j * samples // of_shard, (j + 1) * samples // of_shard)])
-    shuffled = permutation(len(blocks), seed=order.seed, purpose="load/blocks", pass_index=q)
-    slots = [(number, sample) for number, b in enumerate(shuffled) for sample in blocks[b]]
-    streams, at = [], 0
-    for k in range(order.num_streams):
-        length = len(slots) // order.num_streams + (k < len(slots) % order.num_streams)
-        owned, at = slots[at : at + length], at + length
-        pieces = [[sample for _, sample in group] for _, group in itertools.groupby(owned, key=lambda slot: slot[0])]
-        words = philox_words(length, seed=order.seed, purpose=f"load/window/{k}", pass_index=q).tolist()
-        stream, stagger = [], k * order.window // order.num_streams
-        windows = itertools.groupby(enumerate(pieces), key=lambda each: (each[0] + stagger) // order.window)
-        for _, group in windows:
-            samples = [sample for _, piece in group for sample in piece]
-            window_words = words[len(stream) : len(stream) + len(samples)]
-            stream += [sample for _, sample in sorted(zip(window_words, samples, strict=True))]
-        streams.append(stream)
-    return [streams[p % order.num_streams][p // order.num_streams] for p in range(len(slots))]
-
-
-def reference(order, stop):
-    """(shard, sample) at global positions 0..stop-1."""
-    found = []
-    while len(found) < stop:
-        found += reference_pass(order, len(found) // order.num_samples)
-    return found[:stop]
 
 
 def taken(picks, count):
@@ -135,6 +102,17 @@ def test_counts_of_a_piece_hold_from_any_first_batch(values, batch, world_size):
             this_pass = pick.position // order.num_samples
             seen.setdefault((this_pass, pick.piece), []).append(pick.of_piece)
         assert all(counts == [len(counts)] * len(counts) for counts in seen.values())
+
+
+@given(SETTINGS, st.lists(st.integers(0, 300), min_size=1, max_size=9))
+@settings(max_examples=50, deadline=None)
+def test_a_sample_is_found_at_any_position_alone(values, positions):
+    order = Order(**values)
+    lookup, expected = Lookup(order), reference(order, max(positions) + 1)
+    for position in positions:
+        pick = lookup.at(position)
+        assert (pick.position, (pick.piece.shard, pick.sample)) == (position, expected[position])
+        assert (pick.piece.first, pick.piece.stop, pick.of_piece) == (pick.sample, pick.sample + 1, 1)
 
 
 @given(COUNTS, st.integers(1, 12), st.integers(1, 5))

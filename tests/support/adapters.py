@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from loaders import Batch, Loader, RowView, open_loader
+from loaders import Batch, Loader, Mixture, MixtureSource, RowView, mixture, open_loader
 from tests.support.loading import digest, load
 
 REPOSITORY = Path(__file__).parents[2]
@@ -101,6 +101,9 @@ class AdapterContract:
     def test_a_loader_left_early_continues_after_the_last_batch_taken(self, report, epochs):
         assert report["left"] == epochs[TAKEN : 2 * TAKEN]
 
+    def test_a_mixture_has_the_loaders_batches_and_names_the_dataset_of_each_row(self, report, url):
+        assert report["mixed"] == [[keys, seen] for keys, seen in load(two_splits(url), TAKEN, **SMALL)]
+
     def test_an_error_is_raised_after_the_correct_batches_before_it(self, report, epochs):
         keys, _ = epochs[WHOLE]
         assert f"{keys[0]}: its bytes are not those of the index" in report["error"]
@@ -151,6 +154,11 @@ def _damage(dataset: Path, key: str) -> None:
             shard.write_bytes(data)
 
 
+def two_splits(url: object) -> Mixture:
+    """Return a mixture of both splits of a dataset."""
+    return mixture([MixtureSource(url=str(url), weight=3, name="train"), (str(url), 1, "val")])
+
+
 def exercise(url: str, broken_url: str, adapter: Adapter) -> dict[str, Any]:
     """Everything that `AdapterContract` asks for."""
     batches = adapter.batches
@@ -164,6 +172,8 @@ def exercise(url: str, broken_url: str, adapter: Adapter) -> dict[str, Any]:
         report["epochs"] = seen(held)
     with open_loader(url, "val", **SMALL) as loader:
         report["evaluations"] = [each for _ in range(2) for each in seen(batches(loader))]
+    with open_loader(two_splits(url), **SMALL) as loader:
+        report["mixed"] = seen(islice(batches(loader), TAKEN))
     with open_loader(url, **SMALL, processes=1) as loader:
         taken = list(islice(batches(loader), TAKEN))
         time.sleep(0.2)  # whoever runs ahead does

@@ -8,6 +8,7 @@ Every batch is one line of JSON: its keys, the digest of its images, and the sta
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -15,10 +16,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loaders import Batch, open_loader
+from loaders import Batch, Mixture, mixture, open_loader
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -36,7 +38,7 @@ def digest(batch: Batch) -> str:
 def load(url: object, count: int | None = None, **settings: Any) -> list[tuple[list[str], str]]:
     """Keys and digest of the first batches; of the whole epoch without a count."""
     found = []
-    with open_loader(str(url), **settings) as loader:
+    with open_loader(url if isinstance(url, Mixture) else str(url), **settings) as loader:
         while True:
             for batch in loader:
                 found.append((batch.keys, digest(batch)))
@@ -81,20 +83,8 @@ def killed_and_resumed(url: object, folder: Path, rng: random.Random) -> int:
         expected = [batch.keys for _ in range(3) for batch in loader]
     found, state = [], None
     for world_size in (4, 2, 1):
-        logs = [folder / f"{world_size}-{rank}.jsonl" for rank in range(world_size)]
-        ranks = [
-            start_rank(log, url, 3, state, **settings, rank=rank, world_size=world_size)
-            for rank, log in enumerate(logs)
-        ]
-        if world_size > 1:
-            steps = rng.randint(1, max(1, (len(expected) - len(found)) // 2))
-            while min(len(read_log(log)) for log in logs) < steps and any(rank.poll() is None for rank in ranks):
-                time.sleep(0.01)
-            for rank in ranks:
-                rank.send_signal(signal.SIGKILL)
-        errors = [rank.communicate()[1] for rank in ranks]
-        assert world_size > 1 or ranks[0].returncode == 0, errors
-        lines = [read_log(log) for log in logs]
+        most = max(1, (len(expected) - len(found)) // 2)
+        lines = run_ranks(url, folder, world_size, state, rng.randint(1, most) if world_size > 1 else None, **settings)
         batches = together(lines)
         found += batches
         if batches:  # none where the world before was quicker than the kill
@@ -103,9 +93,53 @@ def killed_and_resumed(url: object, folder: Path, rng: random.Random) -> int:
     return len(expected)
 
 
+def mixture_killed_and_resumed(mixes: Sequence[Path], folder: Path, rng: random.Random, worlds: Sequence[int]) -> int:
+    """Three epochs of a mixture by ever fewer ranks, each world with the next file's weights, all but the last killed.
+
+    Every batch has the samples that one rank gives which is not killed, and changes its weights at the same positions.
+
+    Returns:
+        The number of batches.
+    """
+    settings = {"batch_size": 24, "image_size": 32, "threads": 1}
+    states, lives = [None], []
+    for number, world_size in enumerate(worlds):
+        steps = rng.randint(1, 6) if number + 1 < len(worlds) else None
+        lines = run_ranks(mixes[number % len(mixes)], folder, world_size, states[-1], steps, **settings)
+        batches = [sorted(batch) for batch in together(lines)]
+        lives.append(batches)
+        states.append(lines[0][len(batches) - 1]["state"] if batches else states[-1])
+    for number, batches in enumerate(lives):
+        with open_loader(mixture(mixes[number % len(mixes)]), **settings) as loader:
+            if states[number] is not None:
+                loader.load_state_dict(states[number])
+            uninterrupted = itertools.chain.from_iterable(itertools.repeat(loader, 4))
+            assert [sorted(batch.keys) for batch in itertools.islice(uninterrupted, len(batches))] == batches
+    return sum(map(len, lives))
+
+
+def run_ranks(
+    url: object, folder: Path, world_size: int, state: dict[str, Any] | None, steps: int | None, **settings: Any
+) -> list[list[dict[str, Any]]]:
+    """Run three epochs on some ranks, and kill them once all have done some steps; what each rank wrote."""
+    logs = [folder / f"{world_size}-{rank}.jsonl" for rank in range(world_size)]
+    ranks = [
+        start_rank(log, url, 3, state, **settings, rank=rank, world_size=world_size) for rank, log in enumerate(logs)
+    ]
+    if steps is not None:
+        while min(len(read_log(log)) for log in logs) < steps and any(rank.poll() is None for rank in ranks):
+            time.sleep(0.01)
+        for rank in ranks:
+            rank.send_signal(signal.SIGKILL)
+    errors = [rank.communicate()[1] for rank in ranks]
+    assert steps is not None or {rank.returncode for rank in ranks} == {0}, errors
+    return [read_log(log) for log in logs]
+
+
 def main() -> None:
     log, url, settings, epochs, state = sys.argv[1:]
-    with open(log, "a") as file, open_loader(url, **json.loads(settings)) as loader:
+    data = mixture(url) if url.endswith(".json") else url
+    with open(log, "a") as file, open_loader(data, **json.loads(settings)) as loader:
         if json.loads(state) is not None:
             loader.load_state_dict(json.loads(state))
         while loader.epoch < int(epochs):

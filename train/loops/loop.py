@@ -241,7 +241,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _epoch_samples(self) -> int:
-        return self.loader.order.passes * self.loader.order.num_samples
+        return self.loader.order.epoch_samples
 
 
 @dataclass(frozen=True, slots=True)

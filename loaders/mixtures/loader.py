@@ -1,0 +1,322 @@
+"""The loader over several datasets at once: `loaders.mixture` describes them, `open_loader` opens them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from os import PathLike
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from dataprep.dataset.documents import Count, convert
+from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.errors import UsageError
+from dataprep.messages import quoted, shortened
+from dataprep.storage import open_storage
+from loaders.config import LoaderConfig
+from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
+from loaders.engine.batch_plan import BatchPlan
+from loaders.fetch.budget import HEDGED_SHARE, bytes_held
+from loaders.loader import Loader, LoaderState, order_of
+from loaders.mixtures.dataset import MixedDataset, MixedIndex, Part, joined_dataset
+from loaders.mixtures.document import (
+    MAX_DATASETS,
+    Labels,
+    Listed,
+    MixtureSource,
+    MixtureSpec,
+    listed_sources,
+    read_spec,
+)
+from loaders.mixtures.order import AtEnd, Change, Member, MixedOrder
+from loaders.mixtures.plan import MixedPlan
+from loaders.mixtures.proportions import MAX_TOTAL, whole_weights
+from loaders.order import Order
+
+MIXTURE_VERSION = 1
+"""Version of the function from positions to datasets, in states; another one is refused."""
+MAX_CHANGES = 64
+"""Maximum number of times that the weights of a run can change: all are in its state."""
+MIN_REQUESTS_SHARE = 1 / 16
+"""Minimum share of the requests in flight, so that a dataset of little weight does not wait for each of its images."""
+
+
+def mixture(
+    source: str | PathLike[str] | Iterable[Listed],
+    *,
+    at_end: AtEnd = "repeat",
+    labels: Labels = "joined",
+    epoch_samples: int | None = None,
+) -> Mixture:
+    """Describe several datasets, for `open_loader` to draw every batch from all of them.
+
+    Args:
+        source: URL of a file such as `mix.json`, which says all else, too; or a list of (url, weight),
+            (url, weight, split) or `MixtureSource`.
+        at_end: What becomes of the mixture when a dataset of a tuple has ended: `repeat` begins its next pass, `drop`
+            gives its weight to the others, `stop` ends the mixture.
+        labels: `joined`: classes of the same name are one class of the mixture; `own`: labels stay as they are.
+        epoch_samples: Number of images in an epoch; by default an epoch of every dataset together.
+
+    Raises:
+        UsageError: The file or the list does not describe a mixture.
+    """
+    if not isinstance(source, str | PathLike):
+        if not isinstance(source, Iterable):
+            raise UsageError(f"a mixture must be the URL of a file or a list of datasets, got {quoted(source)}")
+        sources = listed_sources(source, at_end)
+        return Mixture(MixtureSpec(where="", sources=sources, labels=labels, epoch_samples=epoch_samples))
+    if (at_end, labels, epoch_samples) != ("repeat", "joined", None):
+        raise UsageError(f"{source}: the file says at_end, labels and epoch_samples; set them there")
+    return Mixture(read_spec(str(source)))
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several datasets with their weights, for `open_loader`; `loaders.mixture` makes it."""
+
+    spec: MixtureSpec
+
+    def open_loader(self, split: str, config: LoaderConfig) -> Loader:
+        """Open a loader with settings that were checked already; see `loaders.open_loader`."""
+        return MixtureLoader(self.open_dataset(split, config.region_policy), self.spec, config)
+
+    def open_dataset(self, split: str, region_policy: str = "refuse") -> MixedDataset:
+        """Read the manifests of all datasets.
+
+        Raises:
+            UsageError: A dataset or split does not exist, or two datasets have the same images.
+        """
+        parts = []
+        for source in self.spec.sources:
+            dataset = open_dataset(source.url, source.split or split, region_policy)
+            parts.append(_part(source, dataset, 1 / len(self.spec.sources)))
+        _refuse_same(self.spec.label, parts)
+        return joined_dataset(self.spec.where or f"mixture of {_names(parts)}", tuple(parts), self.spec.labels)
+
+    def split_names(self) -> tuple[str, ...]:
+        """Return the splits that all datasets have; only `train` where the mixture itself names a dataset's split.
+
+        Raises:
+            UsageError: A dataset does not exist.
+        """
+        if any(source.split is not None for source in self.spec.sources):
+            return ("train",)
+        found = [_split_names(source.url) for source in self.spec.sources]
+        return tuple(name for name in found[0] if all(name in names for names in found))
+
+
+class MixtureLoader(Loader):
+    """Iterates over batches drawn from several datasets; an evaluation takes one dataset after the other, once each."""
+
+    dataset: MixedDataset
+    index: MixedIndex
+
+    def __init__(self, dataset: MixedDataset, spec: MixtureSpec, config: LoaderConfig) -> None:
+        self._spec = spec
+        fields = tuple(dict.fromkeys((*config.fields, DATASET_FIELD)))
+        super().__init__(dataset, replace(config, fields=fields))
+
+    def state_dict(self) -> LoaderState:
+        """Return the state after the last batch that was taken, with the weights since the first one."""
+        state = super().state_dict()
+        if isinstance(self.order, MixedOrder):
+            state["mixture"] = [
+                {"start": change.start, "weights": list(change.weights), "counts": list(change.counts)}
+                for change in self.order.changes
+            ]
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batch of a state, which may come from other weights: from there on, these here hold.
+
+        Raises:
+            UsageError: The state belongs to another sequence, or its weights are malformed.
+        """
+        if not isinstance(self.order, MixedOrder):
+            super().load_state_dict(state)
+            return
+        self._check_state(state)
+        position = int(state["position"])
+        then = replace(self.order, changes=_changes(state.get("mixture"), len(self._spec.sources)))
+        changes = then.changed(position, self._spec.weights)
+        if len(changes) > MAX_CHANGES:
+            raise UsageError(
+                f"{self.dataset.url}: the weights would change for the {len(changes) - 1}th time; a state holds "
+                f"{MAX_CHANGES - 1} changes, resume with the weights that the state has"
+            )
+        if changes != self.order.changes:
+            self.close()
+            self.order = replace(self.order, changes=changes)
+        self._go_to(position // self.config.batch_size)
+
+    def _order(self) -> Order:
+        """Return the order of the mixture, or for an evaluation the one of all samples."""
+        config, parts = self.config, self.dataset.parts
+        orders = [order_of(part.dataset, index, config) for part, index in zip(parts, self.index.parts, strict=True)]
+        counts = tuple(shard["samples"] for shard in self.dataset.split.shards)
+        settings = {
+            "shard_samples": counts,
+            "seed": config.seed,
+            "global_batch": config.batch_size,
+            "samples_per_block": min(order.samples_per_block for order in orders),
+            "num_streams": config.num_streams,
+            "window": config.window,
+        }
+        if not config.shuffle:
+            return Order(**settings)  # type: ignore[arg-type]  # of mixed types
+        members = []
+        for part, order, first in zip(parts, orders, self.dataset.first_shards, strict=True):
+            own = replace(order, shard_samples=(0,) * first + order.shard_samples)
+            stop = None if part.at_end == "repeat" else part.epochs * own.epoch_samples
+            members.append(Member(own, part.at_end, stop))
+        return MixedOrder(
+            **settings,  # type: ignore[arg-type]  # of mixed types
+            members=tuple(members),
+            changes=(Change(0, self._spec.weights, (0,) * len(parts)),),
+            positions_of_epoch=self._spec.epoch_samples or sum(order.epoch_samples for order in orders),
+        )
+
+    def _check_budget(self) -> None:
+        """Share the memory for encoded images out among the datasets in buckets, as much as each must hold at least."""
+        if not isinstance(self.order, MixedOrder) or self.dataset.is_local:
+            return
+        sharers = max(1, self.config.processes)
+        budget = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE)
+        total = sum(self._spec.weights)
+        held = [
+            0.0
+            if part.dataset.is_local
+            else bytes_held(member.order, self.config.world_size * sharers, index.mean_image_bytes())
+            for part, member, index in zip(self.dataset.parts, self.order.members, self.index.parts, strict=True)
+        ]
+        if sum(held) > budget:
+            needed = sum(held) / (1 - HEDGED_SHARE) * sharers
+            shares = "; ".join(
+                f"{part.name} {each / (1 - HEDGED_SHARE) * sharers:,.0f}"
+                for part, each in zip(self.dataset.parts, held, strict=True)
+                if each
+            )
+            raise UsageError(
+                f"prefetch_bytes {self.config.prefetch_bytes:,} must be {needed:,.0f} or more for all datasets of the "
+                f"mixture ({shares}); raise it, lower block_bytes, num_streams or window, or use more ranks"
+            )
+        spare = 1 - sum(held) / budget
+        parts = tuple(
+            replace(
+                part,
+                memory_share=each / budget + spare * weight / total,
+                requests_share=max(MIN_REQUESTS_SHARE, weight / total),
+            )
+            for part, each, weight in zip(self.dataset.parts, held, self._spec.weights, strict=True)
+        )
+        self.dataset = replace(self.dataset, parts=parts)
+
+    def _plan(self) -> BatchPlan:
+        """Return the plan of the batches from the next one on."""
+        plan = super()._plan()
+        if not isinstance(self.order, MixedOrder):
+            return plan
+        return MixedPlan(
+            order=self.order,
+            shuffle=True,
+            rank=plan.rank,
+            world_size=plan.world_size,
+            first_batch=plan.first_batch,
+        )
+
+    @cached_property
+    def _sequence(self) -> dict[str, object]:
+        datasets = {}
+        for place, (part, index) in enumerate(zip(self.dataset.parts, self.index.parts, strict=True)):
+            manifest, order = part.dataset.manifest, order_of(part.dataset, index, self.config)
+            datasets[part.name] = {
+                "dataset": {"name": manifest.name, "plan": manifest.plan_hash, "revision": manifest.revision},
+                "split": part.dataset.split.name,
+                "samples": order.num_samples,
+                "samples_per_block": order.samples_per_block,
+                "passes": order.passes,
+                "at_end": part.at_end,
+                "epochs": part.epochs,
+                "place": place,
+            }
+        return {
+            "mixture_version": MIXTURE_VERSION,
+            "datasets": datasets,
+            "labels": self._spec.labels,
+            "epoch_samples": self.order.epoch_samples,
+            **self._decoding,
+        }
+
+
+class _Change(TypedDict):
+    """A change of weights as a state has it."""
+
+    start: Count
+    weights: Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOTAL)]], Meta(max_length=MAX_DATASETS)]
+    counts: Annotated[list[Count], Meta(max_length=MAX_DATASETS)]
+
+
+def _changes(values: object, num_datasets: int) -> tuple[Change, ...]:
+    """Return the changes of weights in a state.
+
+    Raises:
+        UsageError: They are malformed, or do not follow each other.
+    """
+    kind = Annotated[list[_Change], Meta(min_length=1, max_length=MAX_CHANGES)]
+    found: list[_Change] = convert(
+        values,
+        kind,
+        where="the state's mixture",
+        advice="take the state of a loader",
+        error=UsageError,
+    )
+    before = -1
+    for change in found:
+        weights, counts = change["weights"], change["counts"]
+        fits = len(weights) == len(counts) == num_datasets and 0 < sum(weights) <= MAX_TOTAL
+        if not fits or change["start"] <= before or sum(counts) > change["start"] or (before < 0 < change["start"]):
+            raise UsageError(
+                f"the state's mixture: {quoted(change)} is no change of {num_datasets} datasets after position "
+                f"{before:,}; take the state of a loader"
+            )
+        before = change["start"]
+    return tuple(Change(change["start"], whole_weights(change["weights"]), tuple(change["counts"])) for change in found)
+
+
+def _part(source: MixtureSource, dataset: Dataset, share: float) -> Part:
+    return Part(
+        name=source.name,
+        dataset=dataset,
+        at_end=source.at_end,
+        epochs=source.epochs,
+        memory_share=share,
+        requests_share=share,
+    )
+
+
+def _refuse_same(label: str, parts: list[Part]) -> None:
+    """Raise UsageError if two datasets of a mixture have the same images."""
+    seen: dict[tuple[str, str], str] = {}
+    for part in parts:
+        identity = part.dataset.manifest.plan_hash, part.dataset.split.index["sha256"]
+        if identity in seen:
+            raise UsageError(
+                f"{label}: {seen[identity]} and {part.name} have the same images in the same order, so batches would "
+                "have images twice; give them once, with the weight of both"
+            )
+        seen[identity] = part.name
+
+
+def _split_names(url: str) -> list[str]:
+    storage = open_storage(url)
+    manifest = read_manifest(storage)
+    if manifest is None:
+        raise UsageError(f"{storage.url_of(MANIFEST)}: not found; give a dataset that `dataprep build` finished")
+    return [split.name for split in manifest.splits]
+
+
+def _names(parts: list[Part]) -> str:
+    return shortened(", ".join(part.name for part in parts), 200)

@@ -1,0 +1,290 @@
+"""Batches from several datasets: the same wherever and however they are made, resumed with other ranks and weights."""
+
+import itertools
+import json
+import random
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from dataprep.errors import UsageError
+from loaders import MixtureSource, mixture, open_loader
+from loaders.mixtures.loader import MAX_CHANGES
+from tests.support.loading import digest, load, mixture_killed_and_resumed
+
+SMALL = {"batch_size": 12, "image_size": 32}
+
+
+def splits_of(url, *, weights=(3, 1), **settings):
+    """Both splits of a dataset, under names that are the same in every format and place."""
+    source = partial(MixtureSource, url=str(url), **settings)
+    return mixture(
+        [source(weight=weights[0], name="t", split="train"), source(weight=weights[1], name="v", split="val")]
+    )
+
+
+def with_coco(dataset, weights=(2, 1), **settings):
+    return mixture([(dataset("webdataset"), weights[0]), (dataset("coco"), weights[1])], **settings)
+
+
+def keys_of(batches):
+    return [sorted(batch.keys) for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def expected(dataset):
+    """Twelve batches by one thread."""
+    return load(splits_of(dataset("webdataset")), 12, **SMALL, threads=1, fields=("height",))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"fmt": "tfrecord"}, {"threads": 3}, {"processes": 2}, {"place": "bucket"}, {"place": "bucket", "processes": 2}],
+    ids=str,
+)
+def test_batches_are_the_same_from_every_format_and_place_and_any_workers(
+    expected, dataset, bucket_dataset, tmp_path, settings
+):
+    fmt, place = settings.pop("fmt", "webdataset"), settings.pop("place", "disk")
+    url = dataset(fmt) if place == "disk" else bucket_dataset(fmt)
+    cache = {"cache_dir": tmp_path} if place == "bucket" else {}
+    assert load(splits_of(url), 12, **SMALL, fields=("height",), **settings, **cache) == expected
+
+
+def test_an_image_folder_has_the_same_images(expected, dataset):
+    found = load(splits_of(dataset("imagefolder")), 12, **SMALL)
+    assert [keys for keys, _ in found] == [keys for keys, _ in expected]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_together_have_the_batches_of_a_single_rank(dataset, world_size):
+    mix = with_coco(dataset, (1, 2))
+    with open_loader(mix, **SMALL) as loader:
+        alone = keys_of(itertools.islice(loader, 9))
+    ranks = []
+    for rank in range(world_size):
+        with open_loader(mix, **SMALL, rank=rank, world_size=world_size) as loader:
+            ranks.append([batch.keys for batch in itertools.islice(loader, 9)])
+    assert [len(keys) for rank in ranks for keys in rank] == [12 // world_size] * 9 * world_size
+    assert [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)] == alone
+
+
+def test_a_mixture_of_one_dataset_has_the_datasets_own_batches(dataset):
+    url = dataset("webdataset")
+    with open_loader(mixture([(url, 1)]), **SMALL) as mixed, open_loader(url, **SMALL) as alone:
+        assert len(mixed) == len(alone)
+        for ours, theirs in itertools.islice(zip(mixed, alone, strict=True), 6):
+            assert ours.fields.pop("dataset") == ["imagenet-webdataset"] * 12
+            assert digest(ours) == digest(theirs)
+
+
+def test_rows_say_which_dataset_they_are_from_in_the_given_proportions(dataset):
+    with open_loader(with_coco(dataset, (3, 1)), **SMALL, fields=("dataset",)) as loader:
+        batches = list(itertools.islice(loader, 20))
+        own = {part.name: set() for part in loader.dataset.parts}
+        for part, index in zip(loader.dataset.parts, loader.index.parts, strict=True):
+            for shard in range(len(part.dataset.split.shards)):
+                entries = index.shard(shard)
+                own[part.name] |= {entries.key(entry) for entry in range(len(entries))}
+    counts = Counter(name for batch in batches for name in batch.fields["dataset"])
+    assert abs(counts["imagenet-webdataset"] - 180) <= 1
+    assert counts.total() == 240
+    for batch in batches:
+        for key, name, label in zip(batch.keys, batch.fields["dataset"], batch.labels, strict=True):
+            assert key in own[name]
+            assert (label == -1) == (name == "coco-webdataset")
+
+
+def test_each_dataset_comes_in_its_own_order(dataset):
+    with open_loader(with_coco(dataset, (1, 2)), **SMALL) as loader:
+        rows = [row for batch in loader for row in zip(batch.fields["dataset"], batch.keys, strict=True)]
+    for fmt, name in (("webdataset", "imagenet-webdataset"), ("coco", "coco-webdataset")):
+        found = [key for dataset_name, key in rows if dataset_name == name]
+        with open_loader(dataset(fmt), **SMALL) as alone:
+            keys = [key for _ in range(3) for batch in alone for key in batch.keys]
+        assert found == keys[: len(found)]
+
+
+def test_a_state_resumes_with_other_ranks_and_other_weights(dataset):
+    with open_loader(with_coco(dataset, (2, 1)), **SMALL) as loader:
+        states = [json.loads(json.dumps(batch.state)) for batch in itertools.islice(loader, 6)]
+        after = keys_of(itertools.islice(loader, 2))
+    assert max(len(json.dumps(state)) for state in states) < 4096
+    assert states[0]["mixture"] == [{"start": 0, "weights": [2, 1], "counts": [0, 0]}]
+    parts = []
+    for rank in range(3):
+        with open_loader(with_coco(dataset, (4, 2)), **SMALL, rank=rank, world_size=3) as loader:
+            loader.load_state_dict(states[5])
+            parts.append([batch.keys for batch in itertools.islice(loader, 2)])
+    assert [sorted(itertools.chain(*keys)) for keys in zip(*parts, strict=True)] == after
+    with open_loader(with_coco(dataset, (1, 5)), **SMALL) as loader:
+        loader.load_state_dict(states[5])
+        state = loader.state_dict()
+        assert state["mixture"][1:] == [{"start": 72, "weights": [1, 5], "counts": [48, 24]}]
+        batch = next(iter(loader))
+        assert Counter(batch.fields["dataset"])["coco-webdataset"] >= 8
+        assert batch.state["mixture"] == state["mixture"]
+        loader.load_state_dict(states[2])  # before the change: it moves to where this state is
+        assert [change["start"] for change in loader.state_dict()["mixture"]] == [0, 36]
+        loader.load_state_dict(batch.state)
+        assert loader.state_dict()["mixture"] == state["mixture"]
+        loader.set_epoch(0)
+        with open_loader(with_coco(dataset, (2, 1)), **SMALL) as first:
+            assert next(iter(loader)).keys == next(iter(first)).keys
+
+
+def test_a_run_killed_and_resumed_with_other_ranks_and_weights_has_every_sample_once(dataset, tmp_path):
+    """A sample of the soak: four ranks, killed, then one."""
+    mixes = []
+    for number, weights in enumerate([(3, 1), (1, 1)]):
+        datasets = [
+            {"url": str(dataset("webdataset")), "weight": weights[0]},
+            {"url": str(dataset("coco")), "weight": weights[1]},
+        ]
+        mixes.append(tmp_path / f"{number}.json")
+        mixes[-1].write_text(json.dumps({"version": 1, "datasets": datasets, "epoch_samples": 100}))
+    mixture_killed_and_resumed(mixes, tmp_path, random.Random(0), (3, 1))
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_dropped_datasets_are_delivered_once_and_the_last_batch_is_padded(dataset, processes):
+    with open_loader(splits_of(dataset("webdataset"), at_end="drop"), **SMALL, processes=processes) as loader:
+        samples = loader.order.num_samples
+        batches = [batch for _ in range(3) for batch in loader]
+        assert len(loader) == 0
+        assert list(loader) == []
+    assert len(batches) == -(-samples // 12)
+    keys = [key for batch in batches for key, real in zip(batch.keys, batch.mask, strict=True) if real]
+    assert len(keys) == len(set(keys)) == samples
+    assert (batches[-1].labels[~batches[-1].mask] == -1).all()
+
+
+def test_a_mixture_stops_when_a_dataset_has_ended(dataset):
+    mix = splits_of(dataset("webdataset"), weights=(1, 1), at_end="stop")
+    with open_loader(mix, **SMALL) as loader:
+        first = min(part.dataset.split.samples for part in loader.dataset.parts)
+        names = [name for _ in range(3) for batch in loader for name in batch.fields["dataset"]]
+    counts = Counter(names)
+    assert min(counts["t"], counts["v"]) == first
+    assert abs(counts["t"] - counts["v"]) <= 2
+
+
+def test_an_evaluation_has_every_sample_of_every_dataset_once(dataset):
+    mix = mixture([(dataset("webdataset"), 5), (dataset("tfrecord"), 1, "train")])
+    with open_loader(mix, "val", **SMALL) as loader:
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        samples = [part.dataset.split.samples for part in loader.dataset.parts]
+        state = batches[0].state
+        loader.load_state_dict(state)
+    rows = [name for batch in batches for name, real in zip(batch.fields["dataset"], batch.mask, strict=True) if real]
+    assert rows == ["imagenet-webdataset"] * samples[0] + ["imagenet-tfrecord"] * samples[1]
+    assert "mixture" not in state
+
+
+def test_a_file_describes_the_same_mixture_as_a_list(dataset, tmp_path):
+    url = dataset("webdataset")
+    datasets = [
+        {"url": str(url), "weight": 3, "name": "t", "split": "train"},
+        {"url": str(url), "weight": 1, "name": "v", "split": "val"},
+    ]
+    (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
+    with open_loader(mixture(tmp_path / "mix.json"), **SMALL) as read, open_loader(splits_of(url), **SMALL) as listed:
+        assert read.dataset.url == str(tmp_path / "mix.json")
+        assert read.state_dict() == listed.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 1}, "seed is 0 in the state, 1 here"),
+        ({"at_end": "drop"}, 'datasets.t.at_end is "repeat" in the state, "drop" here'),
+        ({"fmt": "tfrecord"}, "datasets.t.dataset.plan is "),
+        ({"reverse": True}, "datasets.t.place is 0 in the state, 1 here"),
+    ],
+    ids=str,
+)
+def test_a_state_of_another_mixture_is_refused(dataset, change, message):
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        state = loader.state_dict()
+    mix = splits_of(dataset(change.pop("fmt", "webdataset")), at_end=change.pop("at_end", "repeat"))
+    if change.pop("reverse", False):
+        mix = mixture(reversed(mix.spec.sources))
+    with open_loader(mix, **SMALL, **change) as other, pytest.raises(UsageError, match=message):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        None,
+        [],
+        [{"start": 0}],
+        [{"start": 5, "weights": [1, 1], "counts": [0, 0]}],
+        [{"start": 0, "weights": [1], "counts": [0]}],
+        [{"start": 0, "weights": [0, 0], "counts": [0, 0]}],
+        [{"start": 0, "weights": [1, 1], "counts": [7, 0]}],
+        [{"start": 0, "weights": [1, 1], "counts": [0, -1]}],
+        [{"start": 0, "weights": [1, 1], "counts": [0, 0]}] * 2,
+        [{"start": n, "weights": [1, 1], "counts": [0, 0]} for n in range(MAX_CHANGES + 1)],
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_a_damaged_state_is_refused(dataset, changes):
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        state = {**loader.state_dict(), "mixture": changes}
+        with pytest.raises(UsageError, match=r"the state's mixture: .*; take the state of a loader"):
+            loader.load_state_dict(state)
+
+
+def test_weights_change_a_bounded_number_of_times(dataset):
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        state = loader.state_dict()
+        changes = [{"start": 12 * n, "weights": [1 + n, 1], "counts": [0, 0]} for n in range(MAX_CHANGES)]
+        with pytest.raises(UsageError, match="the weights would change for the 64th time; a state holds 63 changes"):
+            loader.load_state_dict({**state, "position": 12 * MAX_CHANGES, "mixture": changes})
+
+
+def test_datasets_with_the_same_images_are_refused(dataset):
+    url = dataset("webdataset")
+    with pytest.raises(UsageError, match="mixture: imagenet-webdataset and again have the same images"):
+        open_loader(mixture([(url, 1), MixtureSource(url=str(url), split="train", name="again")]), **SMALL)
+
+
+def test_memory_that_is_too_small_for_all_datasets_is_refused_with_their_shares(bucket_dataset):
+    settings = {**SMALL, "num_streams": 1, "window": 1, "prefetch_bytes": 1000, "block_bytes": 10**6}
+    with pytest.raises(UsageError, match=r"prefetch_bytes 1,000 must be [\d,]+ or more .*\(t [\d,]+\)"):
+        open_loader(splits_of(bucket_dataset("webdataset")), **settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((7,), "a mixture must be the URL of a file or a list of datasets, got 7"),
+        (([],), "mixture: 0 datasets, expected 1 to 256"),
+        (("nowhere.json",), "nowhere.json: not found; expected the file of a mixture"),
+    ],
+    ids=str,
+)
+def test_what_is_no_mixture_is_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        mixture(*arguments)
+
+
+def test_settings_beside_a_file_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"mix.json: the file says at_end, labels and epoch_samples; set them there"):
+        mixture(tmp_path / "mix.json", at_end="stop")
+
+
+def test_splits_that_all_datasets_have(dataset):
+    assert with_coco(dataset).split_names() == ("train",)
+    assert mixture([(dataset("webdataset"), 1), (dataset("tfrecord"), 1)]).split_names() == ("train", "val")
+    assert splits_of(dataset("webdataset")).split_names() == ("train",)
+    with pytest.raises(UsageError, match=r"dataset.json: not found"):
+        mixture([("nowhere", 1)]).split_names()
+
+
+def test_views_belong_to_positions(dataset):
+    mix = splits_of(dataset("webdataset"))
+    assert load(mix, 3, **SMALL, views=True) == load(mix, 3, **SMALL, views=True, processes=2)
