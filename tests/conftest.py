@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import re
@@ -58,6 +59,7 @@ _numbers = itertools.count()
 
 def pytest_configure() -> None:
     """Set before any test module is imported: some libraries read these once."""
+    gc.set_threshold(50_000, 20, 50)  # to look at all objects of TensorFlow and torch takes a third of a second
     settings.register_profile("dataprep", deadline=None)  # a busy machine would decide a test
     settings.load_profile("dataprep")
     os.environ.update(ENVIRONMENT)

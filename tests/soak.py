@@ -464,8 +464,8 @@ def _laion_plan(kind: str, folder: Path) -> str:
 
 
 def planning() -> Iterator[Case]:
-    """Plans of ImageNet-21k's 14.2 million samples, of 50 million, and of a million files on disk."""
-    for count, kind in ((14_200_000, "list"), (50_000_000, "list"), (1_000_000, "files")):
+    """Plans of ImageNet-21k's 14.2 million samples, of 50 million rows of a table, and of a million files on disk."""
+    for count, kind in ((14_200_000, "list"), (50_000_000, "list"), (1_000_000, "folder"), (50_000_000, "table")):
         yield f"{count:,} samples, {kind}", partial(_plan_samples, count, kind)
 
 

@@ -77,6 +77,7 @@ def test_two_concurrent_builds_make_one_dataset(web, tmp_path):
     assert verified.stdout.startswith(str(tmp_path))
 
 
+@pytest.mark.long
 def test_a_retry_killed_at_random_is_finished_by_a_rerun(web, tmp_path):
     output = tmp_path / "out"
     web.faults = dict.fromkeys(range(0, ROWS, 2), 503)

@@ -41,7 +41,7 @@ def in_coco(folder):
                     yield name.removesuffix(".jpg"), -1, hashlib.sha256(images.read(name)).hexdigest()
 
 
-@pytest.fixture(scope="module", params=["imagenet", "coco-dup5"])
+@pytest.fixture(scope="module", params=[pytest.param("imagenet", marks=pytest.mark.long), "coco-dup5"])
 def dataset(request, tmp_path_factory):
     """What the originals hold, the classes, and by format the root of a build."""
     originals = tmp_path_factory.mktemp("originals")

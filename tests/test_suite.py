@@ -87,15 +87,29 @@ def test_test_files_that_are_listed_to_run_first_exist():
 
 
 LONG_TESTS = {
-    "benchmarks/test_build_benchmark.py": "the same table with TFDS",
+    "benchmarks/test_build_benchmark.py": "tables of a benchmark",
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
     "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
+    "benchmarks/test_situations.py": "a situation of each kind where one shows the judge, and a stored truth",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, which changes when its pin does",
-    "test_crash_laion.py": "retries of img2dataset's output, which commit as those of our own do",
-    "train/test_finetune_mae.py": "XLA and SPMD with the loop that pre-training has there",
-    "train/test_pretrain_mae.py": "SPMD with the loop that a ResNet has there",
-    "train/test_train_resnet_jax.py": "a signal to one of two processes, whose losses another test compares",
-    "train/test_train_vit.py": "kills, and dropout under FSDP, with the loop that other programs are killed in",
+    "dataprep/adopt/test_tfrecords.py": "on disk what is read in a bucket, too",
+    "dataprep/commands/test_bench.py": "a second signal",
+    "dataprep/commands/test_build_custom.py": "all formats, which test_own_dataset.py has for another class",
+    "dataprep/commands/test_build_laion.py": "rows from the web on Beam, of which tests of pipelines/ have another table",
+    "dataprep/commands/test_region_plan.py": "a format whose requests are those of another",
+    "dataprep/demo/test_make.py": "originals of a second kind",
+    "dataprep/fetched/test_encode.py": "img2dataset itself, which changes when its pin does",
+    "dataprep/fetched/test_retry_img2dataset.py": "TFDS, which reads such a folder in adopt/test_img2dataset.py",
+    "loaders/bench/test_peers.py": "peers of the environment of benchmarks, and a table of one",
+    "loaders/capacity/test_traffic.py": "a format whose requests are those of another",
+    "test_crash.py": "TFRecord, whose path to the disk is that of WebDataset",
+    "test_crash_laion.py": "retries that are killed at random, and those of img2dataset's output",
+    "test_interop.py": "ImageNet, whose formats are those of COCO",
+    "test_same_bytes.py": "repeats in a second format",
+    "train/test_finetune_mae.py": "kills, XLA and SPMD with the loop that other programs have there",
+    "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there",
+    "train/test_train_resnet_jax.py": "signals, with the loop that other programs are stopped in",
+    "train/test_train_vit.py": "kills, dropout under FSDP, and fewer devices, with the loop of other programs",
 }
 """Files with tests that `make soak SHOW=long-tests` runs and `make test` does not: what they show beyond others."""
 

@@ -30,8 +30,9 @@ SPREAD = [
 
 @pytest.mark.parametrize(
     ("workers", "rival", "expected"),
-    [pytest.param(1, "tfds", IN_ONE_PROCESS, marks=pytest.mark.long), (2, "webdataset", SPREAD)],
+    [(1, "tfds", IN_ONE_PROCESS), (2, "webdataset", SPREAD)],
 )
+@pytest.mark.long
 def test_a_small_run_prints_a_whole_table(
     tmp_path: Path, workers: int, rival: str, expected: list[tuple[str, float | None]]
 ) -> None:

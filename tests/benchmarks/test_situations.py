@@ -67,7 +67,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 # The judge
 
 
-@pytest.mark.parametrize("name", ["device", "transfer", "step-overhead", "serial"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("device", marks=pytest.mark.long), "transfer", "step-overhead", "serial"]
+)
 def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
     known = KNOWN[name]
     changes = possible_changes(known.situation, cores=2, has_extension=True)
@@ -277,6 +279,7 @@ def test_the_second_slowest_stage_is_within_the_drawn_ratio_of_the_slowest(seed:
 # The command line
 
 
+@pytest.mark.long
 def test_a_measured_truth_is_stored_and_not_measured_again(machine: Machine, tmp_path: Path) -> None:
     results, work = tmp_path / "results.jsonl", tmp_path / "work"
     command = [sys.executable, BENCHMARK, "--corpus", machine.corpus, "--work", work, "--results", results]

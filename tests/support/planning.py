@@ -9,8 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 SMALL_SAMPLES = 2_000_000
 """A list that is larger than what is kept in memory."""
+SAMPLES_PER_SHARD = 2_500
+ROWS_PER_FILE = 1_000_000
 ALLOWED_GROWTH_BYTES = 100_000_000
 """From SMALL_SAMPLES to any other number; the shards of 50 million samples take some of it, about 1 kB each."""
 
@@ -50,8 +56,9 @@ def planning(output: Path, **asked: Any) -> dict[str, Any]:
 
     Args:
         output: Folder of the dataset, which is not built.
-        asked: `samples` for a made-up list of so many, or `folder` for a user's own tree of files; `memory_bytes` and
-            `part_bytes` to change the limits of dataprep/dataset/spill.py.
+        asked: `samples` for a made-up list of so many, `folder` for a user's own tree of files, or `table` for a
+            folder of tables; `num_shards`; `memory_bytes` and `part_bytes` to change the limits of
+            dataprep/dataset/spill.py.
     """
     asked["output"] = str(output)
     run = subprocess.run([sys.executable, "-c", PLAN, json.dumps(asked)], capture_output=True, text=True, check=False)
@@ -65,7 +72,9 @@ def plan_samples(folder: Path, count: int, kind: str) -> str:
     found, few = {}, min(SMALL_SAMPLES, count // 5)
     for samples in (few, count):
         place = folder / str(samples)
-        made = {"samples": samples} if kind == "list" else {"folder": str(write_tiny_files(place / "tiny", samples))}
+        made: dict[str, Any] = {"samples": samples}
+        if kind in WRITERS:  # as many images a shard as shards of photographs have
+            made = {kind: str(WRITERS[kind](place / "tiny", samples)), "num_shards": samples // SAMPLES_PER_SHARD}
         found[samples] = planning(place / "out", **made)
         assert (found[samples]["samples"], found[samples]["same"]) == (samples, True)
         shutil.rmtree(place)
@@ -90,21 +99,40 @@ def write_tiny_files(folder: Path, count: int) -> Path:
     return folder
 
 
+def write_tiny_table(folder: Path, count: int) -> Path:
+    """Write parquet files of up to a million rows: an image of a few bytes, which no plan decodes, and its label."""
+    folder.mkdir(parents=True)
+    for first in range(0, count, ROWS_PER_FILE):
+        rows = min(ROWS_PER_FILE, count - first)
+        numbers = np.arange(first, first + rows)
+        columns = {"image": pa.array(numbers.astype("S")), "label": pa.array(numbers % 100)}
+        path = folder / f"train-{first // ROWS_PER_FILE:05}.parquet"
+        pq.write_table(pa.table(columns), path, row_group_size=10_000, use_dictionary=False)
+    return folder
+
+
+WRITERS = {"folder": write_tiny_files, "table": write_tiny_table}
+
+
 def request_of(asked: dict[str, Any]) -> Any:
     """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
     from dataprep.build.plan import BuildOptions
     from dataprep.build.request import BuildRequest
     from dataprep.sources import DATASETS, OwnData
 
-    own = None
-    if "samples" in asked:
+    own, dataset = None, next((kind for kind in WRITERS if kind in asked), "synthetic")
+    if dataset == "synthetic":
         DATASETS["synthetic"] = _synthetic(asked["samples"])
     else:
         own = OwnData(name="tiny")
     options = BuildOptions(
-        dataset="folder" if own else "synthetic", format="webdataset", splits=() if own else ("train",), own=own
+        dataset=dataset,
+        format="webdataset",
+        splits=() if own else ("train",),
+        own=own,
+        num_shards=asked.get("num_shards"),
     )
-    source = asked.get("folder", asked["output"])
+    source = asked.get(dataset, asked["output"])
     return BuildRequest(options=options, source_url=source, output_url=asked["output"], max_reject_ratio=0)
 
 

@@ -130,6 +130,8 @@ def _ask(imported: tuple[str, ...], request: dict[str, Any], *descriptors: int) 
 def _server(imported: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start the process that forks; it ends when this one has ended."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setblocking(True)  # Beam's credentials give all new sockets a timeout
     number = theirs.fileno()
     # Read when libgomp is loaded: one thread, as for every program that the tests start.
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -63,6 +63,7 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(dataset, exp
         assert line["val_best_accuracy"] == best
 
 
+@pytest.mark.long
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.finetune_mae", tmp_path, expected, random.Random(), **flags)

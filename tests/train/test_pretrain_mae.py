@@ -42,6 +42,7 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(pretrain, ex
     assert losses(tmp_path) == expected
 
 
+@pytest.mark.long
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, expected, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.pretrain_mae", tmp_path, expected, random.Random(), **flags)

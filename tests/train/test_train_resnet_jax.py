@@ -108,6 +108,7 @@ def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, com
     killed_and_resumed(tmp_path, expected, random.Random(), flags, **environment(compiled))
 
 
+@pytest.mark.long
 def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, compiled, expected, tmp_path):
     flags = arguments(tmp_path, dataset__root=dataset, **SMALL)
     with launch(*flags, **environment(compiled)) as process:

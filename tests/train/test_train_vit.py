@@ -98,23 +98,24 @@ def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
     return held_by(4, dataset, folder), folder
 
 
+@pytest.mark.parametrize("resumed", [("2",), pytest.param(("2", "1"), marks=pytest.mark.long)], ids=len)
 def test_under_fsdp_losses_are_those_of_one_device_and_any_number_of_devices_resumes(
-    dataset, expected, four_devices, tmp_path
+    dataset, expected, four_devices, tmp_path, resumed
 ):
-    """Saved on four devices, by steps; resumed on two, and on one without FSDP."""
+    """Saved on four devices, by steps; resumed on two, in the soak on one, too, and here on one without FSDP."""
     _, four = four_devices
     assert losses(four) == pytest.approx({step: expected[step] for step in range(1, 6)}, abs=TOLERANCE)
     assert len(list(four.glob("checkpoint-*.json"))) == 3
     assert not list(four.glob("checkpoint-*.pth"))
     goes_on = flags_of(data_path=dataset, device="xla", **SMALL, max_steps=8, resume="automatic")
-    for name in ("2", "1"):
+    for name in resumed:
         shutil.copytree(four, tmp_path / name)
-    run_all({tmp_path / name: (name, goes_on) for name in ("2", "1")})
-    for name in ("2", "1"):
+    run_all({tmp_path / name: (name, goes_on) for name in resumed})
+    for name in resumed:
         found = losses(tmp_path / name)
         assert found == pytest.approx({step: expected[step] for step in range(1, 9)}, abs=TOLERANCE), name
-    assert list((tmp_path / "1").glob("checkpoint-000000008-*.pth"))
-    assert list((tmp_path / "2").glob("checkpoint-000000008-*.json"))
+        suffix = "pth" if name == "1" else "json"
+        assert list((tmp_path / name).glob(f"checkpoint-000000008-*.{suffix}"))
     back = train(tmp_path / "cpu", data_path=dataset, max_steps=8, resume=str(next(four.glob("checkpoint-*5-*.json"))))
     assert back == pytest.approx({step: expected[step] for step in range(6, 9)}, abs=TOLERANCE)
 

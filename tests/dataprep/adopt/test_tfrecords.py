@@ -25,7 +25,7 @@ from tests.support.samples import examples
 
 
 @pytest.mark.parametrize("tars", [True, False], ids=["webdataset", "tfrecord"])
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.long), "bucket"])
 def test_output_of_img2dataset_has_the_samples_that_its_readers_see(tars, place, tmp_path, request):
     folder = write_img2dataset(tmp_path / "cc3m", tars=tars)
     url = str(folder) if place == "disk" else upload(folder, request.getfixturevalue("bucket_url"))

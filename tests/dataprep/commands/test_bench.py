@@ -77,7 +77,7 @@ def test_wrong_arguments_of_bench_are_refused_in_one_line(tmp_path, monkeypatch,
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_no_process_outlives_an_interrupted_bench(finished, number):
     """Stopped while torchvision's workers run: with Ctrl-C they are gone at once, with kill -9 seconds later."""
     url = finished("imagenet-imagefolder")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.builds import dataprep_anew, digests
+from tests.support.builds import FORMATS, dataprep_anew, digests
 from tests.support.converting import content, converted
 from tests.support.own_data import annotated
 
@@ -46,15 +46,17 @@ def build(*more, output="out", fmt="webdataset"):
     return dataprep_anew("build", "my_pets:Pets", *arguments, *more)
 
 
-def test_a_class_is_built_in_every_format_and_read_without_it(folder):
-    for fmt in ("webdataset", "tfrecord", "imagefolder"):
+@pytest.mark.parametrize("formats", [("webdataset",), pytest.param(FORMATS, marks=pytest.mark.long)], ids=len)
+def test_a_dataset_of_a_class_is_read_without_it(folder, formats):
+    """In every format: the soak, and test_own_dataset.py."""
+    for fmt in formats:
         run = build(output=fmt, fmt=fmt)
         assert run.returncode == 0, run.stderr
     before = digests("webdataset")
     assert json.loads(build("--json", output="webdataset").stdout)["shards_built"] == 0
     (folder / "my_pets.py").unlink()
     assert digests("webdataset") == before
-    for fmt in ("webdataset", "tfrecord", "imagefolder"):
+    for fmt in formats:
         assert content(fmt) == content("webdataset")
         assert dataprep_anew("verify", fmt, "--deep").returncode == 0
     assert "pets · webdataset" in dataprep_anew("inspect", "webdataset").stdout

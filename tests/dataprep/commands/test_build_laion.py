@@ -202,6 +202,7 @@ def test_help_of_build_lists_the_datasets():
     assert "COMMAND" not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("built", ["tfrecord"], indirect=True)
 def test_fn_api_runner_builds_a_table_to_the_same_bytes(built, table, tmp_path):
     fmt, output, _ = built

@@ -40,7 +40,12 @@ def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, origi
 
 
 @pytest.mark.parametrize(
-    ("name", "fmt"), [("imagenet", "webdataset"), ("imagenet", "imagefolder"), ("coco-dup5", "tfrecord")]
+    ("name", "fmt"),
+    [
+        pytest.param("imagenet", "webdataset", marks=pytest.mark.long),
+        ("imagenet", "imagefolder"),
+        ("coco-dup5", "tfrecord"),
+    ],
 )
 def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):
     folder, source = originals[name.removesuffix("-dup5")], f"gs://planned-us/originals/{name}"

@@ -23,7 +23,7 @@ def test_the_report_says_what_was_written(demo):
     assert json.loads((folder / REPORT).read_text()) == json.loads(json.dumps(asdict(report)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
 def test_the_same_arguments_give_the_same_bytes_in_one_process_and_in_several(name, tmp_path, monkeypatch):
     first = write_demo(name, tmp_path / "one", images=24, odd=True)
     monkeypatch.setattr("dataprep.demo.make.IN_PROCESS_IMAGES", 0)

@@ -75,6 +75,7 @@ def test_our_jpeg_decoder_gives_opencvs_pixels(options, size, mode):
     assert np.array_equal(_pixels(ours.data), _pixels(data))
 
 
+@pytest.mark.long
 def test_the_golden_digests_are_reproduced_by_img2dataset():
     script = Path(__file__).parent / "make_resizer_json.py"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "NO_ALBUMENTATIONS_UPDATE": "1"}

@@ -87,6 +87,7 @@ def test_repeated_retries_complete_the_dataset(web, tmp_path):
     check_adopted(url)
 
 
+@pytest.mark.long
 def test_tfds_reads_the_new_shards(web, tmp_path):
     columns = {"flag": [n % 3 == 0 for n in range(ROWS)]}
     url = adopted(web, tmp_path / "cc3m", "tfrecord", columns=columns)

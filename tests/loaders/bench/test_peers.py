@@ -63,7 +63,13 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", PEERS)
+IN_ANOTHER_ENVIRONMENT = ("grain", "mosaic")
+"""Peers that the soak measures: their pins change rarely."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.long] * (each in IN_ANOTHER_ENVIRONMENT)) for each in PEERS]
+)
 def test_images_are_cropped_flipped_and_labelled(layouts: Path, tmp_path: Path, name: str) -> None:
     """Crops of 0.2 to 1 of the area and 3/4 to 4/3, half of them flipped, each with the label of its image."""
     images_NHWC, labels_N = _delivered(layouts, tmp_path, name)
@@ -86,6 +92,7 @@ def test_images_are_cropped_flipped_and_labelled(layouts: Path, tmp_path: Path, 
     assert np.any(epochs[0] != epochs[1])
 
 
+@pytest.mark.long
 def test_a_small_run_of_the_loader_benchmark_prints_a_whole_table(tmp_path: Path) -> None:
     """40 images of demo data, one round: every row is whole, and the target that can be judged is."""
     contenders = ["decode", "ours-imagefolder", "torchvision"]
