@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from tests.conftest import LONG
 from tests.soak import LONG_MARK, SHOWS
+from tests.support import warm
 from tests.support.clocks import PROCESSOR_CLOCKS, TimedModule
 from tests.support.markdown import DOCUMENTS, ROOT
 
@@ -95,7 +98,7 @@ LONG_TESTS = {
     "dataprep/adopt/test_tfrecords.py": "on disk what is read in a bucket, too",
     "dataprep/commands/test_bench.py": "a second signal",
     "dataprep/commands/test_build_custom.py": "all formats, which test_own_dataset.py has for another class",
-    "dataprep/commands/test_build_laion.py": "rows from the web on Beam, of which tests of pipelines/ have another table",
+    "dataprep/commands/test_build_laion.py": "rows from the web on Beam, which pipelines/ tests, too",
     "dataprep/commands/test_region_plan.py": "a format whose requests are those of another",
     "dataprep/demo/test_make.py": "originals of a second kind",
     "dataprep/fetched/test_encode.py": "img2dataset itself, which changes when its pin does",
@@ -117,6 +120,17 @@ LONG_TESTS = {
 def test_only_tests_with_a_reason_are_left_to_the_soak():
     found = {str(path.relative_to(ROOT / "tests")) for path in PYTHON if LONG_MARK in path.read_text()}
     assert found == set(LONG_TESTS)
+
+
+def test_programs_are_forked_though_new_sockets_have_a_timeout():
+    """Beam gives them one when it looks for credentials."""
+    socket.setdefaulttimeout(5)
+    try:
+        process = warm.start("platform", environment=os.environ, folder=ROOT, imported=("numpy",))
+    finally:
+        socket.setdefaulttimeout(None)
+    with process:
+        assert process.communicate()[0].startswith("Linux")
 
 
 MAY_BE_TIMED = {
