@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.support.builds import FORMATS
+from tests.support.builds import FORMATS, dataprep
 from tests.support.interop import (
     describe_with_tfds,
     read_annotations_with_hf_datasets,
@@ -18,7 +18,7 @@ from tests.support.interop import (
     read_with_torchvision,
     read_with_webdataset,
 )
-from tests.support.own_data import build_own, stored_values
+from tests.support.own_data import build_own, picture, stored_values, write_files
 
 CLASSES = ("cats", "dogs", "fish")
 BUILT_IN = {"class_name", "height", "label", "orientation", "width"}
@@ -107,3 +107,21 @@ def test_an_image_folder_is_a_source_again(roots, rows, tmp_path):
     assert sorted(read_with_webdataset(shards)) == sorted(read_with_webdataset(shards_of(roots)))
     found = {sample.pop("key"): sample for sample in read_annotations_with_webdataset(shards)}
     assert {key: {name: sample[name] for name in rows[key]} for key, sample in found.items()} == rows
+
+
+def test_one_command_makes_shards_of_pictures_with_text_files(tmp_path):
+    """Pairs like img1.jpg and img1.txt, as tools leave them that download or caption pictures."""
+    captions = {f"img{number}": f"picture {number} of {'ä' * number}" for number in range(1, 9)}
+    pictures = {name: picture(number) for number, name in enumerate(captions)}
+    files = {f"{name}.jpg": data for name, data in pictures.items()}
+    write_files(tmp_path / "pairs", files | {f"{name}.txt": f"{text}\n" for name, text in captions.items()})
+    built = dataprep(
+        *("build", "folder", "--source", tmp_path / "pairs", "--output", tmp_path / "shards"),
+        *("--format", "webdataset", "--text-files", "caption", "--workers", "1"),
+    )
+    assert built.returncode == 0, built.stderr
+    shards = [str(path) for path in sorted((tmp_path / "shards").glob("train/*.tar"))]
+    found = {sample["key"]: sample["caption"] for sample in read_annotations_with_webdataset(shards)}
+    assert found == captions
+    digests = {key: digest for key, _, digest in read_with_webdataset(shards)}
+    assert digests == {name: hashlib.sha256(data).hexdigest() for name, data in pictures.items()}

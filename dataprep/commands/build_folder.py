@@ -9,13 +9,17 @@ import click
 from dataprep.commands.build_options import image_options, shard_options
 from dataprep.commands.build_own import RERUN, build_own, own_options, place_of
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
+from dataprep.sources.text_files import text_files
 from dataprep.sources.tree import ARCHIVES
+
+TextFiles = tuple[tuple[str, str], ...]
 
 EPILOG = f"""\b
 Examples:
   dataprep build folder --source ~/Pictures --output shards --format webdataset
   dataprep build folder --source pets --output gs://bucket/pets --format tfrecord --val-fraction 0.1 --resize 256
   dataprep build folder --source pets.zip --output shards --format webdataset --name pets --licence CC-BY-4.0
+  dataprep build folder --source pairs --output shards --format webdataset --text-files caption
   dataprep build folder --source scans --output shards --format webdataset --label-from diagnosis \\
       --val-fraction 0.2 --group-by patient --default age=-1 --drop notes
 
@@ -28,7 +32,14 @@ metadata.csv, metadata.jsonl or metadata.parquet, in any folder, has a row for e
 folder as file_name, and any other columns, which every shard stores and a loader's fields=("caption",) reads. A column
 label is the class.
 
+
+With --text-files caption the text of cat.txt is the caption of cat.jpg; every picture needs such a file, or --default.
+
 {RERUN}"""
+
+
+def _text_files(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> TextFiles:
+    return text_files(values)
 
 
 @click.command("folder", epilog=EPILOG)
@@ -41,6 +52,14 @@ label is the class.
     metavar="folder|COLUMN|none",
     help="Take the class from the folder, from a column of the metadata, or store none.  [default: the column label, "
     "else the folder if every picture has one]",
+)
+@click.option(
+    "--text-files",
+    multiple=True,
+    metavar="NAME[=SUFFIX]",
+    callback=_text_files,
+    help="Store the text file of each picture, cat.txt for cat.jpg, as this feature, e.g. caption; SUFFIX replaces "
+    "txt; may be repeated.",
 )
 @click.option(
     "--pass-over", multiple=True, metavar="SUFFIX", help="Leave files with this suffix out, e.g. heic; may be repeated."

@@ -53,7 +53,10 @@ _OPTIONS = (
     ),
     click.option("--drop", multiple=True, metavar="COLUMN", help="Leave this column out; may be repeated."),
 )
-_OF_OWN_DATA = ("licence", "origin", "label_from", "val_fraction", "group_by", "defaults", "image_column", "key_from")
+_OF_OWN_DATA = (
+    *("licence", "origin", "label_from", "val_fraction", "group_by", "defaults"),
+    *("text_files", "image_column", "key_from"),
+)
 
 
 def own_options(command: Command) -> Command:

@@ -1,21 +1,23 @@
 """A user's own pictures: any tree of files, on disk or in a bucket, or archives of it.
 
-    tree ─▶ splits, by top folders ─▶ metadata, one row per image ─▶ labels ─▶ a share of train becomes val
+    tree ─▶ metadata, a row for each image ─▶ text files ─▶ splits, by top folders ─▶ labels ─▶ share of train for val
 
 Splits are the top folders train, val and test; without them, all images are in train. A label comes from the class
-folder directly below the split, or from a column of the metadata. All other columns become features.
+folder directly below the split, or from a column of the metadata. All other columns become features, and so do text
+files of the images if the user names a feature for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
+from dataprep.dataset.features import Feature, Values
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
@@ -37,7 +39,8 @@ from dataprep.sources.pictures import (
     Pictures,
     Together,
 )
-from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree
+from dataprep.sources.text_files import SUFFIX, TextFiles
+from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes
 from dataprep.storage.base import Storage
 
 ALL_FILES = "*"
@@ -67,6 +70,8 @@ class _Picture(Picture):
     original: Original
     inner: tuple[str, ...]
     """Path below the split."""
+    texts: bytes = b""
+    """Contents of its text files, packed."""
 
     @property
     def key(self) -> str:
@@ -81,18 +86,19 @@ class _Picture(Picture):
         return self.original.source, self.original.offset, self.original.num_bytes
 
 
-_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes])
+_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])
+_TEXTS = msgspec.msgpack.Decoder(dict[str, str])
 
 
 def _encode(picture: _Picture) -> bytes:
     above = len(picture.original.parts) - len(picture.inner)
-    return msgspec.msgpack.encode((ORIGINALS.encode(picture.original), above, picture.row))
+    return msgspec.msgpack.encode((ORIGINALS.encode(picture.original), above, picture.row, picture.texts))
 
 
 def _decode(data: bytes) -> _Picture:
-    packed, above, row = _DECODER.decode(data)
+    packed, above, row, texts = _DECODER.decode(data)
     original = ORIGINALS.decode(packed)
-    return _Picture(original, original.parts[above:], row=row)
+    return _Picture(original, original.parts[above:], texts, row=row)
 
 
 _PICTURES = Codec(_encode, _decode, "the list of images")
@@ -125,7 +131,7 @@ class _FolderReader(PictureReader[_Picture]):
         tree = read_tree(self._root, self._own, self._progress)
         self._note_passed_over(tree)
         folders = self._split_folders(tree)
-        splits = self._by_split(folders, self._with_rows(tree))
+        splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
         classes = self._label(Together(splits.values()))
         splits = self._with_val(splits)
         found = {
@@ -145,6 +151,14 @@ class _FolderReader(PictureReader[_Picture]):
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
             self._notes.append(f"passed over, because they are not images: {counts}")
+        if tree.unused_text is not None:
+            name = tree.unused_text.parts[-1]
+            suffix = name.lower().rpartition(".")[2]
+            option = "caption" if suffix == SUFFIX else f"caption={suffix}"
+            self._notes.append(
+                f"some of these have the name of an image, as {shown(name)} does: --text-files {option} makes their "
+                "texts a feature"
+            )
 
     # Splits
 
@@ -181,9 +195,7 @@ class _FolderReader(PictureReader[_Picture]):
             return {"train": pictures}
         return {
             split: self._collected(
-                _Picture(picture.original, picture.inner[1:], row=picture.row)
-                for picture in pictures
-                if picture.inner[0] == top
+                replace(picture, inner=picture.inner[1:]) for picture in pictures if picture.inner[0] == top
             )
             for top, split in folders.items()
         }
@@ -245,14 +257,45 @@ class _FolderReader(PictureReader[_Picture]):
     def _refuse_options(self) -> None:
         """Refuse options about columns if there is no metadata."""
         own = self._own
-        named = {"--default": own.defaults, "--drop": own.drop, "--group-by": own.group_by}
+        named = {"--default": list(dict(own.defaults)), "--drop": own.drop, "--group-by": [own.group_by]}
         if own.label_from not in (None, FOLDER_LABELS, NO_LABELS):
-            named["--label-from"] = own.label_from
-        for option, value in named.items():
-            if value:
+            named["--label-from"] = [own.label_from]
+        for option, columns in named.items():
+            if any(column and column not in dict(own.text_files) for column in columns):
                 raise UsageError(
                     f"{option}: {self._root.url} has no metadata.csv, metadata.jsonl or metadata.parquet with columns"
                 )
+
+    # Text files
+
+    def _with_texts(self, tree: Tree, pictures: SpilledItems[_Picture]) -> SpilledItems[_Picture]:
+        """Read the text files of all images, and return the images with their texts."""
+        names = dict(self._own.text_files)
+        if not names:
+            return pictures
+        both = sorted(names.keys() & self._all_columns.keys())
+        if both:
+            raise SourceError(
+                f"{self._root.url}: --text-files {both[0]}: the metadata has a column {both[0]}, too; choose another "
+                f"name, or leave the column out with --drop {both[0]}"
+            )
+        files = TextFiles(self._root, self._own, tree.texts)
+        joined = files.joined(pictures.in_order(_stem), _stem)
+        found = self._collected(replace(picture, texts=msgspec.msgpack.encode(texts)) for picture, texts in joined)
+        files.refuse_odd()
+        self._all_columns = dict(sorted({**self._all_columns, **dict.fromkeys(names, Feature("text"))}.items()))
+        self._features = dict(self._all_columns)
+        return found
+
+    def _values(self, picture: _Picture) -> Values:
+        """Return the values of an image's row and text files, by column."""
+        if not picture.texts:
+            return super()._values(picture)
+        texts: Values = _TEXTS.decode(picture.texts)
+        if not picture.row:
+            return texts
+        columns = {name: feature for name, feature in self._all_columns.items() if name not in texts}
+        return self._columns.values(picture.row, columns) | texts
 
     # Labels
 
@@ -318,6 +361,10 @@ class _FolderReader(PictureReader[_Picture]):
         if not tops:
             return tree.sources
         return [*tree.sources, SourceFile(tops.pop() if len(tops) == 1 else ALL_FILES, num_bytes)]
+
+
+def _stem(picture: _Picture) -> bytes:
+    return stem_bytes(picture.original)
 
 
 def _is_split(top: str) -> bool:

@@ -35,7 +35,8 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9
 _OTHER = re.compile(rb"[^A-Za-z0-9_/-]")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _SYSTEM_FILES = frozenset({"thumbs.db", "desktop.ini"})
-_PAPERS = frozenset({"readme", "license", "copying"})
+PAPERS = frozenset({"readme", "license", "copying"})
+"""Names of files about a dataset, without their suffixes."""
 
 
 def name_parts(name: str) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
         return True
     if last.lower() in _SYSTEM_FILES:
         return False
-    if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in _PAPERS:
+    if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in PAPERS:
         return False
     raise SourceError("it is no image by its name (.jpg, .jpeg, .png ...) and no file that is known to be safe to skip")
 

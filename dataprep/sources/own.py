@@ -54,6 +54,8 @@ class OwnData:
     """Columns of the metadata to leave out."""
     pass_over: tuple[str, ...] = ()
     """Suffixes of files to leave out."""
+    text_files: tuple[tuple[str, str], ...] = ()
+    """Features that hold the text files of pictures, each with the suffix of its files."""
     archive: str = ""
     """Name of the only file to read below the source, an archive or table, or folder of tables; empty for all files."""
     image_column: str | None = None
@@ -68,8 +70,9 @@ class OwnData:
             raise UsageError("--group-by keeps groups together when train is split: it needs --val-fraction")
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values, without those that only tables have if they are not given."""
-        optional = {name for name in ("image_column", "key_from") if getattr(self, name) is None}
+        """Return the fields as JSON values; those that only tables or text files need are left out if they are not
+        given."""
+        optional = {name for name in ("image_column", "key_from", "text_files") if getattr(self, name) in (None, ())}
         return {name: value for name, value in asdict(self).items() if name not in optional}
 
 

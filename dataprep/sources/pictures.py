@@ -124,7 +124,9 @@ class PictureReader(ABC, Generic[P]):
     def __init__(self, root: Storage, own: OwnData, progress: Progress | None) -> None:
         self._root, self._own, self._progress = root, own, progress
         self._notes: list[str] = []
-        self._columns = Columns(dict(own.defaults), frozenset(own.drop))
+        texts = dict(own.text_files)
+        defaults = {column: value for column, value in own.defaults if column not in texts}
+        self._columns = Columns(defaults, frozenset(own.drop))
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
         """All columns except that of the label."""
@@ -269,16 +271,23 @@ def in_val(own: OwnData, text: str) -> bool:
     return int.from_bytes(digest[:8], "big") < own.val_fraction * 2**64
 
 
+class Shown(Protocol):
+    """Something that messages can name."""
+
+    @property
+    def shown(self) -> str: ...
+
+
 class Examples:
     """Counts pictures, and keeps the first few for a message."""
 
-    def __init__(self, pictures: Iterable[Picture] = ()) -> None:
+    def __init__(self, pictures: Iterable[Shown] = ()) -> None:
         self.count = 0
         self._first: list[str] = []
         for picture in pictures:
             self.add(picture)
 
-    def add(self, picture: Picture) -> None:
+    def add(self, picture: Shown) -> None:
         """Count a picture."""
         self.count += 1
         if self.count <= SHOWN_EXAMPLES:

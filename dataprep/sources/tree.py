@@ -1,4 +1,4 @@
-"""Lists a tree of a user's files: images, metadata, archives, and files that are passed over.
+"""Lists a tree of a user's files: images, metadata, text files, archives, and files that are passed over.
 
 Archives directly in the root are read as if they were unpacked there: into a folder of their own name, unless
 everything in them is in such a folder already. Hidden files are ignored; other files that are not images are passed
@@ -25,7 +25,7 @@ from dataprep.messages import shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
 from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, member_parts
 from dataprep.sources.folders import tree_files
-from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, name_bytes
+from dataprep.sources.keys import IMAGE_SUFFIXES, PAPERS, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
 from dataprep.sources.own import SPLIT_FOLDERS, OwnData
 from dataprep.sources.zips import zip_members
@@ -41,6 +41,8 @@ OTHER_PICTURES = frozenset(
     )
 )
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
+_TEXTS = frozenset({"caption", "txt"})
+"""Suffixes that tools give to the text files of pictures."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 
@@ -76,6 +78,24 @@ def path_bytes(image: Original) -> bytes:
     return name_bytes("/".join(image.parts))
 
 
+def stem_bytes(file: Original) -> bytes:
+    """Return the path of a file without its suffix as bytes."""
+    path = path_bytes(file)
+    above, slash, name = path.rpartition(b"/")
+    return above + slash + (name.rpartition(b".")[0] or name)
+
+
+def is_text(name: str, own: OwnData) -> bool:
+    """Return whether a file is the text file of an image.
+
+    Args:
+        name: Name of the file without its folder, in lower case.
+        own: Says which suffixes text files have.
+    """
+    stem, _, suffix = name.rpartition(".")
+    return stem not in PAPERS and any(suffix == each for _, each in own.text_files)
+
+
 @dataclass(slots=True)
 class Tree:
     """The files of a tree."""
@@ -83,10 +103,17 @@ class Tree:
     root: Storage
     images: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     metadata: list[MetadataFile] = field(default_factory=list)
+    texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
+    """Text files of the images."""
     passed_over: Counter[str] = field(default_factory=Counter)
     """Number of other files, by suffix."""
     sources: list[SourceFile] = field(default_factory=list)
     """Archives, and metadata files outside of archives."""
+    unused_text: Original | None = None
+    """A file that was passed over although it seems to be the text file of an image."""
+    _last_image: Original | None = None
+    _last_text: Original | None = None
+    """The last text file that was passed over, if no image came after it."""
 
     def take(self, original: Original, own: OwnData, metadata: Callable[[], MetadataFile]) -> None:
         """Add one file by its name; `metadata` is called if it is a metadata file."""
@@ -100,8 +127,22 @@ class Tree:
             self._take_image(original)
         elif name in FILE_NAMES:
             self.metadata.append(metadata())
+        elif is_text(name, own):
+            self.texts.append(original)
         else:
-            self.passed_over[f".{suffix}" if suffix else "no suffix"] += 1
+            self._pass_over(original, suffix)
+
+    def _pass_over(self, original: Original, suffix: str) -> None:
+        self.passed_over[f".{suffix}" if suffix else "no suffix"] += 1
+        if suffix in _TEXTS:
+            self._last_text = original
+            self._look_for_texts()
+
+    def _look_for_texts(self) -> None:
+        """Note the last text file if it belongs to the last image; sorted by name they follow each other."""
+        image, text = self._last_image, self._last_text
+        if self.unused_text is None and image and text and stem_bytes(image) == stem_bytes(text):
+            self.unused_text = text
 
     def _take_image(self, original: Original) -> None:
         if original.num_bytes > MAX_IMAGE_BYTES:
@@ -112,6 +153,10 @@ class Tree:
         if len(self.images) >= MAX_SAMPLES:
             raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
+        self._last_image = original
+        if self._last_text is not None:
+            self._look_for_texts()
+            self._last_text = None
 
     def _unreadable(self, original: Original, suffix: str) -> SourceError:
         where = f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))}"
@@ -202,14 +247,17 @@ def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None
 
 
 def _is_wanted(name: str, own: OwnData) -> bool:
-    suffix = name.lower().rpartition(".")[2]
-    return suffix not in own.pass_over and (suffix in IMAGE_SUFFIXES - OTHER_PICTURES or name.lower() in FILE_NAMES)
+    name = name.lower()
+    suffix = name.rpartition(".")[2]
+    is_known = suffix in IMAGE_SUFFIXES - OTHER_PICTURES or name in FILE_NAMES or is_text(name, own)
+    return suffix not in own.pass_over and is_known
 
 
 def _strip_common_folders(tree: Tree) -> None:
     """Remove the folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg` if all are in
     `pets`."""
-    folders = chain((image.parts[:-2] for image in tree.images), (file.folder for file in tree.metadata))
+    pictures = (image.parts[:-2] for image in chain(tree.images, tree.texts))
+    folders = chain(pictures, (file.folder for file in tree.metadata))
     common = next(folders, ())
     for folder in folders:
         same = (ours == theirs for ours, theirs in zip(common, folder, strict=False))
@@ -217,5 +265,11 @@ def _strip_common_folders(tree: Tree) -> None:
     depth = sum(1 for _ in takewhile(lambda name: name.lower() not in SPLIT_FOLDERS, common))
     if not depth:
         return
-    tree.images = SpilledItems(ORIGINALS, (image._replace(parts=image.parts[depth:]) for image in tree.images))
+    tree.images = _without_top(tree.images, depth)
+    tree.texts = _without_top(tree.texts, depth)
     tree.metadata = [file._replace(folder=file.folder[depth:]) for file in tree.metadata]
+
+
+def _without_top(files: SpilledItems[Original], depth: int) -> SpilledItems[Original]:
+    """Return files with paths that begin some folders deeper."""
+    return SpilledItems(ORIGINALS, (file._replace(parts=file.parts[depth:]) for file in files))
