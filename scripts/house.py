@@ -66,6 +66,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
                 "dataprep/formats/annotations.py",
                 "dataprep/formats/webdataset.py",
                 "dataprep/sources/columns.py",
+                "dataprep/sources/folder.py",
                 "dataprep/sources/stored_values.py",
                 "dataprep/sources/pictures.py",
                 "loaders/fetch/fields.py",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataprep.build.croissant import croissant_bytes
 from dataprep.dataset.features import Features, described
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.paths import BUILD
+from dataprep.dataset.paths import BUILD, CROISSANT, README
 from dataprep.dataset.records import Manifest
 from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
@@ -21,7 +21,6 @@ from dataprep.sources.own import UNSTATED
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
 
-README, CROISSANT = "README.md", "croissant.json"
 MAX_CARD_BYTES = 1 << 28
 """Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
 _TEXT_CHARACTERS = 500

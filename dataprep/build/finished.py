@@ -21,7 +21,7 @@ from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
-from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
+from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.messages import quoted
 from dataprep.sources import (
     BUILT,
@@ -162,6 +162,14 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
             if shard["file"] != due:
                 yield f"split {split.name}: shard {number} is {quoted(shard['file'])}, expected {due}"
     yield from recipe.layout_faults(manifest)
+
+
+def numbering_faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield each split of an image folder whose labels readers number otherwise, and why."""
+    if FORMATS[manifest.format].one_file_per_image:
+        for split in manifest.splits:
+            if fault := numbering_fault(manifest.classes, split.class_counts):
+                yield split.name, fault
 
 
 def image_root(manifest: Manifest, split: SplitManifest) -> str:

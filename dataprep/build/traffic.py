@@ -48,7 +48,7 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     shards, splits = plan.num_shards, len(plan.splits)
     samples = sum(sum(split.shard_samples) for split in plan.splits)
     described = 2 * splits + metadata_files + 1
-    cards = 2  # README.md and croissant.json, which are not copied
+    cards = 2  # README.md and croissant.json, which are uploaded under their own names
     # Each object but single images is uploaded, and then copied to its name by the server.
     inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
     kept_while_building = shards + splits + 2

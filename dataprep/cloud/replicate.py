@@ -2,7 +2,7 @@
 
     listing of the source, compared with its manifest -> the objects of the dataset
     listing of the target -> the existing objects; another object of the same name is refused before any copy
-    shards -> index and events -> the format's metadata -> dataset.json, which makes it a dataset
+    shards -> index and events -> the format's metadata -> dataset.json, which makes it a dataset -> its cards
     replicas.json of the dataset and of every copy -> the list of all copies
 
 If the process is killed at any point, a rerun copies only the missing objects.
@@ -19,7 +19,7 @@ from typing import Any
 from dataprep.cloud.placement import bucket_name, is_bucket
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
@@ -30,6 +30,8 @@ from dataprep.storage.gcs_location import BucketLocation, bucket_location
 
 QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""
+CARDS = (README, CROISSANT)
+"""Files that users may edit: at the target they may be others."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
 """Objects to copy, by phase; all of one phase are copied before the next begins."""
 
@@ -44,6 +46,8 @@ class Copying:
     """Objects that are missing at the target."""
     existing: int
     """Number of objects that exist at the target already."""
+    kept: tuple[str, ...] = ()
+    """Cards that are others at the target, and stay there."""
 
     @property
     def objects(self) -> int:
@@ -94,6 +98,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
         tuple(_described(storage, entry, present) for entry in index),
         tuple(_described(storage, entry, present) for entry in manifest.files),
         (present[MANIFEST],),
+        tuple(present[name] for name in CARDS if name in present),
     )
 
 
@@ -111,19 +116,26 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     if PLAN_JSON in present:
         raise UsageError(f"--to {target.url}: a build is under way there; give another place, or finish it")
     wanted = {info.name: info for phase in phases for info in phase}
-    tops = {_top(name) for name in wanted}
+    tops = {_top(name) for name in wanted if name not in CARDS}
     strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)
     if strange is not None:
         raise ConflictError(
             f"{target.url_of(strange)}: not of {source.url}, and would be taken for a part of it; give another place, "
             "or remove it"
         )
-    existing = wanted.keys() & present.keys()
+    existing, kept = wanted.keys() & present.keys(), []
     for name in sorted(existing, key=lambda name: name != MANIFEST):  # first the manifest, which shows another dataset
         info = wanted[name]
-        check_same(target, replace(info, crc32c=stored_crc32c(source, info)), present[name])
+        try:
+            check_same(target, replace(info, crc32c=stored_crc32c(source, info)), present[name])
+        except ConflictError:
+            if name not in CARDS:
+                raise
+            kept.append(name)
     missing = tuple(tuple(info for info in phase if info.name not in existing) for phase in phases)
-    return Copying(source=source, target=target, phases=missing, existing=len(existing))
+    return Copying(
+        source=source, target=target, phases=missing, existing=len(existing) - len(kept), kept=tuple(sorted(kept))
+    )
 
 
 def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int], None]) -> None:

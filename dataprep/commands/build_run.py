@@ -16,6 +16,7 @@ import click
 
 from dataprep.build.cards import write_cards
 from dataprep.build.driver import BuildResult, prepare, run_build
+from dataprep.build.finished import numbering_faults
 from dataprep.build.job import Engine, begin_shard
 from dataprep.build.plan import Plan
 from dataprep.build.pool import Pool
@@ -129,6 +130,8 @@ def build(
         started_s = time.monotonic()
         with _open_engine(request, run, beam_options, progress) as engine:
             result = run_build(request, engine, progress)
+        for split, fault in numbering_faults(result.manifest):
+            progress.warn(f"{split}: {fault}")
         _write_cards(request.output_url, result, progress)
         elapsed_s = time.monotonic() - started_s
     _print_result(result, request.output_url, elapsed_s, shown.split_line, as_json=run.as_json)

@@ -199,10 +199,11 @@ def _plan(options: _Options) -> _Found:
     facts = DATASETS[options.dataset].facts["train"]
     samples = facts.samples or 0
     published_bytes = sum(archive.num_bytes or 0 for archive in facts.archives)
-    cost, others, source = _costs(options, image_size, published_bytes / samples)
+    costs = _costs(options, image_size, published_bytes / samples)
     stored = StoredImages(
-        num_bytes=options.dataset_bytes or samples * cost.num_bytes,
+        num_bytes=options.dataset_bytes or samples * costs.chosen.num_bytes,
         short_side=options.stored_side or _STORED_SIDES[options.dataset],
+        url=costs.url,
     )
     if options.resize and options.resize >= stored.short_side:
         raise UsageError(
@@ -213,18 +214,18 @@ def _plan(options: _Options) -> _Found:
     return _Found(
         accelerator=accelerator,
         pod=pod,
-        cost=cost,
-        cost_source=source,
+        cost=costs.chosen,
+        cost_source=costs.source,
         image_size=image_size,
         stored=stored,
         epoch_images=None if options.dataset_bytes else samples * facts.repeats,
         plan=plan_capacity(
             images_per_s,
             pod,
-            cost,
+            costs.chosen,
             stored=stored,
             short_side=options.resize or -(-image_size * 8 // 7),
-            other_loaders=others,
+            other_loaders=costs.others,
         ),
     )
 
@@ -254,11 +255,24 @@ def _image_size(options: _Options) -> int:
     raise UsageError(f"the image size of {options.model or 'the model'} is not known; give --image-size")
 
 
-def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[ImageCost, dict[str, ImageCost], str]:
-    """Return the chosen loader's cost, the known costs of other loaders, and the source of these figures."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Costs:
+    """What an image costs."""
+
+    chosen: ImageCost
+    """Cost of the loader that is used."""
+    others: dict[str, ImageCost]
+    """Known costs of other loaders, by name."""
+    source: str
+    """Where these figures come from."""
+    url: str | None
+    """The dataset with which they were measured, if that is known."""
+
+
+def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs:
     from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
-    bytes_per_image = options.bytes_per_image or bytes_per_image
+    bytes_per_image, url = options.bytes_per_image or bytes_per_image, None
     if options.measured is not None:
         measured = costs_from_document(_document(options.measured), options.measured.name)
         if measured.image_size not in (None, image_size):
@@ -266,7 +280,7 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[
                 f"{options.measured.name} was measured at {measured.image_size} pixels, the model takes {image_size}; "
                 f"measure with --image-size {image_size}"
             )
-        costs, source = dict(measured.costs), options.measured.name
+        costs, source, url = dict(measured.costs), options.measured.name, measured.url
         if options.bytes_per_image:
             costs = {name: replace(cost, num_bytes=options.bytes_per_image) for name, cost in costs.items()}
     else:
@@ -283,7 +297,7 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> tuple[
     if options.loader not in costs:
         raise UsageError(f"{source} has no {options.loader}; it has {', '.join(costs)}")
     chosen = replace(costs.pop(options.loader), serial_ms=options.serial_ms_per_image)
-    return chosen, costs, source
+    return _Costs(chosen=chosen, others=costs, source=source, url=url)
 
 
 def _document(path: Path) -> Any:
@@ -324,6 +338,9 @@ def _print(found: _Found, options: _Options) -> None:
     console.print(_resources(found.plan))
     console.print()
     console.print(_what_ifs(found.plan))
+    for change in found.plan.what_ifs:
+        if change.command:
+            console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
 
 
 def _facts(found: _Found, options: _Options) -> dict[str, str]:

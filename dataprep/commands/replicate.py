@@ -78,8 +78,9 @@ def command(
     """Copy the finished dataset at URL to other places, and list all of them in each place's replicas.json.
 
     From that list, loaders and check-region choose the copy that is the cheapest to read. No existing object is
-    replaced, and sizes and CRC32C are checked. After an interruption the same command copies what is missing. The price
-    is printed before the first byte is copied.
+    replaced, and sizes and CRC32C are checked. README.md and croissant.json are copied, too; others that exist at a
+    target stay there. After an interruption the same command copies what is missing. The price is printed before the
+    first byte is copied.
     """
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     urls = [open_storage(target).url for target in targets]
@@ -154,6 +155,7 @@ def _json(plan: PlannedCopy) -> dict[str, object]:
         "objects": copying.objects,
         "num_bytes": copying.num_bytes,
         "standing": copying.existing,
+        "kept": list(copying.kept),
         "verdict": plan.verdict.kind,
         "usd_per_gib": plan.verdict.usd_per_gib,
         "reason": plan.verdict.reason,

@@ -41,6 +41,8 @@ class PlannedCopy:
             f"{copying.source.url} -> {copying.target.url}",
             f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{existing}",
         ]
+        if copying.kept:
+            found.append(f"  keep      {' and '.join(copying.kept)}: another is there already, and stays")
         if not copying.objects:
             return found
         found.append(f"  transfer  {self.verdict.reason}" + (f" at ${price:g} per GiB" if price else ""))

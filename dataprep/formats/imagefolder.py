@@ -121,6 +121,25 @@ def image_suffix(dataset: str) -> str:
     return IMAGE_SUFFIXES.get(dataset, ".jpg")
 
 
+def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
+    """Return why readers that number the folders of a split give other labels than the dataset; empty if they do not.
+
+    Args:
+        classes: Classes of the dataset, sorted.
+        counts: Number of images of each class in the split; nothing if it has no classes.
+    """
+    missing = [name for name, count in zip(classes, counts, strict=False) if not count]
+    last = max((label for label, count in enumerate(counts) if count), default=-1)
+    if 0 not in counts[:last]:
+        return ""
+    shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    return (
+        f"{len(missing):,} of {len(classes):,} classes have no image and so no folder ({shown}): torchvision's "
+        "ImageFolder, which numbers folders, gives other labels than dataset.json; compare names of classes, or take "
+        "another format"
+    )
+
+
 def metadata_file(split: str) -> str:
     """Return the name of the annotation file of a split."""
     return f"{split}/metadata.jsonl"

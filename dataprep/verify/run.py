@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataprep.build.cards import cards_of, read_card
-from dataprep.build.finished import dataset_of, layout_faults, shape_faults
+from dataprep.build.finished import dataset_of, layout_faults, numbering_faults, shape_faults
 from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
@@ -223,6 +223,8 @@ def _verify(
     for split in manifest.splits:
         _check_split(storage, split, sums[split.name], split.name in indexed, after)
     _check_listing(job, storage, dataset, sums, after)
+    for split_name, fault in numbering_faults(manifest):
+        after.add("labels", split_name, fault)
     with _reading(storage.url, after):
         _check_cards(storage, manifest, after)
     findings.extend(after, _AFTER_SHARDS)

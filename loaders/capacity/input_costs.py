@@ -38,6 +38,8 @@ class MeasuredFile:
     """Costs by loader."""
     image_size: int | None
     """Side of the images that were delivered; None where the document does not say."""
+    url: str | None
+    """The dataset that was read; None where the document names none or several."""
 
 
 class _Settings(Struct):
@@ -54,6 +56,7 @@ class _BenchRow(Struct):
 class _BenchSection(Struct):
     bytes_per_image: float
     rows: list[_BenchRow]
+    url: str | None = None
 
 
 class _Bench(Struct):
@@ -73,6 +76,7 @@ class _Diagnosis(Struct):
 
     stages: list[_Stage]
     bytes_per_image: float
+    url: str | None = None
     settings: _Settings = field(default_factory=_Settings)
 
 
@@ -141,14 +145,14 @@ def costs_from_document(document: Any, name: str) -> MeasuredFile:
     where, advice = f"{name}: not the JSON of `dataprep bench` or `dataprep diagnose`", "measure again"
     if "stages" in document:
         diagnosis = convert(document, _Diagnosis, where=where, advice=advice, error=UsageError)
-        found, settings = _diagnosed(diagnosis), diagnosis.settings
+        found, settings, urls = _diagnosed(diagnosis), diagnosis.settings, {diagnosis.url}
     else:
         bench = convert(document, _Bench, where=where, advice=advice, error=UsageError)
-        found, settings = _benched(bench), bench.settings
+        found, settings, urls = _benched(bench), bench.settings, {section.url for section in bench.sections}
     costs = {cost.loader: cost for cost in sorted(found, key=lambda cost: cost.cpu_ms)}
     if not costs or min(cost.cpu_ms for cost in costs.values()) <= 0:
         raise UsageError(f"{name}: no loader has a CPU time above 0 in it; measure for longer")
-    return MeasuredFile(costs=costs, image_size=settings.image_size)
+    return MeasuredFile(costs=costs, image_size=settings.image_size, url=urls.pop() if len(urls) == 1 else None)
 
 
 def measured_cost(loader: str, cpu_ms: float, bytes_per_image: float) -> ImageCost:

@@ -6,6 +6,7 @@ its headroom: available over needed. The smallest headroom decides the verdict.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -77,6 +78,8 @@ class StoredImages:
     """Size of all images that an epoch reads."""
     short_side: int
     """Short side of the mean image, pixels."""
+    url: str | None = None
+    """Where the dataset is, if that is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +114,8 @@ class WhatIf:
     limit: str
     """The resource that limits the rate after the change."""
     certain: bool
+    command: str = ""
+    """The command that makes the change; empty where it is a setting of the loader."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,6 +150,7 @@ class _Change(NamedTuple):
     pod: Pod
     cost: ImageCost
     cached_share: float = 0.0
+    command: str = ""
 
 
 def plan_capacity(
@@ -277,8 +283,8 @@ def _changes(
         # Bytes and decoding shrink with the pixels: 0.41 of the pixels had 0.40 of the bytes at JPEG quality 95.
         kept = (short_side / stored.short_side) ** 2
         smaller = replace(cost, cpu_ms=cost.cpu_ms - cost.stored_ms * (1 - kept), num_bytes=cost.num_bytes * kept)
-        change = f"store a shorter side of {short_side} (dataprep convert --resize {short_side})"
-        yield _Change("resize", change, pod, smaller)
+        change = f"store a shorter side of {short_side} (dataprep convert)"
+        yield _Change("resize", change, pod, smaller, command=_conversion(stored.url or "URL", short_side))
     if stored:
         # Every pass gives a host other blocks, so what counts is the share of the whole dataset that it holds.
         cached = min(1.0, pod.ram_bytes * CACHE_SHARE / stored.num_bytes)
@@ -296,7 +302,15 @@ def _what_if(images_per_s: float, change: _Change) -> WhatIf:
         utilisation=min(1.0, limit.headroom),
         limit=limit.name,
         certain=not limit.at_least,
+        command=change.command,
     )
+
+
+def _conversion(url: str, short_side: int) -> str:
+    """Return the command that makes a dataset with smaller images of the one at a URL."""
+    url = url.rstrip("/")
+    words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", "webdataset"]
+    return shlex.join([*words, "--resize", str(short_side)])
 
 
 def _known(resources: tuple[Resource, ...]) -> list[Resource]:

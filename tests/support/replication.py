@@ -9,7 +9,7 @@ import subprocess
 import time
 from contextlib import suppress
 
-from dataprep.build.cards import CROISSANT, README
+from dataprep.cloud.replicate import CARDS
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.storage import open_storage
 from dataprep.storage.copies import stored_crc32c
@@ -21,10 +21,17 @@ LONGEST_S = 0.6
 
 
 def checksums(url: str) -> dict[str, tuple[int, str]]:
-    """Size and CRC32C of every object of a dataset; its list of copies and its cards aside, which are not copied."""
+    """Size and CRC32C of every object of a dataset except its list of copies and its cards, which do not make it
+    whole."""
     storage = open_storage(url)
     found = {info.name: (info.num_bytes, stored_crc32c(storage, info)) for info in storage.list()}
-    return {name: known for name, known in found.items() if name not in (REPLICAS, README, CROISSANT)}
+    return {name: known for name, known in found.items() if name not in (REPLICAS, *CARDS)}
+
+
+def cards_at(url: str) -> dict[str, bytes]:
+    """The cards at a place."""
+    storage = open_storage(url)
+    return {name: storage.read(name) for name in CARDS if storage.stat(name) is not None}
 
 
 def kill_replicate(rng: random.Random, source: str, target: str, *, kills: int) -> int:
@@ -50,6 +57,7 @@ def kill_replicate(rng: random.Random, source: str, target: str, *, kills: int) 
     run = dataprep(*arguments)
     assert run.returncode == 0, run.stderr[-2000:]
     assert checksums(target) == expected
+    assert cards_at(target) == cards_at(source)
     return standing
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dataprep.build.cards import write_cards
 from dataprep.build.finished import shape_faults
 from dataprep.cloud.region import describe
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
@@ -20,7 +21,7 @@ from dataprep.storage import open_storage
 from dataprep.storage.gcs_location import BucketLocation
 from tests.support.finished import build_here, details, kinds, verify_here
 from tests.support.own_data import annotated, build_own
-from tests.support.replication import checksums, flip_byte, kill_replicate, remove_all
+from tests.support.replication import cards_at, checksums, flip_byte, kill_replicate, remove_all
 
 _numbers = itertools.count()
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
@@ -92,6 +93,30 @@ def test_the_annotations_of_an_image_folder_are_copied_with_it(target, tmp_path)
     replicate(str(tmp_path / "out"), target)
     assert checksums(target) == checksums(str(tmp_path / "out"))
     assert verify_here(target).verdict == "whole"
+
+
+def test_cards_are_copied_edited_or_not_and_others_at_the_target_stay(target, tmp_path):
+    source = open_storage(str(tmp_path / "out"))
+    write_cards(source, build_own(annotated(tmp_path / "pets"), source.url))
+    source.replace("README.md", b"edited", source.read("README.md"))
+    replicate(source.url, target)
+    assert cards_at(target) == cards_at(source.url)
+    assert open_storage(target).read("README.md") == b"edited"
+    source.replace("README.md", b"edited again", b"edited")
+    open_storage(target).delete("croissant.json")
+    (plan,) = replicate(source.url, target)
+    assert (plan.objects, plan.kept) == (1, ("README.md",))
+    assert cards_at(target) == cards_at(source.url) | {"README.md": b"edited"}
+    assert verify_here(target).verdict == "whole"
+
+
+def test_a_card_at_the_target_is_in_nobodys_way(target, tmp_path):
+    """Somebody's own README, where the source has none."""
+    build_own(annotated(tmp_path / "pets"), tmp_path / "out")
+    open_storage(target).create("README.md", b"about this bucket")
+    (plan,) = replicate(str(tmp_path / "out"), target)
+    assert (plan.existing, plan.kept) == (0, ())
+    assert cards_at(target) == {"README.md": b"about this bucket"}
 
 
 def test_objects_beyond_one_call_are_copied_by_several(sources, target, gcs):

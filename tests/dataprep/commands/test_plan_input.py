@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
+from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
 from loaders.bench.peers import PEERS
@@ -112,6 +114,20 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
     path.write_text("{")
     with pytest.raises(UsageError, match="cannot be read as JSON"):
         plan_input(*RESNET, "--images-per-s", 8000, "--measured", path)
+
+
+@pytest.mark.parametrize("url", [None, "gs://bucket/my data/", "/data/shards"])
+def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tmp_path, url):
+    path, row = tmp_path / "bench.json", {"loader": "dataprep", "cpu_ms_per_image": 2.0}
+    section = {"bytes_per_image": 100_000.0, "rows": [row]} | ({"url": url} if url else {})
+    path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
+    _, out = plan_input(*RESNET, "--images-per-s", 8000, "--measured", path)
+    (command,) = [line.removeprefix("resize: ") for line in out.splitlines() if line.startswith("resize: ")]
+    plain = (url or "URL").rstrip("/")
+    words = ["dataprep", "convert", plain, "--output", f"{plain}-256", "--format", "webdataset", "--resize", "256"]
+    assert shlex.split(command) == words
+    parsed = convert.make_context("convert", words[2:])
+    assert (parsed.params["url"], parsed.params["short_side"]) == (plain, 256)
 
 
 @pytest.mark.parametrize(

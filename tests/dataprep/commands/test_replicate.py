@@ -83,6 +83,17 @@ def test_a_copy_reports_what_it_copied_and_a_second_run_nothing(source, target):
     assert again.stdout == f"{target} is a whole copy: 11 objects, nothing was missing\n"
 
 
+def test_a_card_that_stays_at_the_target_is_named(source, target):
+    storage = open_storage(source)
+    storage.create("README.md", b"of the source")
+    open_storage(target).create("README.md", b"of the target")
+    run = invoke(source, "--to", target, "--dry-run")
+    planned = replicate(source, "--to", target, "--dry-run")["copies"][0]
+    storage.delete("README.md")
+    assert "  keep      README.md: another is there already, and stays\n" in run.stdout
+    assert (planned["objects"], planned["standing"], planned["kept"]) == (11, 0, ["README.md"])
+
+
 def test_a_dataset_is_copied_to_several_places_at_once(source, target):
     found = replicate(source, "--to", target, "--to", "gs://to-nam4/x")
     assert [each["url"] for each in found["replicas"]] == [source, "gs://to-nam4/x", target]

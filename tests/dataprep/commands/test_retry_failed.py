@@ -8,8 +8,12 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
+from dataprep.build.cards import cards_of, write_cards
 from dataprep.commands.retry_failed import command
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.paths import CROISSANT, README
 from dataprep.errors import UsageError
+from dataprep.storage import open_storage
 from tests.support.builds import dataprep
 from tests.support.fetched import FAULTS, PASSING, adopted, build_table, check_adopted, check_built
 from tests.support.img2dataset import MADE_SO
@@ -42,14 +46,18 @@ def test_a_dry_run_counts_rows_by_reason(fetched):
 
 
 def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
-    url = str(tmp_path / "out")
-    build_table(web, tmp_path, url, "webdataset")
+    url, storage = str(tmp_path / "out"), open_storage(str(tmp_path / "out"))
+    write_cards(storage, build_table(web, tmp_path, url, "webdataset"))
+    storage.replace(README, b"edited", storage.read(README))
     web.faults = {2: 404}
     words = ("retry-failed", url, *WEB, "--workers", 1)
     run = dataprep(*words)
     assert run.returncode == 0, run.stderr
     assert f"{url} is whole at revision 2: 4 of 5 rows were fetched, in 1 new shards and " in run.stdout
     assert "http 404: 3\n" in run.stdout
+    cards = {README: b"edited", CROISSANT: cards_of(read_manifest(storage))[CROISSANT]}
+    assert {name: storage.read(name) for name in cards} == cards
+    storage.replace(README, cards_of(read_manifest(storage))[README], b"edited")
     check_built(url)
     assert called(url, "--workers", 1).startswith(f"{url}: no rows to try; revision 2 ")
 

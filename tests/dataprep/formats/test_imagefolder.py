@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dataprep.errors import FormatError
-from dataprep.formats.imagefolder import REPEATED, image_file, repeat_links
+from dataprep.formats.imagefolder import REPEATED, image_file, numbering_fault, repeat_links
 from tests.support.interop import read_with_torchvision
 from tests.support.samples import examples, keys
 
@@ -67,6 +67,21 @@ def test_without_classes_the_path_is_the_key(keys_of_a_split):
     in_folders = [key for key in keys_of_a_split if "/" in key]
     paths = [image_file("train", key, "", ".jpg") for key in in_folders]
     assert [path.removeprefix("train/").removesuffix(".jpg") for path in paths] == in_folders
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((), ""),
+        ((2, 1, 3), ""),
+        ((2, 1, 0), ""),
+        ((0, 0, 3), "2 of 3 classes have no image and so no folder (cat, dog): torchvision's"),
+        ((1, 0, 3), "1 of 3 classes have no image and so no folder (dog)"),
+    ],
+)
+def test_classes_without_images_shift_the_numbers_of_folders(counts, text):
+    fault = numbering_fault(("cat", "dog", "fox"), counts)
+    assert fault.startswith(text) if text else fault == ""
 
 
 def test_repeats_are_the_links_of_the_original_recipe():
