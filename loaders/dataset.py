@@ -22,6 +22,8 @@ from loaders.fetch.open import open_fetcher
 if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
+MIXTURE_SUFFIX = ".json"
+"""End of the name of a file that describes a mixture."""
 DATASET_FIELD = "dataset"
 """Field of a mixture's batches: the name of the dataset that each row is from."""
 
@@ -145,6 +147,7 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
     _guard(storage, region_policy)
     manifest = read_manifest(storage)
     if manifest is None:
+        refuse_mixture(url)
         raise UsageError(
             f"{storage.url_of(MANIFEST)}: not found; give a dataset that `dataprep build` finished, "
             "or index other data with `dataprep adopt`"
@@ -160,6 +163,15 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         max_listed = changes.MAX_LISTED_ON_DISK if dataset.storage.is_local else changes.MAX_LISTED_IN_BUCKET
         changes.refuse_changed(storage, dataset.storage, manifest, max_listed)
     return dataset
+
+
+def refuse_mixture(url: str) -> None:
+    """Raise UsageError if a URL that should be that of a dataset is that of a mixture's file, such as `mix.json`."""
+    if url.endswith(MIXTURE_SUFFIX):
+        raise UsageError(
+            f"{url}: expected a dataset, got what may be the file of a mixture: `loaders.mixture` and the training "
+            "commands read it, and nothing else does; give one of its datasets"
+        )
 
 
 def _guard(storage: Storage, region_policy: str) -> None:

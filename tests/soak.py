@@ -36,7 +36,8 @@ from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
-from tests.support.loading import killed_and_resumed
+from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
+from tests.support.mixing import compare_lives, compare_windows
 from tests.support.own_data import write_pets
 from tests.support.planning import plan_samples
 from tests.support.replication import kill_replicate
@@ -44,6 +45,7 @@ from tests.support.tables import write_dogs
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
+MIXTURES_A_CASE = 200
 LONG_MARK = "pytest.mark." + "long"
 PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
 DATASETS = {**PUBLISHED, "folder": "pets", "table": "dogs", "coco": "coco-annotated"}
@@ -297,6 +299,35 @@ def loaded(fmt: str, images: int = 600) -> Path:
     return output
 
 
+def mixtures() -> Iterator[Case]:
+    for first in range(0, 4000, MIXTURES_A_CASE):
+        yield f"orders {first} to {first + MIXTURES_A_CASE - 1}", partial(_mixed_orders, first)
+    for number in range(20):
+        yield f"killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {number}", partial(_mixed_kills, number)
+
+
+def _mixed_orders(first: int, _folder: Path) -> str:
+    worst = 0.0
+    for seed in range(first, first + MIXTURES_A_CASE):
+        compare_lives(random.Random(seed))
+        worst = max(worst, compare_windows(random.Random(seed)))
+    return f"{MIXTURES_A_CASE} equal to the walk; windows of 1,000 differ by {worst:.2f} samples from their shares"
+
+
+def _mixed_kills(number: int, folder: Path) -> str:
+    rng, url = random.Random(number), str(loaded(FORMATS[number % len(FORMATS)]))
+    mixes = []
+    for place in range(6):
+        weights = (
+            (3, 1) if number % 2 == 0 else (rng.randint(1, 9), rng.randint(1, 9))
+        )  # every other round changes them
+        splits = zip(("train", "val"), weights, strict=True)
+        datasets = [{"url": url, "split": split, "name": split, "weight": weight} for split, weight in splits]
+        mixes.append(folder / f"{place}.json")
+        mixes[-1].write_text(json.dumps({"version": 1, "datasets": datasets, "epoch_samples": 600}))
+    return f"{mixture_killed_and_resumed(mixes, folder, rng, (8, 6, 4, 3, 2, 1))} batches"
+
+
 def load_memory() -> Iterator[Case]:
     for fmt in FORMATS:
         for processes in (0, 2):
@@ -501,6 +532,7 @@ SHOWS = {
     "planted-faults": planted_faults,
     "hostile-originals": hostile_originals,
     "load-resume": load_resume,
+    "mixtures": mixtures,
     "load-memory": load_memory,
     "load-transforms": load_transforms,
     "bench-loaders": bench_loaders,

@@ -14,7 +14,7 @@ from dataprep.dataset.links import is_adopted, open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
-from loaders.dataset import Dataset, open_dataset
+from loaders.dataset import Dataset, open_dataset, refuse_mixture
 from loaders.fetch.index import SplitIndex
 
 INDEX_DEADLINE_S = 60.0
@@ -92,6 +92,7 @@ def open_bench_data(urls: tuple[str, ...], split: str, index: Path, progress: Pr
         splits = tuple((split, escape(name)) for name in names)
         dataset_url = _adopted(AdoptRequest(url=root, index_url=str(index), splits=splits), progress, workers)
     elif read_manifest(open_storage(urls[0])) is None:
+        refuse_mixture(urls[0])
         dataset_url = _adopted(AdoptRequest(url=urls[0], index_url=str(index)), progress, workers)
     else:
         dataset_url = urls[0]

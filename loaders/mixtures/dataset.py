@@ -52,8 +52,8 @@ class MixedDataset(Dataset):
     def storage(self) -> Storage:  # only a single dataset has it
         """Nothing: what needs the storage of a dataset does not work with several."""
         raise UsageError(
-            f"{self.url}: a mixture of {len(self.parts)} datasets, expected a single one, such as "
-            f"{self.parts[0].dataset.url}: a mixture can be loaded, but neither diagnosed nor measured"
+            f"{self.url}: a mixture of {len(self.parts)} datasets, expected a single one: a mixture can be loaded, "
+            f"but neither diagnosed nor measured; give one of its datasets, such as {self.parts[0].dataset.url}"
         )
 
     @property

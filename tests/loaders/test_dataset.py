@@ -26,3 +26,9 @@ def test_a_dataset_is_picklable_and_opens_one_storage(dataset):
 def test_an_unknown_split_is_an_error_that_lists_the_splits(dataset):
     with pytest.raises(UsageError, match=r"no split 'test'; it has train, val"):
         open_dataset(str(dataset("webdataset")), "test")
+
+
+def test_the_file_of_a_mixture_is_no_dataset(tmp_path):
+    (tmp_path / "mix.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"mix.json: expected a dataset, got what may be the file of a mixture"):
+        open_dataset(str(tmp_path / "mix.json"), "train")

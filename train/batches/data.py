@@ -19,8 +19,9 @@ from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
-from loaders.dataset import open_dataset
+from loaders.dataset import MIXTURE_SUFFIX, open_dataset
 from loaders.loader import Loader
+from loaders.mixtures.loader import Mixture, mixture
 
 TRAIN = ("train", "training")
 VALIDATION = ("val", "validation", "valid", "validate", "test")
@@ -38,6 +39,8 @@ class Data:
     splits: tuple[str, ...]
     num_classes: int | None
     """Number of classes; None where the data have no labels."""
+    mixture: Mixture | None = None
+    """The datasets of which the data are a mixture."""
 
     def training_loader(self, config: LoaderConfig) -> Loader:
         """Open a shuffled loader over the split `train`, or over the only split.
@@ -63,6 +66,8 @@ class Data:
         return next((name for name in names if name in self.splits), None)
 
     def _loader(self, split: str, config: LoaderConfig) -> Loader:
+        if self.mixture is not None:
+            return self.mixture.open_loader(split, config)
         dataset = open_dataset(self.url, split, config.region_policy, compare=False)  # open_data has compared it
         return Loader(dataset, config)
 
@@ -71,8 +76,9 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     """Find a run's data, before the first image is read.
 
     Args:
-        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed, or data of other tools: an image
-            folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
+        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed; the file of a mixture of several,
+            such as `mix.json`; or data of other tools: an image folder, tars, a TFDS directory. Those are indexed
+            first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
         region_policy: What to do if reading the bucket from here costs money: `refuse`, `warn` or `off`.
 
@@ -80,11 +86,22 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
         UsageError: There are no data, or reading them costs money and the policy refuses that.
     """
     guard(data_path, region_policy)
+    if data_path.endswith(MIXTURE_SUFFIX):
+        return _mixed(data_path, region_policy)
     url = _indexed(data_path, index_dir)
     manifest = read_manifest(open_storage(url))
     if manifest is None:
         raise UsageError(f"{data_path}: no data found; give a dataset, an image folder, tars, or a TFDS directory")
     return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
+
+
+def _mixed(data_path: str, region_policy: str) -> Data:
+    """Return the data of a mixture; its classes are those of the datasets that are trained on."""
+    found = mixture(data_path)
+    splits = found.split_names()
+    split = next((name for name in TRAIN if name in splits), splits[0] if splits else TRAIN[0])
+    classes = found.open_dataset(split, region_policy).manifest.classes
+    return Data(data_path, splits, len(classes) or None, found)
 
 
 def _indexed(data_path: str, index_dir: str | None) -> str:

@@ -48,7 +48,9 @@ DEVICE_BATCH = 64
 class RunFlags:
     """Flags of every run in PyTorch."""
 
-    data_path: str = flag("", "Dataset, image folder, tars or TFDS directory, on a disk or gs://; required.")
+    data_path: str = flag(
+        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required."
+    )
     index_dir: str | None = flag(
         None, "Folder for the index of data that have no manifest; default: in the user's cache."
     )

@@ -1,5 +1,8 @@
 """Data of a run: the splits that are trained on and judged by, and plain data that are indexed first."""
 
+import itertools
+import json
+
 import pytest
 
 from dataprep.errors import UsageError
@@ -32,6 +35,21 @@ def test_plain_folders_are_indexed_into_the_cache_or_where_it_is_asked_for(photo
     assert data.url.startswith(str(tmp_path / "cache/dataprep/adopted/"))
     assert (data.splits, data.num_classes) == (("train",), 2)
     assert open_data(photographs, index_dir=str(tmp_path / "index")).url == str(tmp_path / "index")
+
+
+def test_a_mixtures_file_is_trained_on(dataset, tmp_path):
+    datasets = [{"url": dataset, "weight": 3}, {"url": dataset, "split": "val", "name": "more"}]
+    (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
+    data = open_data(str(tmp_path / "mix.json"))
+    assert (data.splits, data.num_classes) == (("train",), open_data(dataset).num_classes)
+    with data.training_loader(CONFIG) as loader:
+        names = [name for batch in itertools.islice(loader, 4) for name in batch.fields["dataset"]]
+        assert abs(names.count("more") - 4) <= 1
+    assert data.validation_loader(CONFIG) is None
+    del datasets[1]
+    (tmp_path / "mix.json").write_text(json.dumps({"version": 1, "datasets": datasets}))
+    with open_data(str(tmp_path / "mix.json")).validation_loader(CONFIG) as loader:
+        assert loader.dataset.split.name == "val"
 
 
 def test_an_empty_folder_is_refused_as_data(tmp_path):
