@@ -82,6 +82,7 @@ def test_other_loaders_are_left_out_for_a_bucket_without_a_copy(bucket_dataset, 
     assert section.copied_images == 0
 
 
+@pytest.mark.long
 def test_a_loader_that_fails_is_left_out_and_says_why(tmp_path):
     """The originals contain half an image, which PIL refuses, and no repaired dataset exists."""
     for number in range(16):
