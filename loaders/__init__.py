@@ -8,6 +8,10 @@
             save(batch.state)  # loader.load_state_dict(state) resumes after this batch
 
 open_loader      Open a loader over one split of a dataset.
+open_packs       Open a loader of images at their own aspect ratio, as patches in rows of one length.
+Packs            How long those rows are, how many images are in one, and how large the images may be.
+PackLoader       A Loader whose batches are packs.
+PackBatch        A Batch of patches, with segments, positions and masks.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
 LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
@@ -35,9 +39,10 @@ if TYPE_CHECKING:
     from loaders.decode.boxes import RowView, transform_boxes, transform_keypoints, transform_points
     from loaders.decode.decoders import open_decoder
     from loaders.decode.pil_transform import PilTransform
-    from loaders.loader import Batch, Loader, open_loader
+    from loaders.loader import Batch, Loader, PackBatch, PackLoader, open_loader, open_packs
     from loaders.mixtures.document import MixtureSource
     from loaders.mixtures.loader import Mixture, mixture
+    from loaders.packs.settings import Packs
 
 __all__ = [
     "Batch",
@@ -46,11 +51,15 @@ __all__ = [
     "LoaderSettings",
     "Mixture",
     "MixtureSource",
+    "PackBatch",
+    "PackLoader",
+    "Packs",
     "PilTransform",
     "RowView",
     "mixture",
     "open_decoder",
     "open_loader",
+    "open_packs",
     "read_fields",
     "transform_boxes",
     "transform_keypoints",
@@ -64,11 +73,15 @@ _MODULES = {
     "LoaderSettings": "loaders.config",
     "Mixture": "loaders.mixtures.loader",
     "MixtureSource": "loaders.mixtures.document",
+    "PackBatch": "loaders.loader",
+    "PackLoader": "loaders.loader",
+    "Packs": "loaders.packs.settings",
     "PilTransform": "loaders.decode.pil_transform",
     "RowView": "loaders.decode.boxes",
     "mixture": "loaders.mixtures.loader",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
+    "open_packs": "loaders.loader",
     "read_fields": "dataprep.formats.fields",
     "transform_boxes": "loaders.decode.boxes",
     "transform_keypoints": "loaders.decode.boxes",

@@ -17,6 +17,7 @@ from dataprep.messages import did_you_mean
 from loaders.decode.crop import RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
+from loaders.packs.settings import Packs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,6 +139,8 @@ class LoaderConfig:
     """Maximum size of that folder."""
     region_policy: RegionPolicy = "refuse"
     """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not check)."""
+    packs: Packs | None = None
+    """Images of their own shapes in rows of one length, for `open_packs`; None: squares of `image_size`."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -148,11 +151,33 @@ class LoaderConfig:
         transform = self.transform
         _require(transform is None or callable(transform), f"transform must be a function, got {transform!r}")
         _require(self.short_side >= self.image_size, f"resize must be {self.image_size} or more, got {self.short_side}")
+        if self.packs is not None:
+            self._check_packs(self.packs)
+
+    def _check_packs(self, packs: Any) -> None:
+        _require(isinstance(packs, Packs), f"packs must be loaders.Packs or None, got {packs!r}")
+        _require(not self.views, "packs have no views, which are of square rows: set views=False")
+        rows, images, ranks = self.batch_size // packs.images, packs.images, self.world_size
+        _require(
+            self.batch_size % (images * ranks) == 0,
+            f"packs: {self.batch_size} images in rows of {images} cannot be shared by {ranks} ranks; "
+            f"choose a batch_size that is a multiple of {images * ranks}",
+        )
+        _require(
+            rows // ranks % max(1, self.processes) == 0,
+            f"packs: {rows // ranks} rows of a rank cannot be shared by {self.processes} processes; "
+            "choose processes that divide them",
+        )
 
     @property
     def rows(self) -> int:
         """Number of rows in a batch of this rank: its images of one step."""
         return self.batch_size // self.world_size
+
+    @property
+    def row_images(self) -> int:
+        """Images in a row: 1, or with packs `packs.images`."""
+        return 1 if self.packs is None else self.packs.images
 
     @cached_property
     def crop(self) -> RandomCrop:
@@ -175,11 +200,19 @@ class LoaderConfig:
         """Return the settings on which the sequence of batches depends, without ranks and settings of speed alone."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
+        if self.packs is not None:
+            names = [name for name in names if name not in _OF_SQUARES]
         document = {name: getattr(self, name) for name in names}
+        if self.packs is not None:
+            document["packs"] = self.packs.document()
         document["transform"] = None if self.transform is None else _name_of(self.transform)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in document.items()} | {
             "order_version": ORDER_VERSION
         }
+
+
+_OF_SQUARES = ("image_size", "scale", "ratio", "clip_crop", "resize")
+"""Settings that packs ignore."""
 
 
 def check_names(names: Iterable[str]) -> None:

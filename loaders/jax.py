@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import Batch, Loader, LoaderState
+from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader, LoaderState, PackBatch
 
 if TYPE_CHECKING:
     import jax
@@ -46,6 +46,20 @@ class JaxBatch:
     """How each image of the same rows was cropped and flipped, with the loader's setting `views`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxPackBatch(JaxBatch):
+    """The global batch of one step of packs: the shapes of `loaders.PackBatch`, with the rows of all ranks."""
+
+    segments: jax.Array
+    """int32; 0 in padding."""
+    positions: jax.Array
+    """int32."""
+    token_mask: jax.Array
+    """bool; False in padding."""
+    grids: jax.Array
+    """int32."""
+
+
 def host_rank() -> tuple[int, int]:
     """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`."""
     import jax
@@ -56,7 +70,7 @@ def host_rank() -> tuple[int, int]:
 def device_batches(
     loader: Loader, mesh: jax.sharding.Mesh, *, axis: str | tuple[str, ...] = "data", prefetch: int = 2
 ) -> Generator[JaxBatch]:
-    """Yield the rest of the loader's epoch on the devices of a mesh.
+    """Yield the rest of the loader's epoch on the devices of a mesh; a `PackLoader` makes batches `JaxPackBatch`.
 
     When the iteration is left early, the loader continues after the batch that was yielded last.
 
@@ -74,18 +88,21 @@ def device_batches(
     axes = (axis,) if isinstance(axis, str) else axis
     part_rows = rows_per_part(loader.config, mesh.shape, axes, host_rank())
     sharding = NamedSharding(mesh, PartitionSpec(axes))
-    indices = sharding.addressable_devices_indices_map((loader.config.batch_size,)).values()
-    num_rows = part_rows * len({rows.start for (rows,) in indices})
-    if num_rows != loader.config.rows:
+    config = loader.config
+    global_rows = config.batch_size // config.row_images
+    indices = sharding.addressable_devices_indices_map((global_rows,)).values()
+    num_rows, host_rows = part_rows * len({rows.start for (rows,) in indices}), global_rows // config.world_size
+    if num_rows != host_rows:
         raise UsageError(
-            f"the mesh gives {num_rows} rows of a batch to this process, its loader {loader.config.rows}; "
+            f"the mesh gives {num_rows} rows of a batch to this process, its loader {host_rows}; "
             f"lay the mesh out so that each process has a part of its own along {', '.join(axes)}"
         )
     return _run(loader, sharding, prefetch)
 
 
 def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) -> Generator[JaxBatch]:
-    batches = map(partial(_on_devices, sharding, loader.config.batch_size), loader)
+    global_rows = loader.config.batch_size // loader.config.row_images
+    batches = map(partial(_on_devices, sharding, global_rows), loader)
     state = loader.state_dict()
     try:
         ahead = deque(islice(batches, prefetch))
@@ -99,13 +116,16 @@ def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) ->
         loader.load_state_dict(state)
 
 
-def _on_devices(sharding: jax.sharding.NamedSharding, batch_size: int, batch: Batch) -> JaxBatch:
+def _on_devices(sharding: jax.sharding.NamedSharding, global_rows: int, batch: Batch) -> JaxBatch:
     import jax
     import numpy as np
 
-    # JAX has no int64 unless jax_enable_x64 is set.
-    local = batch.images, batch.labels.astype(np.int32), batch.mask
-    images, labels, mask = (
-        jax.make_array_from_process_local_data(sharding, array, (batch_size, *array.shape[1:])) for array in local
-    )
-    return JaxBatch(images, labels, mask, batch.keys, batch.fields, batch.state, batch.views)
+    arrays = {}
+    for name in PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS:
+        local = getattr(batch, name)
+        if local.dtype == np.int64:
+            local = local.astype(np.int32)  # JAX has no int64 unless jax_enable_x64 is set
+        shape = (global_rows, *local.shape[1:])
+        arrays[name] = jax.make_array_from_process_local_data(sharding, local, shape)
+    kind = JaxPackBatch if isinstance(batch, PackBatch) else JaxBatch
+    return kind(**arrays, keys=batch.keys, fields=batch.fields, state=batch.state, views=batch.views)

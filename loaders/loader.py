@@ -26,6 +26,7 @@ from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.stats import Stage, Stats
 from loaders.fetch.budget import check_budget
 from loaders.order import Order, check_world, samples_per_block
+from loaders.packs.settings import Packs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from loaders.dataset import Dataset
     from loaders.decode.boxes import RowView
+    from loaders.engine.pipeline import Rows
     from loaders.engine.producer import Producer
     from loaders.fetch.index import SplitIndex
 
@@ -92,6 +94,32 @@ class Batch:
     """How each image was cropped and flipped, with the setting `views`; None for a row without a sample."""
 
 
+ARRAYS = {"images": 4, "labels": 1, "mask": 1}
+"""Names of a batch's arrays, with their numbers of dimensions."""
+PACK_ARRAYS = {"images": 3, "labels": 2, "mask": 2, "segments": 2, "positions": 3, "token_mask": 2, "grids": 3}
+"""The same of packs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackBatch(Batch):
+    """One rank's part of one step, with images as patches in rows of one length.
+
+    The images of a row follow each other, each row by row of its own grid, and padding is at the end of the row.
+    Shapes: R rows of this rank, T = `packs.tokens` tokens, M = `packs.images` images in a row. `images` are patches,
+    (R, T, patch * patch * 3): the pixels of each row by row, 0 in padding. `labels` and `mask` are (R, M); keys and
+    fields have an entry for each image, row by row: image m of row r is `keys[r * M + m]`.
+    """
+
+    segments: NDArray[np.int32]
+    """(R, T): number of the token's image in its row, from 1 to M; 0 in padding."""
+    positions: NDArray[np.int32]
+    """(R, T, 2): row and column of each patch in its image's grid."""
+    token_mask: NDArray[np.bool_]
+    """(R, T); False in padding: the mask of keys in attention."""
+    grids: NDArray[np.int32]
+    """(R, M, 2): patches of each image along height and width; 0 where there is no image."""
+
+
 @runtime_checkable
 class OpensLoader(Protocol):
     """Data that open a loader of their own: `loaders.mixture`."""
@@ -116,15 +144,41 @@ def open_loader(
     Raises:
         UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
     """
-    if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
-        raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
-    check_names(settings)
-    if settings.get("shuffle") is None:
-        settings["shuffle"] = split == "train"
-    if settings.get("augment") is None:
-        settings["augment"] = settings["shuffle"]
-    # The config checks every value, and makes tuples of lists.
-    return open_configured(url, split, LoaderConfig(batch_size=batch_size, **settings))  # type: ignore[arg-type]
+    if "packs" in settings:
+        raise UsageError("open_loader has no setting packs; call open_packs, whose batches have other parts")
+    return open_configured(url, split, _config(url, split, settings, batch_size))
+
+
+def open_packs(
+    url: str | PathLike[str],
+    split: str = "train",
+    *,
+    batch_size: int,
+    packs: Packs,
+    **settings: Unpack[LoaderSettings],
+) -> PackLoader:
+    """Open a loader that delivers images at their own aspect ratio, as patches in rows of one length.
+
+    Args:
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+        split: Name of a split.
+        batch_size: Images in one step, over all ranks; a multiple of the images in a row times the number of ranks.
+        packs: Length of the rows, images in a row, side of a patch, and bounds of an image's tokens.
+        settings: Other settings, as for `open_loader`. With `augment` the number of an image's tokens is drawn and the
+            image flipped; without it all images have about the same number. The settings of squares are ignored:
+            `image_size`, `scale`, `ratio`, `clip_crop` and `resize`.
+
+    Raises:
+        UsageError: As for `open_loader`, or the index does not know how large the images are.
+    """
+    from loaders.dataset import open_dataset
+
+    if isinstance(url, OpensLoader):
+        raise UsageError("packs of a mixture: rows are planned for one dataset; open one, or open_loader the mixture")
+    if not isinstance(packs, Packs):
+        raise UsageError(f"packs must be loaders.Packs, got {packs!r}")
+    config = _config(url, split, settings, batch_size, packs)
+    return PackLoader(open_dataset(str(url), split, config.region_policy), config)
 
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
@@ -133,7 +187,26 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
-    return Loader(open_dataset(str(url), split, config.region_policy), config)
+    dataset = open_dataset(str(url), split, config.region_policy)
+    return Loader(dataset, config) if config.packs is None else PackLoader(dataset, config)
+
+
+def _config(
+    url: str | PathLike[str] | OpensLoader,
+    split: str,
+    settings: LoaderSettings,
+    batch_size: int,
+    packs: Packs | None = None,
+) -> LoaderConfig:
+    if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
+        raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
+    check_names(settings)
+    if settings.get("shuffle") is None:
+        settings["shuffle"] = split == "train"
+    if settings.get("augment") is None:
+        settings["augment"] = settings["shuffle"]
+    # The config checks every value, and makes tuples of lists.
+    return LoaderConfig(batch_size=batch_size, packs=packs, **settings)  # type: ignore[arg-type]
 
 
 def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order:
@@ -167,6 +240,8 @@ class Loader:
 
     def __init__(self, dataset: Dataset, config: LoaderConfig) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
+        if (config.packs is not None) != isinstance(self, PackLoader):
+            raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if config.fields:
             dataset.check_fields(config.fields)
         self.dataset, self.config = dataset, config
@@ -193,6 +268,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the epoch."""
+        for rows in self._rows():
+            yield Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict(), rows.views)
+
+    def _rows(self) -> Iterator[Rows]:
         if not self.config.shuffle:
             self._go_to(0)
         stop = self._end_of_epoch()
@@ -206,7 +285,7 @@ class Loader:
                 raise
             self._batch += 1
             self._skipped.update(rows.skipped)
-            yield Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict(), rows.views)
+            yield rows
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
@@ -286,6 +365,7 @@ class Loader:
             rank=config.rank,
             world_size=config.world_size,
             first_batch=self._batch,
+            row_images=config.row_images,
         )
 
     def _open_producer(self) -> Producer:
@@ -310,3 +390,30 @@ class Loader:
         """The decoder and the settings on which the sequence depends."""
         decoder = open_decoder(self.config.interpolation, self.config.decoder).name
         return {"decoder": decoder, **self.config.sequence_document()}
+
+
+class PackLoader(Loader):
+    """Iterates over batches of packs; otherwise as `Loader`."""
+
+    def __iter__(self) -> Iterator[PackBatch]:
+        """Yield the rest of the epoch."""
+        for rows in self._rows():
+            yield _pack_batch(rows, self.state_dict())
+
+
+def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
+    layout, num_rows = rows.layout, len(rows.images)
+    if layout is None or rows.grids is None:
+        raise UsageError("the loader's rows are squares, expected packs")
+    return PackBatch(
+        rows.images,
+        rows.labels.reshape(num_rows, -1),
+        rows.keys,
+        rows.mask.reshape(num_rows, -1),
+        rows.fields,
+        state,
+        segments=layout.segments_RT,
+        positions=layout.positions_RT2,
+        token_mask=layout.segments_RT > 0,
+        grids=rows.grids.reshape(num_rows, -1, 2),
+    )

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from dataprep.errors import UsageError
 from loaders.engine.producer import image_shape
 from loaders.loader import Batch, Loader
 
@@ -60,6 +61,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     import tensorflow as tf
 
     config = loader.config
+    if config.packs is not None:
+        raise UsageError("loaders.tf has no packs; iterate over the loader itself, or use loaders.jax or loaders.torch")
     shape = image_shape(config)
     rows = shape[:1]
     signature = {

@@ -9,16 +9,20 @@ Shapes: N images of this rank, H = W = `image_size`, C = 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
-from loaders.loader import Batch, Loader, LoaderState
+from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader, LoaderState, PackBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,22 @@ class TorchBatch:
     """How each image was cropped and flipped, with the loader's setting `views`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchPackBatch(TorchBatch):
+    """A `loaders.PackBatch` with tensors in place of arrays, which have its shapes."""
+
+    segments: torch.Tensor
+    """int32; 0 in padding."""
+    positions: torch.Tensor
+    """int32."""
+    token_mask: torch.Tensor
+    """bool; False in padding."""
+    grids: torch.Tensor
+    """int32."""
+    segments_on_host: NDArray[np.int32]
+    """The segments again, in the host's memory: masks are drawn from them without waiting for the device."""
+
+
 class TorchBatches(IterableDataset[TorchBatch]):
     """A loader's batches, one epoch at a time, in the memory that the loader wrote.
 
@@ -54,7 +74,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[TorchBatch]:
-        """Yield the rest of the epoch.
+        """Yield the rest of the epoch; a `PackLoader` makes each batch a `TorchPackBatch`.
 
         Raises:
             UsageError: This is a worker process of a DataLoader.
@@ -62,9 +82,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         if get_worker_info() is not None:
             _refuse_workers()
         for batch in self._loader:
-            yield TorchBatch(
-                **tensors(batch), keys=batch.keys, fields=batch.fields, state=batch.state, views=batch.views
-            )
+            yield torch_batch(batch, tensors(batch))
 
     def __reduce__(self) -> NoReturn:
         _refuse_workers()
@@ -72,7 +90,27 @@ class TorchBatches(IterableDataset[TorchBatch]):
 
 def tensors(batch: Batch) -> dict[str, torch.Tensor]:
     """Return the arrays of a batch as tensors by name; they share its memory."""
-    return {name: torch.from_numpy(getattr(batch, name)) for name in ("images", "labels", "mask")}
+    names = PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS
+    return {name: torch.from_numpy(getattr(batch, name)) for name in names}
+
+
+def torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
+    """Return a batch with tensors in place of its arrays; of packs a `TorchPackBatch`."""
+    images, labels, mask = (arrays[name] for name in ARRAYS)
+    others = batch.keys, batch.fields, batch.state, batch.views
+    if not isinstance(batch, PackBatch):
+        return TorchBatch(images, labels, mask, *others)
+    return TorchPackBatch(
+        images,
+        labels,
+        mask,
+        *others,
+        segments=arrays["segments"],
+        positions=arrays["positions"],
+        token_mask=arrays["token_mask"],
+        grids=arrays["grids"],
+        segments_on_host=batch.segments,
+    )
 
 
 def normalize(

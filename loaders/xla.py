@@ -15,15 +15,15 @@ import atexit
 import sys
 from collections import deque
 from collections.abc import Generator
+from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError
-from loaders.decode.boxes import RowView
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import Loader, LoaderState
-from loaders.torch import TorchBatch, tensors
+from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader
+from loaders.torch import TorchBatch, tensors, torch_batch
 
 if TYPE_CHECKING:
     import torch
@@ -73,24 +73,16 @@ def device_batches(
     return _run(loader, torch_xla.device() if device is None else device, sharding, prefetch)
 
 
-class _Beside(TypedDict):
-    """What a batch has that no device can hold."""
-
-    keys: list[str]
-    fields: dict[str, list[Any]]
-    state: LoaderState
-    views: list[RowView | None] | None
-
-
 def _run(
     loader: Loader, device: torch.device, sharding: dict[str, ShardingSpec] | None, prefetch: int
 ) -> Generator[TorchBatch]:
+    import numpy as np
     from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
     batches, state = iter(loader), loader.state_dict()
     # Only the user's thread uses the loader, so that errors are raised there; MpDeviceLoader's threads see tensors.
     sent: SimpleQueue[dict[str, torch.Tensor] | None] = SimpleQueue()
-    ahead: deque[_Beside] = deque()
+    ahead: deque[Batch] = deque()
     # A prefetch size of 1, because MpDeviceLoader collects as many batches before it sends the first.
     devices = MpDeviceLoader(
         iter(sent.get, None), device, input_sharding=sharding, loader_prefetch_size=1, device_prefetch_size=1
@@ -98,7 +90,7 @@ def _run(
 
     def send(count: int) -> None:
         for batch in islice(batches, count):
-            ahead.append({"keys": batch.keys, "fields": batch.fields, "state": batch.state, "views": batch.views})
+            ahead.append(replace(batch, images=np.empty(0, np.uint8)))  # whose memory is needed again
             sent.put(tensors(batch))
         if not ahead:
             sent.put(None)
@@ -114,8 +106,8 @@ def _run(
         for on_device in on_devices:
             beside = ahead.popleft()
             send(1)
-            state = beside["state"]
-            yield TorchBatch(**on_device, **beside)
+            state = beside.state
+            yield torch_batch(beside, on_device)
     finally:
         end_threads()
         atexit.unregister(end_threads)
@@ -130,7 +122,7 @@ def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> 
     return {
         # minibatch: each process delivers its own rows. With one process, torch_xla refuses it for a mesh of two axes.
         name: ShardingSpec(mesh, (axes, *[None] * (dimensions - 1)), minibatch=loader.config.world_size > 1)
-        for name, dimensions in (("images", 4), ("labels", 1), ("mask", 1))
+        for name, dimensions in (ARRAYS if loader.config.packs is None else PACK_ARRAYS).items()
     }
 
 

@@ -40,6 +40,12 @@
  * once; unaligned rows save 0.15 ms of an image. */
 #define ROW_OFFSET 4
 
+/* Where an image goes: pixels of the output, and the side of the patches into which it is cut, 0 for none. */
+typedef struct {
+    uint8_t *start;
+    int height, width, patch;
+} output_t;
+
 /* A loaders.decode.crop.View. */
 typedef struct {
     int32_t top, left, height, width, resized_height, resized_width, out_top, out_left, flip;
@@ -65,7 +71,7 @@ typedef struct {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     char reason[JMSG_LENGTH_MAX];
-    buffer_t row_taps, column_taps, rows, narrow;
+    buffer_t row_taps, column_taps, rows, narrow, whole;
 #if HAS_HUFFMAN_CODE
     scan_t scan;
 #endif
@@ -137,14 +143,15 @@ static void check_image(decoder_t *decoder)
         fail(decoder, "neither grey, YCbCr nor RGB");
 }
 
-static void check_view(decoder_t *decoder, const view_t *view, int size)
+static void check_view(decoder_t *decoder, const view_t *view, const output_t *out)
 {
     int64_t height = decoder->jpeg.image_height, width = decoder->jpeg.image_width;
     if (view->top < 0 || view->left < 0 || view->height < 1 || view->width < 1
         || (int64_t)view->top + view->height > height || (int64_t)view->left + view->width > width)
         fail(decoder, "the view is not inside the image");
     if (view->out_top < 0 || view->out_left < 0 || view->resized_height > MAX_SIDE || view->resized_width > MAX_SIDE
-        || view->out_top + (int64_t)size > view->resized_height || view->out_left + (int64_t)size > view->resized_width)
+        || view->out_top + (int64_t)out->height > view->resized_height
+        || view->out_left + (int64_t)out->width > view->resized_width)
         fail(decoder, "the output is not inside the resized view");
 }
 
@@ -259,18 +266,35 @@ static int decode_from(int first, int mcu)
     return first > 0 ? (first - 1) / mcu * mcu : 0;
 }
 
+static size_t output_bytes(const output_t *out)
+{
+    return 3 * (size_t)out->height * out->width;
+}
+
+/* Copy an image to its patches, one after another row by row; each holds its pixels row by row. */
+static void cut_patches(const uint8_t *whole, const output_t *out)
+{
+    size_t run = 3 * (size_t)out->patch, patch_bytes = run * out->patch;
+    int columns = out->width / out->patch;
+    for (int row = 0; row < out->height; row++) {
+        uint8_t *to = out->start + (size_t)(row / out->patch) * columns * patch_bytes + row % out->patch * run;
+        for (int column = 0; column < columns; column++, to += patch_bytes, whole += run)
+            memcpy(to, whole, run);
+    }
+}
+
 static void decode_view(
-    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, uint8_t *out, int size,
-    int plain)
+    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, const output_t *out, int plain)
 {
     j_decompress_ptr jpeg = &decoder->jpeg;
     read_header(decoder, data);
     check_image(decoder);
-    check_view(decoder, view, size);
+    check_view(decoder, view, out);
     taps_t columns, lines;
-    if (!make_taps(&columns, &decoder->column_taps, filter, view->width, view->resized_width, view->out_left, size,
-                   view->flip)
-        || !make_taps(&lines, &decoder->row_taps, filter, view->height, view->resized_height, view->out_top, size, 0))
+    if (!make_taps(&columns, &decoder->column_taps, filter, view->width, view->resized_width, view->out_left,
+                   out->width, view->flip)
+        || !make_taps(&lines, &decoder->row_taps, filter, view->height, view->resized_height, view->out_top,
+                      out->height, 0))
         fail(decoder, "out of memory");
     int left = view->left + columns.from, right = view->left + columns.to;
     int top = view->top + lines.from, height = lines.to - lines.from;
@@ -292,7 +316,7 @@ static void decode_view(
     (void)plain;
 #endif
     size_t row_bytes = ((jpeg->output_width + 4 * (size_t)columns.quads) * PIXEL_BYTES + 31) / 32 * 32;
-    size_t stride = 3 * (size_t)size + SPARE_BYTES;
+    size_t stride = 3 * (size_t)out->width + SPARE_BYTES;
     uint8_t *two = reserve_or_fail(decoder, &decoder->rows, 2 * row_bytes + ROW_OFFSET);
     two += ROW_OFFSET;
     uint8_t *narrow = reserve_or_fail(decoder, &decoder->narrow, (height + 1 + 4 * (size_t)lines.quads) * stride);
@@ -308,24 +332,27 @@ static void decode_view(
         if (row + 1 < height)
             read_row(decoder, two + row_bytes);
         uint8_t *both[2] = {narrow + row * stride, narrow + (row + 1) * stride};
-        narrow_two(rows, both, &columns, size);
+        narrow_two(rows, both, &columns, out->width);
     }
-    mix_all(narrow, stride, &lines, out, size);
+    uint8_t *whole = out->patch ? reserve_or_fail(decoder, &decoder->whole, output_bytes(out)) : out->start;
+    mix_all(narrow, stride, &lines, whole, out->height, out->width);
+    if (out->patch)
+        cut_patches(whole, out);
 }
 
 static void decode_one(
-    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, uint8_t *out, int size)
+    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, const output_t *out)
 {
     decoder->reason[0] = 0;
     switch (setjmp(decoder->failed)) {
     case 0:
-        decode_view(decoder, data, view, filter, out, size, 0);
+        decode_view(decoder, data, view, filter, out, 0);
         break;
     case GIVEN_UP:
-        decode_view(decoder, data, view, filter, out, size, 1);
+        decode_view(decoder, data, view, filter, out, 1);
         break;
     default:
-        memset(out, 0, 3 * (size_t)size * size);
+        memset(out->start, 0, output_bytes(out));
     }
 }
 
@@ -349,6 +376,7 @@ static void free_decoder(decoder_t *decoder)
     free(decoder->column_taps.data);
     free(decoder->rows.data);
     free(decoder->narrow.data);
+    free(decoder->whole.data);
     free(decoder);
 }
 
@@ -360,6 +388,7 @@ typedef struct {
     Py_buffer *images;
     Py_ssize_t held;
     Py_buffer views, rows, out;
+    int patch; /* side of the patches that `out` holds; 0 where it holds squares */
     char (*reasons)[JMSG_LENGTH_MAX];
 } batch_t;
 
@@ -394,29 +423,75 @@ static int hold_images(batch_t *batch, PyObject *images)
     return ok;
 }
 
+/* Return whether the grid of image i lies inside a row of out, which must be uint8 [rows, tokens, patch bytes]. */
+static int is_inside_row(const batch_t *batch, Py_ssize_t i)
+{
+    const view_t *view = (const view_t *)batch->views.buf + i;
+    int64_t token = ((const int32_t *)batch->rows.buf)[i], in_row = batch->out.shape[1], patch = batch->patch;
+    if (view->out_top || view->out_left || view->resized_height < patch || view->resized_width < patch
+        || view->resized_height % patch || view->resized_width % patch)
+        return 0;
+    int64_t tokens = view->resized_height / patch * (view->resized_width / patch);
+    return token >= 0 && token / in_row < batch->out.shape[0] && token % in_row + tokens <= in_row;
+}
+
+static int check_patches(const batch_t *batch)
+{
+    const Py_buffer *out = &batch->out;
+    if (batch->patch < 1 || batch->patch > JPEG_MAX_DIMENSION || out->ndim != 3 || out->itemsize != 1
+        || out->shape[1] < 1 || out->shape[2] != 3 * (Py_ssize_t)batch->patch * batch->patch) {
+        PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, tokens, 3 * patch * patch]");
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < batch->count; i++)
+        if (!is_inside_row(batch, i)) {
+            PyErr_SetString(PyExc_ValueError, "the patches of a view are not inside a row of out");
+            return 0;
+        }
+    return 1;
+}
+
+static int check_squares(const batch_t *batch)
+{
+    const Py_buffer *rows = &batch->rows, *out = &batch->out;
+    if (out->ndim != 4 || out->itemsize != 1 || out->shape[1] != out->shape[2] || out->shape[3] != 3
+        || out->shape[1] < 1 || out->shape[1] > JPEG_MAX_DIMENSION) {
+        PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, size, size, 3]");
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        int32_t row = ((const int32_t *)rows->buf)[i];
+        if (row < 0 || row >= out->shape[0]) {
+            PyErr_SetString(PyExc_ValueError, "a row is not one of out");
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static int check_batch(const batch_t *batch, int filter)
 {
-    const Py_buffer *views = &batch->views, *rows = &batch->rows, *out = &batch->out;
+    const Py_buffer *views = &batch->views, *rows = &batch->rows;
     if (views->len != batch->count * (Py_ssize_t)sizeof(view_t))
         PyErr_SetString(PyExc_ValueError, "views must be int32 [images, 9]");
     else if (rows->len != batch->count * (Py_ssize_t)sizeof(int32_t))
         PyErr_SetString(PyExc_ValueError, "rows must be int32 [images]");
-    else if (out->ndim != 4 || out->itemsize != 1 || out->shape[1] != out->shape[2] || out->shape[3] != 3
-             || out->shape[1] < 1 || out->shape[1] > JPEG_MAX_DIMENSION)
-        PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, size, size, 3]");
     else if (filter < BILINEAR || filter > BILINEAR_NO_ANTIALIAS)
         PyErr_SetString(PyExc_ValueError, "filter must be 0, 1 or 2");
-    else {
-        for (Py_ssize_t i = 0; i < batch->count; i++) {
-            int32_t row = ((const int32_t *)rows->buf)[i];
-            if (row < 0 || row >= out->shape[0]) {
-                PyErr_SetString(PyExc_ValueError, "a row is not one of out");
-                return 0;
-            }
-        }
-        return 1;
-    }
+    else
+        return batch->patch ? check_patches(batch) : check_squares(batch);
     return 0;
+}
+
+static output_t output_of(const batch_t *batch, Py_ssize_t i)
+{
+    const view_t *view = (const view_t *)batch->views.buf + i;
+    size_t place = ((const int32_t *)batch->rows.buf)[i];
+    uint8_t *start = batch->out.buf;
+    if (batch->patch)
+        return (output_t){start + place * batch->out.shape[2], view->resized_height, view->resized_width, batch->patch};
+    int size = (int)batch->out.shape[1];
+    return (output_t){start + place * 3 * size * size, size, size, 0};
 }
 
 static int decode_batch(batch_t *batch, filter_t filter)
@@ -424,10 +499,9 @@ static int decode_batch(batch_t *batch, filter_t filter)
     decoder_t *decoder = new_decoder();
     if (!decoder)
         return 0;
-    int size = (int)batch->out.shape[1];
     for (Py_ssize_t i = 0; i < batch->count; i++) {
-        uint8_t *out = (uint8_t *)batch->out.buf + ((const int32_t *)batch->rows.buf)[i] * 3 * (size_t)size * size;
-        decode_one(decoder, &batch->images[i], (const view_t *)batch->views.buf + i, filter, out, size);
+        output_t out = output_of(batch, i);
+        decode_one(decoder, &batch->images[i], (const view_t *)batch->views.buf + i, filter, &out);
         memcpy(batch->reasons[i], decoder->reason, JMSG_LENGTH_MAX);
     }
     free_decoder(decoder);
@@ -454,7 +528,7 @@ static PyObject *decode_many(PyObject *module, PyObject *args)
     PyObject *images, *out, *reasons = NULL;
     int filter;
     batch_t batch = {0};
-    if (!PyArg_ParseTuple(args, "Oy*y*Oi", &images, &batch.views, &batch.rows, &out, &filter))
+    if (!PyArg_ParseTuple(args, "Oy*y*Oi|i", &images, &batch.views, &batch.rows, &out, &filter, &batch.patch))
         return NULL;
     if (PyObject_GetBuffer(out, &batch.out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0 && hold_images(&batch, images)
         && check_batch(&batch, filter)) {
@@ -493,10 +567,12 @@ static PyObject *image_size(PyObject *module, PyObject *data)
 
 static PyMethodDef methods[] = {
     {"decode_many", decode_many, METH_VARARGS,
-     "decode_many(images, views, rows, out, filter) -> list[str | None]\n\n"
+     "decode_many(images, views, rows, out, filter, patch=0) -> list[str | None]\n\n"
      "Writes image i, cut and scaled by views[i], to out[rows[i]]; says why where it cannot, and zeroes that row.\n"
      "images: bytes-like; views: int32 [n, 9]; rows: int32 [n]; out: uint8 [rows, size, size, 3], each C-contiguous;\n"
-     "filter: 0 bilinear, 1 bicubic, 2 bilinear without antialiasing. Releases the interpreter lock."},
+     "filter: 0 bilinear, 1 bicubic, 2 bilinear without antialiasing. Releases the interpreter lock.\n"
+     "With a patch the whole view is cut into patches: out is uint8 [rows, tokens, 3 * patch * patch], and rows has\n"
+     "the token at which each image begins, counted over all rows of out."},
     {"image_size", image_size, METH_O,
      "image_size(data) -> (height, width)\n\nFrom a JPEG's header. Raises ValueError where it cannot be read."},
     {NULL, NULL, 0, NULL},

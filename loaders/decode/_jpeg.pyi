@@ -11,6 +11,7 @@ def decode_many(
     rows: NDArray[np.int32],
     out: NDArray[np.uint8],
     filter: int,
+    patch: int = 0,
     /,
 ) -> list[str | None]: ...
 def image_size(data: bytes | memoryview, /) -> tuple[int, int]: ...

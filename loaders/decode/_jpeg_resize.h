@@ -282,11 +282,11 @@ static void narrow_two(const uint8_t *const rows[2], uint8_t *const narrow[2], c
     narrow_plain(rows, narrow, taps, outputs);
 }
 
-/* Scale RGB rows that are `stride` bytes apart and begin at input taps->from to the output [size, size, 3]. */
-static void mix_all(const uint8_t *narrow, size_t stride, const taps_t *taps, uint8_t *out, int size)
+/* Scale RGB rows that are `stride` bytes apart and begin at input taps->from to the output [height, width, 3]. */
+static void mix_all(const uint8_t *narrow, size_t stride, const taps_t *taps, uint8_t *out, int height, int width)
 {
-    int samples = 3 * size;
-    for (int i = 0; i < size; i++, out += samples) {
+    int samples = 3 * width;
+    for (int i = 0; i < height; i++, out += samples) {
         const uint8_t *rows = narrow + (taps->first[i] - taps->from) * stride;
         size_t at = (size_t)i * 4 * taps->quads;
         int written = 0;

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 TRIES = 10
 """Number of boxes that are drawn before the largest centred one is taken instead, as in torchvision."""
 WORDS = 24
-"""Random words for one position: area and ratio of each try, then top, left and flip; a multiple of Philox's four."""
+"""Random words for one position: area and ratio of each try, then top, left, flip and one that packs use for an image's
+number of tokens; a multiple of Philox's four."""
 _SKIPPED_WORDS = 5_000
 """Most words to make and discard between two positions: a second call takes as long as 5,000 words, 26 us."""
 
@@ -113,6 +114,45 @@ def train_views(
     for row in np.flatnonzero(~fits.any(axis=1)).tolist():
         views[row] = _middle_view(int(heights[row]), int(widths[row]), size, crop.ratio, flips[row])
     return views
+
+
+class WholeViews(NamedTuple):
+    """Boxes of images that keep their shape, flips, and a draw that is left for other uses; each of shape (images,)."""
+
+    boxes: NDArray[np.int64]
+    """(images, 4): top, left, height and width, pixels."""
+    flips: NDArray[np.bool_]
+    spare: NDArray[np.float64]
+    """A random number in [0, 1) for each image."""
+
+
+def whole_views(
+    seed: int,
+    positions: Sequence[int],
+    sizes: NDArray[np.int64],
+    *,
+    crop: tuple[float, float] | None = None,
+    flip: float = 0.5,
+) -> WholeViews:
+    """Draw a box of each image's own shape, which is the whole image if there is no crop, and whether it is flipped.
+
+    Args:
+        seed: Seed of the loader.
+        positions: Global positions of the samples; fastest where they ascend and lie close together.
+        sizes: (images, 2): height and width of the images, pixels.
+        crop: Smallest and largest area of the box, as shares of the image's.
+        flip: Probability of a horizontal flip.
+    """
+    import numpy as np
+
+    draws = _draws(seed, positions)
+    flips, spare = draws[:, 2 * TRIES + 2] < flip, draws[:, 2 * TRIES + 3]
+    box_sizes = sizes
+    if crop is not None:
+        share = np.sqrt(crop[0] + draws[:, :1] * (crop[1] - crop[0]))
+        box_sizes = np.clip(np.rint(sizes * share).astype(np.int64), 1, sizes)
+    corners = (draws[:, 2 * TRIES : 2 * TRIES + 2] * (sizes - box_sizes + 1)).astype(np.int64)
+    return WholeViews(np.concatenate([corners, box_sizes], axis=1), flips, spare)
 
 
 def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:

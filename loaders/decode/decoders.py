@@ -1,13 +1,15 @@
-"""From an image's bytes and a view to one row of a batch: decode, crop, scale, flip.
+"""From an image's bytes and a view to one row of a batch, or to patches of one: decode, crop, scale, flip.
 
 The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the view needs and scales as Pillow does, bit for bit.
 Without it, simplejpeg decodes the whole image, and torch or Pillow scales. In either case Pillow decodes what is not a
-plain JPEG. Shapes: N rows of the batch, H height, W width, C = 3 colours, red first; uint8.
+plain JPEG. Shapes: N rows of the batch, T tokens, V values of a patch, H height, W width, C = 3 colours, red first;
+uint8.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -83,6 +85,46 @@ class Decoder(ABC):
                 reasons[index] = self._decode_by_pillow(images[index], views[index], out_NHWC[rows[index]], reason)
         return reasons
 
+    def decode_patches(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: Sequence[View],
+        out_NTV: NDArray[np.uint8],
+        starts: Sequence[int],
+    ) -> list[str | None]:
+        """Write the patches of image i, seen through views[i], to the tokens of `out_NTV` from starts[i] on.
+
+        Args:
+            images: Encoded files.
+            views: One for each image; their resized sides are multiples of the patch, and all of them is used.
+            out_NTV: C-contiguous; V is 3 * patch * patch, and a patch holds its pixels row by row.
+            starts: First token of each image, counted over all rows of `out_NTV`. Its patches follow row by row.
+
+        Returns:
+            For each image None, or why it could not be decoded; then its patches are filled with 0.
+        """
+        import numpy as np
+
+        places = np.asarray(starts, np.int32)
+        reasons = self._decode_jpeg_patches(images, np.asarray(views, np.int32), out_NTV, places)
+        for index, reason in enumerate(reasons):
+            if reason is not None:
+                view = views[index]
+                whole_HWC = np.empty((view.resized_height, view.resized_width, 3), np.uint8)
+                reasons[index] = self._decode_by_pillow(images[index], view, whole_HWC, reason)
+                cut_patches(whole_HWC, out_NTV, starts[index])
+        return reasons
+
+    @abstractmethod
+    def _decode_jpeg_patches(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: NDArray[np.int32],
+        out_NTV: NDArray[np.uint8],
+        starts: NDArray[np.int32],
+    ) -> list[str | None]:
+        """Do what `decode_patches` does, but for plain JPEGs only."""
+
     @abstractmethod
     def _jpeg_size(self, data: bytes | memoryview) -> tuple[int, int]:
         """Return height and width of a JPEG. Raises ValueError or KeyError for anything else."""
@@ -105,13 +147,13 @@ class Decoder(ABC):
 
         try:
             with _open(data) as image:
-                check_view(view, image.height, image.width, len(out_HWC))
+                check_view(view, image.height, image.width, out_HWC.shape[:2])
                 _refuse_scans(data, image.height, image.width)
                 image_HWC = np.asarray(image.convert("RGB"))
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
             out_HWC[...] = 0
             return f"{reason}; by Pillow: {_reason(error)}"
-        out_HWC[...] = scale_by_pillow(image_HWC, view, len(out_HWC), self._interpolation)
+        out_HWC[...] = scale_by_pillow(image_HWC, view, out_HWC.shape[:2], self._interpolation)
         return None
 
 
@@ -173,6 +215,18 @@ class _ExtensionDecoder(Decoder):
 
         return _jpeg.decode_many(images, views, rows, out_NHWC, FILTERS[self._interpolation])
 
+    def _decode_jpeg_patches(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: NDArray[np.int32],
+        out_NTV: NDArray[np.uint8],
+        starts: NDArray[np.int32],
+    ) -> list[str | None]:
+        from loaders.decode import _jpeg
+
+        patch = patch_side(out_NTV)
+        return _jpeg.decode_many(images, views, starts, out_NTV, FILTERS[self._interpolation], patch)
+
 
 class _LibraryDecoder(Decoder):
     """Uses simplejpeg, and torch or Pillow; 0.48 times as fast as the extension (docs/decisions/0004)."""
@@ -208,6 +262,23 @@ class _LibraryDecoder(Decoder):
             for data, view, row in zip(images, views.tolist(), rows.tolist(), strict=True)
         ]
 
+    def _decode_jpeg_patches(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: NDArray[np.int32],
+        out_NTV: NDArray[np.uint8],
+        starts: NDArray[np.int32],
+    ) -> list[str | None]:
+        import numpy as np
+
+        reasons = []
+        for data, numbers, start in zip(images, views.tolist(), starts.tolist(), strict=True):
+            view = View(*numbers)
+            whole_HWC = np.zeros((view.resized_height, view.resized_width, 3), np.uint8)
+            reasons.append(self._decode_jpeg(data, view, whole_HWC))
+            cut_patches(whole_HWC, out_NTV, start)
+        return reasons
+
     def _decode_jpeg(self, data: bytes | memoryview, view: View, out_HWC: NDArray[np.uint8]) -> str | None:
         import simplejpeg
 
@@ -215,16 +286,37 @@ class _LibraryDecoder(Decoder):
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if colours in ("CMYK", "YCCK"):
                 return f"{colours} colours"
-            check_view(view, height, width, len(out_HWC))
+            check_view(view, height, width, out_HWC.shape[:2])
             _refuse_scans(data, height, width)
             image_HWC = simplejpeg.decode_jpeg(data, strict=False)
         except (ValueError, KeyError) as error:
             return _reason(error)
-        out_HWC[...] = self._scale(image_HWC, view, len(out_HWC), self._interpolation)
+        out_HWC[...] = self._scale(image_HWC, view, out_HWC.shape[:2], self._interpolation)
         return None
 
 
-def check_view(view: View, height: int, width: int, size: int) -> None:
+def patch_side(patches: NDArray[np.uint8]) -> int:
+    """Return the side of patches whose last axis holds their pixels."""
+    return math.isqrt(patches.shape[-1] // 3)
+
+
+def cut_patches(image_HWC: NDArray[np.uint8], out_NTV: NDArray[np.uint8], start: int) -> None:
+    """Write the patches of an image to the tokens of `out_NTV` from `start` on, counted over all rows of it."""
+    side = patch_side(out_NTV)
+    rows, columns = image_HWC.shape[0] // side, image_HWC.shape[1] // side
+    patches = image_HWC.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(rows * columns, -1)
+    out_NTV.reshape(-1, out_NTV.shape[-1])[start : start + len(patches)] = patches
+
+
+def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
+    """Return a copy of the image (H, W, 3) whose patches these are, with `columns` patches in each row of its grid."""
+    side = patch_side(patches_TV)
+    rows = len(patches_TV) // columns
+    pixels = patches_TV.reshape(rows, columns, side, side, 3)
+    return pixels.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
+
+
+def check_view(view: View, height: int, width: int, size: tuple[int, ...]) -> None:
     """Refuse a view that would take too much memory, or that reaches outside of the image.
 
     Raises:
@@ -236,7 +328,8 @@ def check_view(view: View, height: int, width: int, size: int) -> None:
     inside = 0 <= view.top <= height - view.height and 0 <= view.left <= width - view.width
     if not inside or view.height < 1 or view.width < 1:
         raise ValueError("the view is not inside the image")
-    if not (0 <= view.out_top <= view.resized_height - size and 0 <= view.out_left <= view.resized_width - size):
+    rows, columns = size
+    if not (0 <= view.out_top <= view.resized_height - rows and 0 <= view.out_left <= view.resized_width - columns):
         raise ValueError("the output is not inside the resized view")
 
 
@@ -246,9 +339,9 @@ def _refuse_scans(data: bytes | memoryview, height: int, width: int) -> None:
 
 
 def scale_by_pillow(
-    image_HWC: NDArray[np.uint8], view: View, size: int, interpolation: Interpolation
+    image_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...], interpolation: Interpolation
 ) -> NDArray[np.uint8]:
-    """Return the output of a view, shape (size, size, 3), as torchvision's transforms on PIL images make it."""
+    """Return the output of a view, shape (*size, 3), as torchvision's transforms on PIL images make it."""
     import numpy as np
     from PIL import Image
 
@@ -263,7 +356,7 @@ def scale_by_pillow(
 
 
 def _scale_by_torch(
-    image_HWC: NDArray[np.uint8], view: View, size: int, interpolation: Interpolation
+    image_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...], interpolation: Interpolation
 ) -> NDArray[np.uint8]:
     """Return the output of a view: at most two grey levels from Pillow's, 0.003 on average, in a fifth of its time."""
     import numpy as np
@@ -283,8 +376,9 @@ def _box(image_HWC: NDArray[np.uint8], view: View) -> NDArray[np.uint8]:
     return image_HWC[view.top : view.top + view.height, view.left : view.left + view.width]
 
 
-def _window(scaled_HWC: NDArray[np.uint8], view: View, size: int) -> NDArray[np.uint8]:
-    window = scaled_HWC[view.out_top : view.out_top + size, view.out_left : view.out_left + size]
+def _window(scaled_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...]) -> NDArray[np.uint8]:
+    rows, columns = size
+    window = scaled_HWC[view.out_top : view.out_top + rows, view.out_left : view.out_left + columns]
     return window[:, ::-1] if view.flip else window
 
 

@@ -22,6 +22,8 @@ class BatchPlan:
     first_batch: int
     part: int = 0
     parts: int = 1
+    row_images: int = 1
+    """Images in a row; with packs more than one, and `parts` must divide the rank's rows."""
 
     @property
     def num_batches(self) -> int:
@@ -41,10 +43,19 @@ class BatchPlan:
             while pick.position >= (number + 1) * batch_size:
                 yield batch
                 batch, number = [], number + 1
-            batch.append((pick.position % batch_size // self.world_size, pick))
+            batch.append((self._place(pick.position % batch_size // self.world_size), pick))
         for _ in range(number, self.num_batches):
             yield batch
             batch = []
+
+    def _place(self, image: int) -> int:
+        """Return the place of the rank's i-th image of a batch, counted row by row: each row takes one after the other.
+
+        So a row holds every R-th image of the whole batch, where R is its number of rows, and a rank that has every
+        W-th row reads the same samples as one that has every W-th image.
+        """
+        rows = self.order.global_batch // self.world_size // self.row_images
+        return image % rows * self.row_images + image // rows
 
     def _picks(self) -> Iterator[Pick]:
         rows = self.order.global_batch // self.world_size

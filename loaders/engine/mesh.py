@@ -33,9 +33,10 @@ def rows_per_part(
     if unknown := [axis for axis in axes if axis not in mesh_shape]:
         raise UsageError(f"the mesh has no axis {unknown[0]!r}; it has {', '.join(map(str, mesh_shape))}")
     num_parts = prod(mesh_shape[axis] for axis in axes)
-    if config.batch_size % num_parts:
+    num_rows = config.batch_size // config.row_images
+    if num_rows % num_parts:
         raise UsageError(
-            f"a batch of {config.batch_size} cannot be cut into {num_parts} parts along {', '.join(axes)}; "
+            f"a batch of {num_rows} cannot be cut into {num_parts} parts along {', '.join(axes)}; "
             "choose a multiple of it"
         )
-    return config.batch_size // num_parts
+    return num_rows // num_parts

@@ -27,11 +27,13 @@ from loaders.dataset import DATASET_FIELD, Dataset, Origin
 from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
+from loaders.engine.packing import Place, place_images, transform_patches
 from loaders.engine.stats import Stats
 from loaders.engine.watch import Activity, some
 from loaders.fetch.cache import DiskCache
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
 from loaders.order import Pick
+from loaders.packs.layout import Layout, lay_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +56,7 @@ class Rows:
     """Rows that become a batch, in the order of their positions."""
 
     images: NDArray[np.uint8]
-    """(rows, size, size, 3)"""
+    """(rows, size, size, 3), or with packs (rows, tokens, bytes of a patch); the others have an entry an image."""
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
     """False where the row holds no sample: the tail of an evaluation, or an image that could not be read."""
@@ -64,11 +66,21 @@ class Rows:
     """How each image was cropped and flipped, if the loader delivers that."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of masked rows by reason."""
+    grids: NDArray[np.int32] | None = None
+    """(images, 2): patches of each image along height and width; None without packs."""
+    layout: Layout | None = None
+    """What each token is, once the rows are finished."""
 
 
 def finish(rows: Rows) -> Rows:
     """Set rows without a sample to 0, because their memory still has the images of another batch."""
-    if not rows.mask.all():
+    if rows.grids is not None:
+        num_rows, tokens, _ = rows.images.shape
+        grids_RM2 = rows.grids.reshape(num_rows, -1, 2)
+        rows.layout = lay_out(grids_RM2, rows.mask.reshape(num_rows, -1), tokens)
+        rows.images[rows.layout.segments_RT == 0] = 0
+        rows.grids[~rows.mask] = 0
+    elif not rows.mask.all():
         rows.images[~rows.mask] = 0
     return rows
 
@@ -77,10 +89,12 @@ def empty_rows(images: NDArray[np.uint8], config: LoaderConfig) -> Rows:
     """Return rows to be filled, all of them masked."""
     import numpy as np
 
-    count = len(images)
+    count = config.rows
     labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
     fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
-    return Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
+    rows = Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
+    rows.grids = None if config.packs is None else np.zeros((count, 2), np.int32)
+    return rows
 
 
 def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
@@ -110,6 +124,8 @@ class _Image:
     data: bytes = b""
     height: int = 0
     width: int = 0
+    place: Place | None = None
+    """Where its patches go, with packs."""
 
 
 class Pipeline:
@@ -148,11 +164,14 @@ class Pipeline:
             shards = self._fetcher.shards_needed(pick for _, pick in picks)
             for lookup in [self._lookups.submit(partial(self._index.shard, shard)) for shard in shards]:
                 lookup.result()  # read concurrently here, so that the requests below find the entries in memory
+        places = self._places(picks, rows)
         self._stats.add("plan", items=len(picks), busy_s=time.monotonic() - started_s)
         futures = []
         for first in range(0, len(picks), self._chunk_rows):
             waited_s = time.monotonic()
             chunk = [_Image(row, pick, self._fetcher.request(pick)) for row, pick in picks[first:][: self._chunk_rows]]
+            for image, place in zip(chunk, places[first:], strict=False):
+                image.place = place
             self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
             self.activity.advance()
             futures.append(self._decoding.submit(partial(self._fill, chunk, rows)))
@@ -230,12 +249,22 @@ class Pipeline:
             'run "dataprep verify" to see what else differs, and build it again'
         )
 
+    def _places(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Place]:
+        """Plan where images go in packed rows; without packs they are not planned."""
+        if self._config.packs is None or rows.grids is None:
+            return []
+        return place_images(picks, self._index, self._config, self._config.packs, rows.grids)
+
     def _decode(self, chunk: list[_Image], rows: Rows) -> None:
-        sized = [image for image in chunk if self._has_size(image, rows)]
-        views = self._views(sized)
-        targets = [image.row for image in sized]
+        sized = [image for image in chunk if image.place is not None or self._has_size(image, rows)]
+        places = [image.place for image in sized if image.place is not None]
+        data = [image.data for image in sized]
+        views = [place.view for place in places] if places else self._views(sized)
         self._begin("decoding", sized)
-        faults = self.decoder.decode_many([image.data for image in sized], views, rows.images, targets)
+        if places:
+            faults = self.decoder.decode_patches(data, views, rows.images, [place.start for place in places])
+        else:
+            faults = self.decoder.decode_many(data, views, rows.images, [image.row for image in sized])
         self.activity.advance()
         for image, view, fault in zip(sized, views, faults, strict=True):
             if fault is not None:
@@ -246,7 +275,11 @@ class Pipeline:
                 rows.views[image.row] = row_view(view, image.height, image.width, self._config.image_size)
             if self._config.transform is not None:
                 self._begin("transforming", [image])
-                self._transform(self._config.transform, rows.images[image.row], image.pick)
+                transform = partial(self._transform, self._config.transform, image.pick)
+                if image.place is None:
+                    transform(rows.images[image.row])
+                else:
+                    transform_patches(transform, rows.images, image.place)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
         """Set the image's height and width from the index, or from its own header."""
@@ -275,7 +308,7 @@ class Pipeline:
             crop=config.crop,
         )
 
-    def _transform(self, transform: Transform, image_HWC: NDArray[np.uint8], pick: Pick) -> None:
+    def _transform(self, transform: Transform, pick: Pick, image_HWC: NDArray[np.uint8]) -> None:
         import numpy as np
 
         result = np.asarray(transform(image_HWC, transform_generator(self._config.seed, pick.position)))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from dataprep.errors import StorageError
@@ -60,8 +61,10 @@ def open_producer(dataset: Dataset, index: SplitIndex, config: LoaderConfig, pla
     return ThreadProducer(dataset, index, config, plan, stats)
 
 
-def image_shape(config: LoaderConfig) -> tuple[int, int, int, int]:
-    """Return the shape of a batch's images, NHWC."""
+def image_shape(config: LoaderConfig) -> tuple[int, ...]:
+    """Return the shape of a batch's images: NHWC, or rows, tokens and bytes of a patch."""
+    if config.packs is not None:
+        return config.rows // config.packs.images, config.packs.tokens, config.packs.patch_bytes
     return config.rows, config.image_size, config.image_size, 3
 
 
@@ -73,8 +76,7 @@ class ThreadProducer:
     ) -> None:
         self._config, self._stats = config, stats
         self._pipeline = Pipeline(dataset, index, config, stats)
-        num_rows, height, width, channels = image_shape(config)
-        self._buffers = Buffers(num_rows * height * width * channels)
+        self._buffers = Buffers(prod(image_shape(config)))
         self._room = threading.Semaphore(config.prefetch_batches)
         self._batch = plan.first_batch
         self._begun: queue.SimpleQueue[_Begun | BaseException] = queue.SimpleQueue()

@@ -24,6 +24,7 @@ from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -71,6 +72,7 @@ class _Part:
     keys: list[str]
     fields: dict[str, list[Any]]
     views: list[RowView | None] | None
+    grids: list[list[int]] | None
     skipped: Counter[str]
     stages: dict[str, Stage]
     """Stages of this worker since its last report."""
@@ -99,8 +101,7 @@ class ProcessProducer:
     ) -> None:
         self._dataset, self._index, self._config, self._plan, self._stats = dataset, index, config, plan, stats
         self._batch = plan.first_batch
-        num_rows, height, width, channels = image_shape(config)
-        self._buffers = Buffers(num_rows * height * width * channels, shared=True)
+        self._buffers = Buffers(prod(image_shape(config)), shared=True)
         self._left = plan.batches_left
         self._under_way: deque[Buffer] = deque()
         self._workers: list[_Worker] = []
@@ -243,6 +244,8 @@ def _put(part: _Part, rows: Rows) -> None:
             rows.fields[name][row] = values[i]
         if rows.views is not None and part.views is not None:
             rows.views[row] = part.views[i]
+        if rows.grids is not None and part.grids is not None:
+            rows.grids[row] = part.grids[i]
     rows.skipped.update(part.skipped)
 
 
@@ -332,6 +335,7 @@ class _Reporter:
                 keys=[rows.keys[row] for row in batch.numbers],
                 fields={name: [values[row] for row in batch.numbers] for name, values in rows.fields.items()},
                 views=None if rows.views is None else [rows.views[row] for row in batch.numbers],
+                grids=None if rows.grids is None else rows.grids[batch.numbers].tolist(),
                 skipped=rows.skipped,
                 stages=self.stats.take(),
                 fetch=self.pipeline.fetch_stats(),
@@ -344,7 +348,7 @@ def _mapped(descriptor: int, config: LoaderConfig) -> NDArray[np.uint8]:
     import numpy as np
 
     shape = image_shape(config)
-    memory = mmap.mmap(descriptor, shape[0] * shape[1] * shape[2] * shape[3])
+    memory = mmap.mmap(descriptor, prod(shape))
     os.close(descriptor)
     return np.frombuffer(memory, np.uint8).reshape(shape)
 

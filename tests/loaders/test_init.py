@@ -141,7 +141,8 @@ def test_settings_of_open_loader_are_those_of_the_config():
         "fields": "tuple[str, ...] | list[str]",
         "cache_dir": "str | PathLike[str] | None",
     }
-    config = {name: field.type for name, field in LoaderConfig.__dataclass_fields__.items() if name != "batch_size"}
+    fields = LoaderConfig.__dataclass_fields__
+    config = {name: field.type for name, field in fields.items() if name not in ("batch_size", "packs")}
     settings = {name: kind.__forward_arg__ for name, kind in LoaderSettings.__annotations__.items()}
     assert settings == config | wider
 

@@ -376,3 +376,58 @@ def test_decoder_names_hold_everything_that_pixels_depend_on(monkeypatch):
 def test_unknown_names_list_the_known_ones(options, message):
     with pytest.raises(UsageError, match=message):
         open_decoder(**options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_patches_are_those_of_the_whole_scaled_view(backend):
+    """The image is scaled as a square would be, and its patches follow each other from the token that is asked for."""
+    rng = np.random.default_rng(5)
+    decoder = open_decoder("bicubic", backend)
+    for patch in (3, 16):
+        for kind, data in jpegs(rng, 90, 120):
+            rows, columns, start = (int(each) for each in rng.integers(1, 6, 3))
+            view = View(7, 9, 70, 100, rows * patch, columns * patch, 0, 0, bool(rng.integers(2)))
+            out = np.full((2, 40, 3 * patch**2), 7, np.uint8)
+            assert decoder.decode_patches([data], [view], out, [40 + start]) == [None]
+            flat = out.reshape(80, -1)
+            used = flat[40 + start : 40 + start + rows * columns]
+            image = decode.image_of_patches(used, columns)
+            resampling = Image.Resampling.BICUBIC
+            expected = pillow_result(data, view._replace(out_top=0), max(rows, columns) * patch, resampling)
+            most = 0 if backend == "extension" else 2
+            assert np.abs(image.astype(int) - expected.astype(int)).max() <= most, kind
+            assert (np.delete(flat, range(40 + start, 40 + start + rows * columns), axis=0) == 7).all()
+            cut = np.zeros_like(out)
+            decode.cut_patches(image, cut, 40 + start)
+            assert np.array_equal(cut.reshape(80, -1)[40 + start :][: rows * columns], used)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_patches_of_other_formats_are_decoded_and_those_of_damaged_files_are_black(backend):
+    image = picture(np.random.default_rng(2), 40, 60)
+    png = io.BytesIO()
+    Image.fromarray(image).save(png, "PNG")
+    view = View(0, 0, 40, 60, 32, 48, 0, 0, False)
+    out = np.full((1, 12, 768), 7, np.uint8)
+    good, bad = open_decoder("bicubic", backend).decode_patches(
+        [png.getvalue(), b"\xff\xd8no"], [view] * 2, out, [0, 6]
+    )
+    assert good is None
+    assert "by Pillow" in bad
+    expected = pillow_result(png.getvalue(), view, 48, Image.Resampling.BICUBIC)
+    assert np.array_equal(decode.image_of_patches(out[0, :6], 3), expected)
+    assert not out[0, 6:].any()
+
+
+@needs_extension
+def test_patches_outside_of_a_row_are_refused_by_the_extension():
+    from loaders.decode import _jpeg
+
+    data = by_pillow(picture(np.random.default_rng(2), 40, 60))
+    good = [0, 0, 40, 60, 32, 48, 0, 0, 0]
+    rows, columns, offset = [*good[:4], 33, *good[5:]], [*good[:4], 32, 0, 0, 0, 0], [*good[:6], 1, 0, 0]
+    cases = [(good, 3, 16), (good, -1, 16), (good, 8, 16), (rows, 0, 16), (columns, 0, 16), (offset, 0, 16)]
+    for view, start, patch in [*cases, (good, 0, 8), (good, 0, -16)]:
+        out = np.zeros((1, 8, 768), np.uint8)
+        with pytest.raises(ValueError, match=r"row of out|out must be uint8"):
+            _jpeg.decode_many([data], np.array([view], np.int32), np.array([start], np.int32), out, 1, patch)

@@ -64,3 +64,33 @@ def test_an_evaluation_has_every_sample_once_and_equal_steps_everywhere(counts, 
                 everything.append((position, shard, sample))
     stored = [(shard, sample) for shard, count in enumerate(counts) for sample in range(count)]
     assert sorted(everything) == [(position, *sample) for position, sample in enumerate(stored)]
+
+
+@given(COUNTS, st.sampled_from([1, 2, 3, 6]), st.sampled_from([1, 2, 5]), st.integers(0, 7), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_rows_of_several_images_are_the_same_for_any_ranks_and_processes(counts, world_size, images, first, shuffle):
+    """Row r of all ranks together has every sixth image of the batch, from image r on."""
+    size = 6 * images
+    order = Order(shard_samples=tuple(counts), seed=1, global_batch=size, samples_per_block=3, num_streams=6)
+    first = first if shuffle else 0
+    steps = 3 if shuffle else -(-sum(counts) // size)
+    expected = list(itertools.islice(order.picks(first), steps * size))
+    for rank in range(world_size):
+        for parts in range(1, 6 // world_size + 1):
+            if 6 // world_size % parts:
+                continue
+            for number in range(steps):
+                found = {}
+                for part in range(parts):
+                    share = {"rank": rank, "world_size": world_size, "part": part, "parts": parts}
+                    plan = BatchPlan(order=order, shuffle=shuffle, first_batch=first, row_images=images, **share)
+                    rows = next(itertools.islice(plan, number, None))
+                    assert all(place // images % parts == part for place, _ in rows)
+                    found |= {place: pick.position for place, pick in rows}
+                base = (first + number) * size
+                places = [(base + row + 6 * image) for row in range(rank, 6, world_size) for image in range(images)]
+                real = {place: position for place, position in enumerate(places) if shuffle or position < sum(counts)}
+                assert found == real
+                assert not shuffle or [pick.position for pick in expected] == list(
+                    range(first * size, (first + steps) * size)
+                )
