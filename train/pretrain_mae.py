@@ -19,16 +19,21 @@ import torch
 
 from loaders.config import LoaderConfig
 from loaders.loader import Loader
+from loaders.packs.settings import Packs
 from loaders.torch import TorchBatch, normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
+from train.batches.pack_masks import PackMaskConfig
 from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
+from train.flags.packs import PackFlags, check_packs
 from train.flags.shared import REFUSED, UNSET, RecipeFlags
 from train.loops.loop import Training
+from train.loops.packed import PackedMAETask
 from train.loops.runtime import Runtime, open_autocast
 from train.loops.torch import Task, TorchBackend, rows_of_part
-from train.models.mae import MaskedAutoencoder
+from train.models.mae import MAEConfig, MaskedAutoencoder
+from train.models.packed import PackedMAE
 from train.models.reconstruction import reconstruction_png
 from train.models.registry import mae_config
 from train.optim.optimizer import open_adamw
@@ -42,6 +47,8 @@ Examples:
       --warmup_epochs 1
   dataprep-pretrain-mae --data_path /data/imagenet --use_xla --batch_size -1 --effective_batch_size 4096 \\
       --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir runs/mae
+  dataprep-pretrain-mae --data_path gs://bucket/imagenet --use_xla --effective_batch_size 4096 --norm_pix_loss \\
+      --pack_tokens 1024 --pack_images 8
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
@@ -50,7 +57,7 @@ signal after a checkpoint: the same command with --resume automatic continues.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(RecipeFlags):
+class Flags(PackFlags, RecipeFlags):
     """Flags of long_seq_mae, and our own."""
 
     model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
@@ -70,6 +77,11 @@ class Flags(RecipeFlags):
     use_byol_crop: bool = flag(
         False, "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refuse_with_packs({"diagnose": self.diagnose, "use_byol_crop": self.use_byol_crop})
+        self.refuse_with_packs({"mask_downsampling": self.mask_downsampling > 1})
 
     def model_options(self) -> dict[str, object]:
         """Options of the model, as `mae_config` takes them."""
@@ -149,30 +161,25 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
-    masks = MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
+    packs = flags.packs(config.patch_size, crop=(flags.min_crop, flags.max_crop))
+    if packs is not None:
+        check_packs(packs, batch, runtime, flags.accum_iter)
     schedule = flags.schedule(batch)
     settings = flags.loader_config(runtime, batch_size=batch, image_size=flags.input_size)
     loader = flags.open_data().training_loader(
-        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop)
+        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
     )
     loader.set_epoch(flags.start_epoch)
     torch.manual_seed(flags.seed)
-    model = MaskedAutoencoder(config).to(runtime.device)
-    task = MAETask(
-        model=model,
-        runtime=runtime,
-        masks=masks,
-        loader=loader,
-        seed=flags.seed,
-        accum_iter=flags.accum_iter,
-        precision=flags.precision,
+    task = (
+        _squares_task(flags, config, runtime, loader) if packs is None else _packs_task(flags, config, runtime, packs)
     )
     return Training(
         config=flags.loop_config(),
         backend=TorchBackend(
             runtime=runtime,
-            model=model,
-            optimizer=open_adamw(model, lr=schedule.lr, weight_decay=flags.weight_decay),
+            model=task.model,
+            optimizer=open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay),
             task=task,
             accum_iter=flags.accum_iter,
             agreement_steps=flags.log_interval_steps,
@@ -182,6 +189,29 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
         logs=flags.open_logs(runtime),
         checkpoints=flags.open_checkpoints(),
         description=asdict(flags),
+    )
+
+
+def _squares_task(flags: Flags, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
+    return MAETask(
+        model=MaskedAutoencoder(config).to(runtime.device),
+        runtime=runtime,
+        masks=MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling),
+        loader=loader,
+        seed=flags.seed,
+        accum_iter=flags.accum_iter,
+        precision=flags.precision,
+    )
+
+
+def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
+    return PackedMAETask(
+        model=PackedMAE(config, packs, flags.position_kind).to(runtime.device),
+        runtime=runtime,
+        masks=PackMaskConfig(packs=packs, ratio=flags.mask_ratio),
+        seed=flags.seed,
+        accum_iter=flags.accum_iter,
+        precision=flags.precision,
     )
 
 

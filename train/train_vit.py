@@ -35,13 +35,16 @@ from train.flags.options import (
     flags_of,
     redefined,
 )
+from train.flags.packs import PackFlags, check_packs
 from train.flags.shared import FAKE_DATA, RunFlags, check_diagnosable, check_shares
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.classify import ClassifierTask, classes_of
 from train.loops.fsdp import Plan, plan_of, plan_text
 from train.loops.loop import Training
+from train.loops.packed import PackedClassifierTask
 from train.loops.runtime import Runtime
 from train.loops.torch import TorchBackend
+from train.models.packed import PackedViT
 from train.models.vit import Block, BlockConfig, VisionTransformer, ViTConfig
 from train.optim.optimizer import moments_of, open_adamw, start_moments
 from train.optim.schedule import HalfCosine
@@ -55,6 +58,8 @@ Examples:
   dataprep-train-vit --plan --plan_devices 256
   dataprep-train-vit --data_path shards/imagenet --device cpu --image_size 32 --patch_size 8 --embed_dim 64 \\
       --num_heads 2 --num_blocks 2 --batch_size 16 --num_epochs 2 --warmup_steps 5
+  dataprep-train-vit --data_path gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit --patch_size 16 \\
+      --pack_tokens 1024 --pack_images 8
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
@@ -72,7 +77,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(RunFlags):
+class Flags(PackFlags, RunFlags):
     """Flags of vit_10b_fsdp_example, and our own."""
 
     data_path: str = redefined(
@@ -131,6 +136,7 @@ class Flags(RunFlags):
         if self.json and not self.plan:
             raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
         check_diagnosable(self.fake_data, self.diagnose)
+        self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose})
 
     def model_config(self) -> ViTConfig:
         """Configuration of the network: no class token, mean of all patches."""
@@ -185,7 +191,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     start_moments(optimizer)
     runtime.shard_like_weights(moments_of(optimizer))
     runtime.end_step()
-    task = ClassifierTask(
+    task = (PackedClassifierTask if flags.pack_tokens else ClassifierTask)(
         model=model,
         runtime=runtime,
         precision=flags.precision,
@@ -216,7 +222,9 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
 def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     """Put the network on the devices, its weights drawn on the host."""
     _refuse_too_large(flags, runtime)
-    model = VisionTransformer(flags.model_config())
+    packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
+    config = flags.model_config()
+    model = VisionTransformer(config) if packs is None else PackedViT(config, packs, flags.position_kind)
     if not flags.no_grad_ckpt:
         for block in model.blocks:
             runtime.recompute(block)
@@ -246,8 +254,11 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
         return FakeLoader(settings, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
     data = flags.open_data()
     classes_of(data, flags.num_classes)
-    training = replace(settings, scale=(flags.min_crop, 1.0))
-    return data.training_loader(training), data.validation_loader(evaluation)
+    packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
+    if packs is not None:
+        check_packs(packs, flags.batch_size, runtime, flags.accum_iter)
+    training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
+    return data.training_loader(training), data.validation_loader(replace(evaluation, packs=packs))
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:

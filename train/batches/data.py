@@ -20,7 +20,7 @@ from dataprep.host.heartbeat import STALL_S
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
-from loaders.loader import Loader
+from loaders.loader import Loader, PackLoader
 from loaders.mixtures.loader import Mixture, mixture
 
 TRAIN = ("train", "training")
@@ -69,7 +69,7 @@ class Data:
         if self.mixture is not None:
             return self.mixture.open_loader(split, config)
         dataset = open_dataset(self.url, split, config.region_policy, compare=False)  # open_data has compared it
-        return Loader(dataset, config)
+        return Loader(dataset, config) if config.packs is None else PackLoader(dataset, config)
 
 
 def open_data(data_path: str, *, index_dir: str | None = None, region_policy: str = "refuse") -> Data:

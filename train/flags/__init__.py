@@ -2,7 +2,8 @@
 
 options.py           a dataclass becomes options: names, help, ranges
 shared.py            flags that several entries share
+packs.py             flags of entries that train on images packed into rows
 entry.py             how an entry runs and ends
 """
 
-__all__ = ["entry", "options", "shared"]
+__all__ = ["entry", "options", "packs", "shared"]

@@ -7,6 +7,7 @@ torch.py             PyTorch: a `Task` turns a batch into losses
 runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans sharded weights
 jax.py jax_steps.py  JAX
 classify.py          the task of all classifiers
+packed.py            the tasks over packs
 unread.py            losses that are still to be read from the device
 stopping.py          signals
 workload.py          one step of a named model, for `dataprep diagnose`
@@ -20,6 +21,7 @@ __all__ = [
     "jax",
     "jax_steps",
     "loop",
+    "packed",
     "runtime",
     "stopping",
     "torch",

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -15,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from loaders.loader import Loader
-from loaders.torch import TorchBatch, TorchBatches
+from loaders.torch import TorchBatch, TorchBatches, TorchPackBatch
 
 
 class RandomState(TypedDict):
@@ -49,19 +50,20 @@ class TorchRuntime:
             return
         ahead: TorchBatch | None = None
         for batch in batches:
-            sent = TorchBatch(
-                images=self.put(batch.images),
-                labels=self.put(batch.labels),
-                mask=self.put(batch.mask),
-                keys=batch.keys,
-                fields=batch.fields,
-                state=batch.state,
-            )
+            sent = self._sent(batch)
             if ahead is not None:
                 yield ahead
             ahead = sent
         if ahead is not None:
             yield ahead
+
+    def _sent(self, batch: TorchBatch) -> TorchBatch:
+        put = self.put
+        sent = replace(batch, images=put(batch.images), labels=put(batch.labels), mask=put(batch.mask))
+        if not isinstance(sent, TorchPackBatch):
+            return sent
+        segments, positions, token_mask, grids = map(put, (sent.segments, sent.positions, sent.token_mask, sent.grids))
+        return replace(sent, segments=segments, positions=positions, token_mask=token_mask, grids=grids)
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy rows to the device, from pinned memory if that is on, so that the copy runs while steps do."""

@@ -139,9 +139,9 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(config.dim, eps=LAYER_NORM_EPSILON)
         self.mlp = MLP(config.dim, int(config.dim * config.mlp_ratio), config.dropout)
 
-    def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
-        """Return tokens of the same shape."""
-        x_NLD = x_NLD + self._passed(self.attn(self.norm1(x_NLD)))
+    def forward(self, x_NLD: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Return tokens of the same shape; `mask` is that of `Attention`."""
+        x_NLD = x_NLD + self._passed(self.attn(self.norm1(x_NLD), mask))
         mixed_NLD: torch.Tensor = x_NLD + self._passed(self.mlp(self.norm2(x_NLD)))
         return mixed_NLD
 
@@ -154,7 +154,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of every token to all tokens, in several heads."""
+    """Attention of every token to all tokens, or to those that a mask allows, in several heads."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -166,15 +166,20 @@ class Attention(nn.Module):
         self.att_dropout = config.att_dropout
         self.proj_drop = nn.Dropout(config.dropout)
 
-    def forward(self, x_NLD: torch.Tensor) -> torch.Tensor:
-        """Return tokens of the same shape."""
+    def forward(self, x_NLD: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Return tokens of the same shape.
+
+        Args:
+            x_NLD: Tokens.
+            mask: True where a query may attend to a key, (N, 1, L, L) or a shape that is broadcast to it.
+        """
         bias: torch.Tensor | None = self.qkv.bias
         if self.q_bias is not None and self.v_bias is not None:
             bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])
         qkv = F.linear(x_NLD, self.qkv.weight, bias).view(*x_NLD.shape[:2], 3, self.num_heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, L, head's width)
         dropout = self.att_dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         out_NLD: torch.Tensor = self.proj_drop(self.proj(mixed.transpose(1, 2).flatten(2)))
         return out_NLD
 
