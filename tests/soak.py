@@ -39,6 +39,7 @@ from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.mixing import compare_lives, compare_windows
 from tests.support.own_data import write_pets
+from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.planning import plan_samples
 from tests.support.replication import kill_replicate
 from tests.support.tables import write_dogs
@@ -504,6 +505,27 @@ def _plan_samples(count: int, kind: str, folder: Path) -> str:
     return plan_samples(folder, count, kind)
 
 
+PACKS_CASES, PACKS_IN_CASE, PACKS_KILLS = 40, 100, 20
+
+
+def packs() -> Iterator[Case]:
+    """Packs: 4,000 random configurations against a slow reference, and 20 runs on 8 ranks that end as one."""
+    for number in range(PACKS_CASES):
+        yield f"{PACKS_IN_CASE} random configurations, {number}", partial(_packs_random, number)
+    for number in range(PACKS_KILLS):
+        yield f"killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {number}", partial(_packs_killed, number)
+
+
+def _packs_random(number: int, _folder: Path) -> str:
+    batches = [random_configuration(PACKS_IN_CASE * number + each) for each in range(PACKS_IN_CASE)]
+    return f"{sum(batches)} batches"
+
+
+def _packs_killed(number: int, folder: Path) -> str:
+    fmt = FORMATS[number % len(FORMATS)]
+    return f"{packs_killed_and_resumed(loaded(fmt), folder, random.Random(number))} batches"
+
+
 SCHEDULES = 1000
 
 
@@ -542,6 +564,7 @@ SHOWS = {
     "laion-statuses": laion_statuses,
     "laion-crash": crash_cases,
     "laion-memory": laion_memory,
+    "packs": packs,
     "planning": planning,
     "train-exact": train_exact,
     "train-devices": train_devices,

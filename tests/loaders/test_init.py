@@ -23,7 +23,7 @@ PACKAGES = [
     for _, name, is_package in pkgutil.walk_packages(loaders.__path__, "loaders.")
     if is_package and "._" not in name
 ]
-PAGE_LINES = 60
+PAGE_LINES = 66
 MAX_MODULES = 35
 """Modules of dataprep that `from loaders import open_loader` may load."""
 ABOVE = ("adopt", "build", "cli", "commands", "demo", "fetched", "inspection", "pages", "sources", "verify", "web")

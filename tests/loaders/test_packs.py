@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import shutil
 
 import numpy as np
@@ -9,13 +10,14 @@ import pytest
 from PIL import Image
 
 from dataprep.errors import StorageError, UsageError
-from loaders import LoaderConfig, Packs, open_loader, open_packs
+from loaders import LoaderConfig, Packs, mixture, open_loader, open_packs
 from loaders.decode.decoders import extension_available, image_of_patches
 from loaders.loader import Loader
 from tests.support.adapters import run_module
 from tests.support.adoption import adopt_here
 from tests.support.packs_loading import load_rows, packed_rows
 from tests.support.packs_reference import alone, rows_of_batches
+from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 
 PACKS = Packs(tokens=48, images=4, patch=8)
 SMALL = {"batch_size": 24, "packs": PACKS}
@@ -224,6 +226,7 @@ def test_images_whose_size_the_index_does_not_know_are_refused(dataset, tmp_path
 
 
 WRONG = [
+    ({"url": mixture([("a", 1), ("b", 1)])}, "packs of a mixture: rows are planned for one dataset"),
     (
         {"batch_size": 30},
         "packs: 30 images in rows of 4 cannot be shared by 1 ranks; choose a batch_size that is a mult",
@@ -239,7 +242,7 @@ WRONG = [
 @pytest.mark.parametrize(("settings", "message"), WRONG, ids=lambda value: str(value)[:30])
 def test_settings_that_do_not_fit_are_refused_with_what_would(settings, message):
     with pytest.raises(UsageError, match=message):
-        open_packs("nowhere", **{**SMALL, **settings})
+        open_packs(**{"url": "nowhere", **SMALL, **settings})
 
 
 def test_packs_and_squares_have_doors_of_their_own(dataset):
@@ -271,3 +274,13 @@ def test_in_pytorch_xla_nothing_compiles_after_the_first_batches(dataset, two_ep
     report = run_module("tests.support.packs_devices", "xla", dataset("webdataset"))
     assert list(zip(report["keys"], report["sums"], strict=True)) == two_epochs
     assert report["compilations"][-1] == report["compilations"][2]
+
+
+def test_random_configurations_are_those_of_the_slow_reference():
+    """`make soak SHOW=packs` runs 4,000 of them, and kills real ranks."""
+    for number in range(20):
+        random_configuration(number)
+
+
+def test_ranks_that_are_killed_and_resumed_as_fewer_load_the_rows_of_one(dataset, tmp_path):
+    assert packs_killed_and_resumed(dataset("webdataset"), tmp_path, random.Random(3), (2, 1)) > 2

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loaders import Batch, Mixture, mixture, open_loader
+from loaders import Batch, Loader, Mixture, PackBatch, Packs, mixture, open_loader, open_packs
+from tests.support.packs_loading import packed_rows
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -138,15 +139,23 @@ def run_ranks(
 
 def main() -> None:
     log, url, settings, epochs, state = sys.argv[1:]
-    data = mixture(url) if url.endswith(".json") else url
-    with open(log, "a") as file, open_loader(data, **json.loads(settings)) as loader:
+    with open(log, "a") as file, _opened(url, json.loads(settings)) as loader:
         if json.loads(state) is not None:
             loader.load_state_dict(json.loads(state))
         while loader.epoch < int(epochs):
             for batch in loader:
                 line = {"keys": batch.keys, "digest": digest(batch), "state": batch.state}
+                if isinstance(batch, PackBatch):
+                    line["rows"] = packed_rows(batch)
                 file.write(json.dumps(line) + "\n")
                 file.flush()
+
+
+def _opened(url: str, settings: dict[str, Any]) -> Loader:
+    """A loader of squares of a dataset or a mixture, or of packs if the settings have them."""
+    if "packs" in settings:
+        return open_packs(url, **{**settings, "packs": Packs(**settings["packs"])})
+    return open_loader(mixture(url) if url.endswith(".json") else url, **settings)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python -m tests.support.packs_devices jax URL        prints {"batches": …, "co
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -75,6 +76,28 @@ def by_xla(url: str) -> dict[str, Any]:
     return report
 
 
+def by_training(module: str, url: str, folder: str, flags: str) -> dict[str, Any]:
+    """How many graphs XLA had compiled after each step of a run."""
+    import torch_xla.debug.metrics as met
+
+    entry = importlib.import_module(module)
+    values = {"data_path": url, "device": "xla", "output_dir": folder, **json.loads(flags)}
+    training = entry.open_training(entry.Flags(**values))
+    compiled: list[int] = []
+    end_step = training.backend.runtime.end_step
+
+    def counted() -> None:
+        end_step()
+        found = met.metric_data("CompileTime")
+        compiled.append(0 if found is None else found[0])
+
+    training.backend.runtime.end_step = counted
+    assert training.run() == 0
+    return {"compilations": compiled}
+
+
 if __name__ == "__main__":
-    _, kind, dataset_url = sys.argv
-    print(json.dumps({"jax": by_jax, "xla": by_xla}[kind](dataset_url)))
+    _, kind, dataset_url, *more = sys.argv
+    devices = {"jax": by_jax, "xla": by_xla}
+    report = devices[kind](dataset_url) if kind in devices else by_training(kind, dataset_url, *more)
+    print(json.dumps(report))

@@ -11,7 +11,8 @@ import pytest
 
 import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
-from tests.support.training import SMALL, flags_of, killed_and_resumed, losses, start
+from tests.support.adapters import run_module
+from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, losses, start
 from train.flags.shared import REFUSED
 from train.pretrain_mae import Flags, MAETask, command, open_training
 
@@ -199,3 +200,23 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
 
 if __name__ == "__main__":
     on_xla(sys.argv[1], Path(sys.argv[2]))
+
+
+PACKED = {"pack_tokens": 40, "pack_images": 4, "norm_pix_loss": True}
+
+
+def test_packs_train_resume_with_the_same_losses_and_compile_nothing_new_on_xla(dataset, pretrain, tmp_path):
+    """Images of any shape and resolution, with static shapes: 7 steps an epoch."""
+    assert pretrain(output_dir=str(tmp_path / "whole"), **PACKED) == 0
+    expected = losses(tmp_path / "whole")
+    assert list(expected) == list(range(1, STEPS + 1))
+    assert all(np.isfinite(loss) for loss in expected.values())
+    for stop in (3, 11, 0):
+        assert pretrain(output_dir=str(tmp_path / "parts"), max_steps=stop, resume="automatic", **PACKED) == 0
+    assert losses(tmp_path / "parts") == expected
+    flags = json.dumps({**SMALL, **PACKED, "max_steps": 10})
+    arguments = ("train.pretrain_mae", dataset, tmp_path / "xla", flags)
+    report = run_module("tests.support.packs_devices", *arguments, **ENVIRONMENT)
+    assert report["compilations"][3] == report["compilations"][9]
+    first = {step: expected[step] for step in range(1, 11)}
+    assert losses(tmp_path / "xla") == pytest.approx(first, rel=1e-3)

@@ -169,3 +169,14 @@ def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
         with process:
             _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors[-3000:]
+
+
+def test_packs_train_on_two_devices_under_fsdp_as_on_one_and_every_image_is_evaluated(dataset, tmp_path):
+    """Two rows of four images of any shape, one on each device."""
+    packs = {"pack_tokens": 32, "pack_images": 4, "num_epochs": 1}
+    expected = train(tmp_path / "cpu", data_path=dataset, **packs)
+    flags = flags_of(data_path=dataset, device="xla", **{**SMALL, **packs})
+    run_all({tmp_path / "xla": ("2", flags)})
+    assert losses(tmp_path / "xla") == pytest.approx(expected, rel=1e-4)
+    counted = [[json.loads(line) for line in log_lines(tmp_path / name)][-1] for name in ("cpu", "xla")]
+    assert [line["val_images"] for line in counted] == [3, 3]
