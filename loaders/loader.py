@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack, cast, runtime_checkable
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
@@ -171,14 +171,10 @@ def open_packs(
     Raises:
         UsageError: As for `open_loader`, or the index does not know how large the images are.
     """
-    from loaders.dataset import open_dataset
-
-    if isinstance(url, OpensLoader):
-        raise UsageError("packs of a mixture: rows are planned for one dataset; open one, or open_loader the mixture")
     if not isinstance(packs, Packs):
         raise UsageError(f"packs must be loaders.Packs, got {packs!r}")
-    config = _config(url, split, settings, batch_size, packs)
-    return PackLoader(open_dataset(str(url), split, config.region_policy), config)
+    loader = open_configured(url, split, _config(url, split, settings, batch_size, packs))
+    return cast(PackLoader, loader)
 
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:

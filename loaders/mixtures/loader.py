@@ -81,6 +81,8 @@ class Mixture:
 
     def open_loader(self, split: str, config: LoaderConfig) -> Loader:
         """Open a loader with settings that were checked already; see `loaders.open_loader`."""
+        if config.packs is not None:
+            raise UsageError("packs of a mixture: rows of images of any shape are planned for one dataset; give one")
         return MixtureLoader(self.open_dataset(split, config.region_policy), self.spec, config)
 
     def open_dataset(self, split: str, region_policy: str = "refuse") -> MixedDataset:

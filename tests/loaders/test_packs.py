@@ -226,7 +226,7 @@ def test_images_whose_size_the_index_does_not_know_are_refused(dataset, tmp_path
 
 
 WRONG = [
-    ({"url": mixture([("a", 1), ("b", 1)])}, "packs of a mixture: rows are planned for one dataset"),
+    ({"url": mixture([("a", 1), ("b", 1)])}, "packs of a mixture: rows of .* are planned for one dataset; give one"),
     (
         {"batch_size": 30},
         "packs: 30 images in rows of 4 cannot be shared by 1 ranks; choose a batch_size that is a mult",
