@@ -163,6 +163,7 @@ class _TableReader(PictureReader[_Picture]):
         short, pictures = stems(tables), self._collected(())
         for table in tables:
             source = packed_source(table, is_unpacked=self._holds_bytes)
+            holds_texts = table.holds_texts
             self._sources[split].append(source)
             for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
                 where = f"{table.url} row {row.number}"
@@ -172,7 +173,7 @@ class _TableReader(PictureReader[_Picture]):
                     path = "" if self._holds_bytes else picture.source
                     picture.sample_key = self._keys.key(row, where, f"{short[table.name]}-{ordinal}", path)
                 values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
-                picture.row = self._columns.add(Row((), where, values, table.holds_texts))
+                picture.row = self._columns.add(Row((), where, values, holds_texts))
                 pictures.append(picture)
         if not len(pictures):
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
