@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
@@ -41,16 +42,14 @@ from tests.support.mixing import compare_lives, compare_windows
 from tests.support.own_data import write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.planning import plan_samples
+from tests.support.recipes import RECIPES, WRITERS
 from tests.support.replication import kill_replicate
-from tests.support.tables import write_dogs
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
 MIXTURES_A_CASE = 200
 LONG_MARK = "pytest.mark." + "long"
-PUBLISHED = {"coco-dup5": "coco", "imagenet": "imagenet"}
-DATASETS = {**PUBLISHED, "folder": "pets", "table": "dogs", "coco": "coco-annotated"}
-WRITERS = {"pets": write_pets, "dogs": write_dogs}
+PUBLISHED = ("coco-dup5", "imagenet")
 Case = tuple[str, Callable[[Path], object]]
 """A name, and what runs it in an empty folder; what it returns is shown and kept."""
 
@@ -59,10 +58,7 @@ Case = tuple[str, Callable[[Path], object]]
 def originals(name: str, images: int) -> Path:
     """Originals for all cases of a soak, odd ones among them."""
     folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-")) / name
-    if name in WRITERS:
-        WRITERS[name](folder, images)
-    else:
-        write_demo(name, folder, images=images, odd=True)
+    WRITERS[name](folder, images)
     return folder
 
 
@@ -100,9 +96,12 @@ def _build_and_verify(fmt: str, place: str, folder: Path) -> str:
 
 # Same bytes: on any number of workers, in any place, interrupted or not
 
+KILLS_A_PAIR = 17
+"""Kills of each recipe in each format: 51 of a recipe."""
+
 
 def same_bytes() -> Iterator[Case]:
-    for dataset in DATASETS:
+    for dataset in RECIPES:
         for fmt in FORMATS:
             for way in ("2 workers", "4 workers", "FnApiRunner", "bucket", "killed and resumed", "moved originals"):
                 yield f"{dataset} {fmt} {way}", partial(_same_bytes, dataset, fmt, way)
@@ -113,14 +112,14 @@ def same_bytes() -> Iterator[Case]:
 @cache
 def reference(dataset: str, fmt: str, *more: object) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="soak-reference-") as folder:
-        build(dataset, originals(DATASETS[dataset], 600), f"{folder}/out", fmt, *more, "--workers", 1)
+        build(dataset, originals(RECIPES[dataset], 600), f"{folder}/out", fmt, *more, "--workers", 1)
         return digests(f"{folder}/out")
 
 
 def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
     shards = ("--num-shards", 12)
     expected = reference(dataset, fmt, *shards)
-    source, output = originals(DATASETS[dataset], 600), str(folder / "out")
+    source, output = originals(RECIPES[dataset], 600), str(folder / "out")
     if way == "bucket":
         root = bucket_url("same-bytes")
         for path in source.rglob("*"):
@@ -130,7 +129,7 @@ def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
         build(dataset, f"{root}/originals", output, fmt, *shards, "--workers", 2)
     elif way == "killed and resumed":
         arguments = build_arguments(dataset, source, output, fmt, *shards)
-        kill_often(random.Random(way), arguments, Path(output), expected, workers=2, kills=3)
+        kill_often(random.Random(way), arguments, Path(output), expected, workers=2, kills=KILLS_A_PAIR)
     elif way == "moved originals":
         shutil.copytree(source, folder / "other place")
         for path in (folder / "other place").rglob("*"):
@@ -152,7 +151,8 @@ def _same_physical(fmt: str, folder: Path) -> str:
 
 # Crashes: builds that are killed, that meet each other, and whose requests fail
 
-KILL_ROUNDS = 30
+KILL_ROUNDS = 48
+"""Each recipe twice in each format."""
 KILLS_A_ROUND = 4
 
 
@@ -160,6 +160,7 @@ def crashes() -> Iterator[Case]:
     for fmt in FORMATS:
         yield f"every commit boundary, {fmt}", partial(_every_boundary, fmt)
     yield "every commit boundary, a user's own pictures with annotations", _every_boundary_of_own_data
+    yield "every commit boundary, a conversion", _every_boundary_of_a_conversion
     for number in range(KILL_ROUNDS):
         yield f"random kills, round {number}", partial(_random_kills, number)
     for number in range(10):
@@ -184,12 +185,20 @@ def _every_boundary_of_own_data(folder: Path) -> str:
     return f"{stop_everywhere(arguments, folder / 'out', digests(folder / 'reference'))} stops"
 
 
+def _every_boundary_of_a_conversion(folder: Path) -> str:
+    """Each boundary of a build from an index instead of originals, with annotations in an image folder."""
+    more, finished = ("--num-shards", 1, "--split", "train"), originals("finished", 8)
+    build("convert", finished, folder / "reference", "imagefolder", *more, "--workers", 1)
+    arguments = build_arguments("convert", finished, folder / "out", "imagefolder", *more)
+    return f"{stop_everywhere(arguments, folder / 'out', digests(folder / 'reference'))} stops"
+
+
 def _random_kills(number: int, folder: Path) -> str:
     rng = random.Random(number)
-    dataset, fmt = rng.choice(list(DATASETS)), FORMATS[number % len(FORMATS)]
+    dataset, fmt = list(product(RECIPES, FORMATS))[number % (len(RECIPES) * len(FORMATS))]
     shards = ("--num-shards", 12)
     expected = reference(dataset, fmt, *shards)
-    arguments = build_arguments(dataset, originals(DATASETS[dataset], 600), folder / "out", fmt, *shards)
+    arguments = build_arguments(dataset, originals(RECIPES[dataset], 600), folder / "out", fmt, *shards)
     with Reader(folder / "out", expected) as reader:
         finished, redone = kill_often(rng, arguments, folder / "out", expected, workers=2, kills=KILLS_A_ROUND)
     assert reader.wrong == [], reader.wrong
@@ -241,7 +250,7 @@ def planted_faults() -> Iterator[Case]:
 @cache
 def good_dataset(dataset: str, fmt: str) -> Path:
     output = Path(tempfile.mkdtemp(prefix="soak-good-")) / "out"
-    build(dataset, originals(DATASETS[dataset], 120), output, fmt, "--num-shards", 4)
+    build(dataset, originals(RECIPES[dataset], 120), output, fmt, "--num-shards", 4)
     return output
 
 
@@ -249,7 +258,7 @@ def _faults(first: int, folder: Path) -> str:
     missed = []
     for seed in range(first, first + FAULTS_A_CASE):
         rng = random.Random(f"dataset/{seed}")
-        good = good_dataset(rng.choice(list(PUBLISHED)), rng.choice(FORMATS))
+        good = good_dataset(rng.choice(PUBLISHED), rng.choice(FORMATS))
         linked_copy(good, folder / "work")
         planted = plant(folder / "work", seed)
         if not verify_here(folder / "work").findings:
@@ -259,11 +268,11 @@ def _faults(first: int, folder: Path) -> str:
 
 
 def _no_false_alarm(folder: Path) -> str:
-    for dataset in DATASETS:
+    for dataset in RECIPES:
         for fmt in FORMATS:
             for deep in (False, True):
                 assert not verify_here(good_dataset(dataset, fmt), deep=deep).findings
-    return f"{len(DATASETS) * len(FORMATS) * 2} verifications of whole datasets"
+    return f"{len(RECIPES) * len(FORMATS) * 2} verifications of whole datasets"
 
 
 # Hostile originals: a build refuses or survives each

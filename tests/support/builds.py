@@ -41,9 +41,14 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "dataprep", *(str(argument) for argument in arguments)]
 
 
-def build_arguments(dataset: str, source: object, output: object, fmt: str, *more: object) -> list[object]:
-    limits = OWN if dataset in ("folder", "table") else LIMITS
-    return ["build", dataset, "--source", source, "--output", output, "--format", fmt, *limits, "--json", *more]
+def build_arguments(recipe: str, source: object, output: object, fmt: str, *more: object) -> list[object]:
+    """Words of the command that builds, or for the recipe `convert` converts."""
+    if recipe == "convert":
+        words, limits = ["convert", source], LIMITS[1:]
+    else:
+        words = ["build", recipe.removesuffix("-parquet"), "--source", source]
+        limits = OWN if recipe in ("folder", "table") else LIMITS
+    return [*words, "--output", output, "--format", fmt, *limits, "--json", *more]
 
 
 def build(dataset: str, source: object, output: object, fmt: str, *more: object, **environment: str) -> dict:

@@ -186,7 +186,7 @@ def _shards_in_flight(output: Path) -> int:
             names = [f"/{ref.key}." for ref in shard.refs]  # whole: _1 begins _10, and folders share numbers
         else:
             named = shard_format.shard_file(
-                plan.options.dataset, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
+                plan.options.name, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
             )
             names = [Path(named).name]
         if any(name in standing for name in names):
