@@ -52,6 +52,7 @@ from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.host.versions import codec_versions
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
+from dataprep.sources.base import Reading
 from dataprep.sources.duplicates import same_names
 from dataprep.storage import Storage, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
@@ -273,9 +274,8 @@ class _Enumerator:
     def _opened(self) -> Dataset:
         # What --overwrite removes stays until the plan is known, but images are unpacked before.
         unpack_to = self.keep_in if self.overwrite else self._may_keep()
-        opened = self.dataset.opened(
-            self.source, self.progress.reading, unpack_to=unpack_to, splits=self.options.splits
-        )
+        reading = Reading(progress=self.progress.reading, unpack_to=unpack_to, splits=self.options.splits)
+        opened = self.dataset.opened(self.source, reading)
         if opened is not self.dataset:
             for note in opened.notes:
                 self.progress.log(note)

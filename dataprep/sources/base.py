@@ -67,6 +67,36 @@ class SourceCheck:
         return self.found_md5 == self.expected_md5
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How original files are read when a dataset is opened."""
+
+    progress: Progress | None = None
+    """Called with a file's name, the bytes read and the total bytes."""
+    unpack_to: Storage | None = None
+    """Output, below whose `_build/` image bytes that have no range of their own in the originals are unpacked
+    (dataprep/sources/unpacked.py); None to measure them only."""
+    splits: tuple[str, ...] = ()
+    """Splits whose images are unpacked; empty for all."""
+
+
+READ_ALL = Reading()
+"""Reads everything, and writes nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is listed of a dataset."""
+
+    split: str
+    allow_partial: bool
+    """Accept the existing files, even if counts and classes differ from the published ones."""
+    classes: tuple[str, ...] | None = None
+    """The class list, if another split's enumeration has it already."""
+    progress: Progress | None = None
+    """Called with an archive's name, the bytes read and the total bytes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
     """A dataset that can be built: its facts, and the listing of its original files as references."""
@@ -110,23 +140,8 @@ class Dataset(ABC):
         """Return the number of passes over the stored images that make one epoch."""
         return self.split_facts(split).repeats
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> Dataset:
-        """Return the dataset with the splits and classes found in a storage; this dataset if they are published.
-
-        Args:
-            root: Where the original files are.
-            progress: Called with a file's name, the bytes read and the total bytes.
-            unpack_to: Output, below whose `_build/` image bytes that have no range of their own in the originals are
-                unpacked (dataprep/sources/unpacked.py); None to measure them only.
-            splits: Splits whose images are unpacked; empty for all.
-        """
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> Dataset:
+        """Return the dataset with the splits and classes found in a storage; this dataset if they are published."""
         return self
 
     @abstractmethod
@@ -161,7 +176,8 @@ class Dataset(ABC):
             UsageError: The dataset has no such split.
         """
         facts = self.split_facts(split)
-        found = self._find(root, split, allow_partial=allow_partial, classes=classes, progress=progress)
+        wanted = Wanted(split=split, allow_partial=allow_partial, classes=classes, progress=progress)
+        found = self._find(root, wanted)
         if not len(found.refs):
             raise SourceError(f"{root.url}: no image of {self.name} {split}; check --source")
         refuse_duplicates(f"{root.url}: {self.name} {split}", found.refs)
@@ -170,15 +186,7 @@ class Dataset(ABC):
         return found
 
     @abstractmethod
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
         """List references for `enumerate`, which compares their counts afterwards."""
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: SplitFacts, found: Enumeration) -> None:

@@ -16,7 +16,7 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import Member, damaged
 from dataprep.messages import not_one_of, shown
 from dataprep.sources.archives import Progress, open_archive
-from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts
+from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, Wanted
 from dataprep.sources.coco_annotations import CocoAnnotations, category_names
 from dataprep.sources.coco_files import archive_of, find_json
 from dataprep.sources.coco_records import KINDS, coco_features
@@ -58,32 +58,23 @@ class Coco(Dataset):
         """Return no classes: the images are used without annotations."""
         return ()
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        return self._found(root, split, allow_partial, progress, lambda _: _NO_ANNOTATIONS).enumeration()
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        return self._found(root, wanted, lambda _: _NO_ANNOTATIONS).enumeration()
 
-    def _found(
-        self, root: Storage, split: str, allow_partial: bool, progress: Progress | None, annotate: _Annotate
-    ) -> RefCollector:
+    def _found(self, root: Storage, wanted: Wanted, annotate: _Annotate) -> RefCollector:
         """Collect the images of a split."""
+        split = wanted.split
         found = RefCollector(root, split)
         problems = []
         for part, expected in self.parts[split].items():
             before = len(found.refs)
-            where = _find_part(root, part, found, progress, annotate)
+            where = _find_part(root, part, found, wanted.progress, annotate)
             count = len(found.refs) - before
             if not where:
                 problems.append(f"neither {part}.zip nor {part}/ exists")
             elif count != expected:
                 problems.append(f"{count:,} images in {where}, expected {expected:,}")
-        if problems and not (allow_partial and len(found.refs)):
+        if problems and not (wanted.allow_partial and len(found.refs)):
             hint = ", or build what exists with --allow-partial" if len(found.refs) else ""
             raise SourceError(
                 f"{root.url}: {self.name} {split}: {'; '.join(problems)}: check --source, fetch what is missing{hint}"
@@ -111,15 +102,8 @@ class AnnotatedCoco(Coco):
                 raise UsageError(not_one_of("annotations", kind, KINDS))
         return replace(self, annotations=chosen)
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        split, allow_partial = wanted.split, wanted.allow_partial
         (folder,) = self.parts[split]
         kinds = self.annotations if split in LABELLED else ()
         with CocoAnnotations(root, folder, kinds, self.features) as annotations:
@@ -127,7 +111,7 @@ class AnnotatedCoco(Coco):
                 self._refuse_other_categories(root, split, annotations)
             else:
                 self._refuse_other_annotations(root, split, annotations)
-            found = self._found(root, split, allow_partial, progress, annotations.of)
+            found = self._found(root, wanted, annotations.of)
             unused = annotations.unused()
             if unused and not allow_partial:
                 raise SourceError(

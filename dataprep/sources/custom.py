@@ -25,8 +25,8 @@ from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
 from dataprep.formats.tars import tar_members
 from dataprep.messages import did_you_mean, one_line, quoted, shown
-from dataprep.sources.archives import Progress, open_archive
-from dataprep.sources.base import MAX_IMAGE_BYTES, SplitFacts, member_parts
+from dataprep.sources.archives import open_archive
+from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts, member_parts
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden, key_of, name_parts
 from dataprep.sources.own import CLASS_NAME, UNSTATED, OwnDataset, name_fault, split_fault
 from dataprep.sources.pictures import OpenedDataset
@@ -121,14 +121,7 @@ class CustomDataset(OwnDataset):
     """Name of the class: `module:NAME`."""
     definition: ImageDataset
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> OpenedDataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the images that the class lists."""
         readers = {split: _SplitReader(self, root, split) for split in self.definition.facts}
         for reader in readers.values():

@@ -28,7 +28,7 @@ from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder, i
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import MAX_IMAGE_BYTES, SplitFacts
+from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.own import Converted, OwnDataset, split_fault
 from dataprep.sources.pictures import OpenedDataset
 from dataprep.sources.stored_values import FirstSample, StoredValues, left_out, open_values, record_places
@@ -72,21 +72,14 @@ class ExistingDataset(Converted):
     defaults: tuple[tuple[str, str], ...] = ()
     """Value for samples without one, by field."""
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> OpenedDataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
         values = open_values(manifest, self.fields, dict(self.defaults))
         readers = {split: _SplitReader(self.existing, root, split) for split in self.facts}
         for reader in readers.values():
-            reader.read(values, progress)
+            reader.read(values, reading.progress)
         features = values.features()
         found = {split: reader.enumeration(values, features) for split, reader in readers.items()}
         first = next(reader.first for reader in readers.values())

@@ -18,8 +18,8 @@ from typing import BinaryIO, ClassVar
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.formats.tars import ByteReader, tar_members
-from dataprep.sources.archives import Progress, open_archive
-from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts
+from dataprep.sources.archives import open_archive
+from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts, Wanted
 from dataprep.sources.imagenet import IMAGENET, published_classes
 from dataprep.storage.base import Storage
 
@@ -58,19 +58,11 @@ class FakeImageNet(Dataset):
         """Return ImageNet's 1,000 WNIDs."""
         return published_classes()
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
         # A dry run writes nothing: if the archive does not exist yet, it is read from memory.
         exists = root.stat(FAKE_TAR) is not None
         archive: AbstractContextManager[ByteReader] = (
-            open_archive(root, FAKE_TAR, progress=progress) if exists else nullcontext(_Generated(root))
+            open_archive(root, FAKE_TAR, progress=wanted.progress) if exists else nullcontext(_Generated(root))
         )
         with archive as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]
@@ -78,8 +70,8 @@ class FakeImageNet(Dataset):
         classes = published_classes()
         if [member.name for member in members] != [f"{wnid}.jpg" for wnid in classes]:
             raise SourceError(f"{root.url_of(FAKE_TAR)}: not the generated file; remove it, and it is written again")
-        found = RefCollector(root, split)
-        for label, path in _images(split, self.split_facts(split).samples or 0):
+        found = RefCollector(root, wanted.split)
+        for label, path in _images(wanted.split, self.split_facts(wanted.split).samples or 0):
             found.add(path, FAKE_TAR, members[label], label)
         found.sources.append(SourceFile(FAKE_TAR, num_bytes))
         return found.enumeration(classes)

@@ -22,8 +22,7 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import shown
-from dataprep.sources.archives import Progress
-from dataprep.sources.base import SplitFacts
+from dataprep.sources.base import READ_ALL, Reading, SplitFacts
 from dataprep.sources.keys import key_of, name_bytes
 from dataprep.sources.metadata import rows_of
 from dataprep.sources.own import SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset
@@ -51,16 +50,9 @@ ALL_FILES = "*"
 class Folder(OwnDataset):
     """Any tree of pictures."""
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> OpenedDataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in a storage."""
-        return _FolderReader(root, self.own or OwnData(name=self.name), progress).opened(self)
+        return _FolderReader(root, self.own or OwnData(name=self.name), reading.progress).opened(self)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,16 @@ from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
 from dataprep.messages import human_bytes, shown
 from dataprep.sources.archives import ArchiveReader, Progress, open_archive
-from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, member_parts
+from dataprep.sources.base import (
+    READ_ALL,
+    ArchiveFacts,
+    Dataset,
+    Reading,
+    RefCollector,
+    SplitFacts,
+    Wanted,
+    member_parts,
+)
 from dataprep.sources.folders import FolderFile, folder_files
 from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, WNID, ValLabels, read_val_labels
@@ -47,27 +56,20 @@ def published_classes() -> tuple[str, ...]:
 class ImageNet(Dataset):
     """ILSVRC2012's classification images."""
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> ImageNet:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> ImageNet:
         """Return the dataset for the kind of originals that is found: tars, folders, or parquet files of the Hub."""
         if root.stat(TRAIN_TAR) is not None or root.stat(VAL_TAR) is not None:
             return self
         tables = hub_tables(root)
         if not tables:
             return self
-        num_bytes = sum(table.num_bytes for split in splits for table in tables.get(split, ()))
+        num_bytes = sum(table.num_bytes for split in reading.splits for table in tables.get(split, ()))
         note = (
             f"images are in parquet files: about {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
             "removed when the dataset is whole"
         )
         values = {item.name: getattr(self, item.name) for item in fields(ImageNet)} | {"notes": (note,)}
-        return HubImageNet(**values, tables=tables, unpack_to=unpack_to)
+        return HubImageNet(**values, tables=tables, unpack_to=reading.unpack_to)
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the published WNIDs; with `allow_partial` those found among train images, or else val images."""
@@ -81,22 +83,13 @@ class ImageNet(Dataset):
         labels = read_val_labels(root)
         return labels.classes if labels else ()
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        if not allow_partial:
-            classes = published_classes()
-        if split == "train":
-            return TrainFinder(root, classes, progress).enumeration()
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        classes = wanted.classes if wanted.allow_partial else published_classes()
+        if wanted.split == "train":
+            return TrainFinder(root, classes, wanted.progress).enumeration()
         if classes is None:
             classes = self.classes(root, allow_partial=True)
-        return _ValFinder(root, classes, progress).enumeration()
+        return _ValFinder(root, classes, wanted.progress).enumeration()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +100,7 @@ class HubImageNet(ImageNet):
     """Parquet files of each split."""
     unpack_to: Storage | None
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> HubImageNet:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> HubImageNet:
         """Return this dataset, whose tables were found already."""
         return self
 
@@ -125,20 +111,15 @@ class HubImageNet(ImageNet):
         tables = self.tables.get("train") or [table for found in self.tables.values() for table in found]
         return tuple(sorted(set(wnids_in(tables))))
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        known = self.classes(root, allow_partial=allow_partial) if classes is None or not allow_partial else classes
-        finder = (TrainFinder if split == "train" else _ValFinder)(root, known, progress)
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        split, known = wanted.split, wanted.classes if wanted.allow_partial else None
+        if known is None:
+            known = self.classes(root, allow_partial=wanted.allow_partial)
+        finder = (TrainFinder if split == "train" else _ValFinder)(root, known, wanted.progress)
         if not self.tables.get(split):
             raise finder.absent(f"parquet files with {split} in their names")
-        images = HubImages(classes=None if allow_partial else known, unpack_to=self.unpack_to, progress=progress)
+        expected = None if wanted.allow_partial else known
+        images = HubImages(classes=expected, unpack_to=self.unpack_to, progress=wanted.progress)
         for table in self.tables[split]:
             source = packed_source(table, is_unpacked=True)
             finder.found.sources.append(source)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from dataprep.dataset.records import Enumeration
 from dataprep.dataset.spilled_items import SpilledItems
 from dataprep.errors import SourceError
-from dataprep.sources.archives import Progress
-from dataprep.sources.base import ArchiveFacts, Dataset, SplitFacts
+from dataprep.sources.base import ArchiveFacts, Dataset, SplitFacts, Wanted
 from dataprep.sources.folders import FILES, FolderFile, folder_files, tree_files
 from dataprep.sources.imagenet import TrainFinder, classes_in_folder
 from dataprep.sources.imagenet_labels import WNID
@@ -43,19 +42,11 @@ class ImageNet21k(Dataset):
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the WNIDs of the class tars or class folders."""
-        return self._find(root, "train", allow_partial=True, classes=None, progress=None).classes
+        return self._find(root, Wanted(split="train", allow_partial=True)).classes
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        release, found = _Finder(root, None, progress).of_any_release()
-        if not allow_partial:
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        release, found = _Finder(root, None, wanted.progress).of_any_release()
+        if not wanted.allow_partial:
             _refuse_other_counts(root, release, Release(len(found.refs), len(found.classes)))
         return found
 

@@ -17,7 +17,7 @@ from dataprep.dataset.documents import convert
 from dataprep.dataset.records import Enumeration, PlannedSource
 from dataprep.errors import SourceError, UsageError
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import SplitFacts
+from dataprep.sources.base import SplitFacts, Wanted
 from dataprep.sources.own import NamedDataset, OwnData
 from dataprep.sources.tables import Column, Kind, TableFile, Value, is_table, measure_table, read_part
 from dataprep.storage import Storage, open_originals
@@ -79,7 +79,7 @@ class LaionDataset(NamedDataset):
         """Return no classes."""
         return ()
 
-    def _find(self, root: Storage, split: str, **_: Any) -> Enumeration:
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
         raise UsageError("laion is a table of URLs, there are no images to list; build it with dataprep build laion")
 
 

@@ -16,8 +16,7 @@ from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.dataset.records import Enumeration
 from dataprep.errors import UsageError
 from dataprep.messages import quoted
-from dataprep.sources.archives import Progress
-from dataprep.sources.base import Dataset, SplitFacts
+from dataprep.sources.base import READ_ALL, Dataset, Reading, SplitFacts, Wanted
 from dataprep.storage.base import Storage
 
 UNSTATED = "unknown, not stated"
@@ -124,28 +123,11 @@ class OwnDataset(NamedDataset):
         return ()
 
     @abstractmethod
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> Dataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> Dataset:
         """Return the dataset with the splits, classes and features that are found in a storage."""
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        return self.opened(root, progress)._find(
-            root, split, allow_partial=allow_partial, classes=classes, progress=progress
-        )
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        return self.opened(root, Reading(progress=wanted.progress))._find(root, wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +138,7 @@ class FinishedDataset(OwnDataset):
         """Return the dataset with the splits of a manifest, each with the passes of an epoch."""
         return replace(self, facts={split: SplitFacts(samples=None, repeats=count) for split, count in repeats.items()})
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> Dataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> Dataset:
         """Raise UsageError: nothing is known about original files."""
         raise UsageError(f"{self.name}: only its manifest is known here, so it can be read, but not built")
 

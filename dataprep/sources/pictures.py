@@ -21,6 +21,7 @@ from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.checked import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.sources.archives import Progress
+from dataprep.sources.base import READ_ALL, Reading, Wanted
 from dataprep.sources.columns import Columns
 from dataprep.sources.own import OwnData, OwnDataset
 from dataprep.storage.base import Storage
@@ -39,14 +40,7 @@ class OpenedDataset(OwnDataset):
     found: Mapping[str, Enumeration]
     """Samples of each split."""
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> OpenedDataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return this dataset, whose originals were read already."""
         return self
 
@@ -54,16 +48,8 @@ class OpenedDataset(OwnDataset):
         """Return the classes that were found."""
         return next(iter(self.found.values())).classes
 
-    def _find(
-        self,
-        root: Storage,
-        split: str,
-        *,
-        allow_partial: bool,
-        classes: tuple[str, ...] | None,
-        progress: Progress | None,
-    ) -> Enumeration:
-        return self.found[split]
+    def _find(self, root: Storage, wanted: Wanted) -> Enumeration:
+        return self.found[wanted.split]
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import human_bytes, quoted, shown
-from dataprep.sources.archives import Progress
-from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SplitFacts
+from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, READ_ALL, Reading, SplitFacts
 from dataprep.sources.duplicates import same_items
 from dataprep.sources.image_tables import (
     PATH_COLUMNS,
@@ -60,17 +59,10 @@ FROM_PATH, FROM_ROW = "path", "row"
 class Table(OwnDataset):
     """Tables of images."""
 
-    def opened(
-        self,
-        root: Storage,
-        progress: Progress | None = None,
-        *,
-        unpack_to: Storage | None = None,
-        splits: tuple[str, ...] = (),
-    ) -> OpenedDataset:
+    def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the splits, classes and features that are found in tables."""
-        reader = _TableReader(root, self.own or OwnData(name=self.name), progress)
-        return reader.opened(self, unpack_to, splits)
+        reader = _TableReader(root, self.own or OwnData(name=self.name), reading.progress)
+        return reader.opened(self, reading.unpack_to, reading.splits)
 
 
 @dataclass(slots=True)

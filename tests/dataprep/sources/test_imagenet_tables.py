@@ -6,6 +6,7 @@ import pytest
 
 from dataprep.errors import SourceError
 from dataprep.sources import dataset_named
+from dataprep.sources.base import Reading
 from dataprep.sources.imagenet import published_classes
 from dataprep.sources.unpacked import unpacked_name
 from dataprep.storage import open_originals, open_storage
@@ -41,7 +42,7 @@ def write(root, *, labels=CLASSES, suffix=True):
 
 def opened(root, unpack_to=None):
     output = None if unpack_to is None else open_storage(str(unpack_to))
-    return IMAGENET.opened(open_originals(str(root)), unpack_to=output, splits=("train", "val"))
+    return IMAGENET.opened(open_originals(str(root)), Reading(unpack_to=output, splits=("train", "val")))
 
 
 def listed(root, split, **more):

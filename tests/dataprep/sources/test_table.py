@@ -14,6 +14,7 @@ import pytest
 from dataprep.dataset.features import annotation_values
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.sources import configured
+from dataprep.sources.base import Reading
 from dataprep.sources.own import OwnData
 from dataprep.sources.unpacked import unpacked_name
 from dataprep.storage import open_originals, open_storage
@@ -26,7 +27,7 @@ JPEG = picture(1)
 def opened(root, unpack_to=None, splits=(), **own):
     dataset = configured("table", own=OwnData(name="dogs", **own))
     output = None if unpack_to is None else open_storage(str(unpack_to))
-    return dataset.opened(open_originals(str(root)), unpack_to=output, splits=splits)
+    return dataset.opened(open_originals(str(root)), Reading(unpack_to=output, splits=splits))
 
 
 def contents(dataset):
