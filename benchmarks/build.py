@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -22,16 +21,16 @@ from originals import (
     DATAPREP,
     PEERS,
     PEERS_PYTHON,
-    ROOT,
+    common_options,
     corpus_images,
     default_shards,
     image_folder,
     levelled_environment,
+    machine_facts,
     write_order,
 )
 
 from dataprep.host.measure import Measurement, measure
-from dataprep.host.versions import codec_versions
 
 START_IMAGES = 8
 START_SHARDS = 2
@@ -340,27 +339,19 @@ def document(bench: Bench, rows: list[Row], rounds: int) -> dict[str, Any]:
         "bytes": bench.num_bytes,
         "shards": bench.shards,
         "rounds": rounds,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "codecs": codec_versions(),
+        **machine_facts(),
         "rows": [{**asdict(row), "verdict": row.verdict} for row in rows],
     }
 
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line; leave out peers that are not installed, with a message."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser = common_options(__doc__)
     parser.add_argument("--shards", type=int, help="number of shards; default: as `dataprep build` cuts, at least 2")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--rivals", nargs="+", choices=list(RIVALS), default=list(RIVALS))
-    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
     parser.add_argument("--no-start", action="store_true", help="leave out the runs on a few images")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
-    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     options = parser.parse_args()
     options.rivals = ["roofline", *(name for name in options.rivals if name != "roofline")]
     if "mds" in options.rivals and not PEERS_PYTHON.exists():

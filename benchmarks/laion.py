@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -26,15 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from image_server import addresses
-from originals import DATAPREP, corpus_images
+from originals import DATAPREP, ROOT, common_options, corpus_images, levelled_environment, machine_facts
 
 from dataprep.host.measure import Measurement, measure
-from dataprep.host.processes import WORKER_ENVIRONMENT
-from dataprep.host.versions import codec_versions
 
-ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = Path(__file__).resolve().parent
 IMG2DATASET = ROOT / ".bench-venv/img2dataset/bin/img2dataset"
+OFFLINE = {"WANDB_MODE": "disabled", "NO_ALBUMENTATIONS_UPDATE": "1", "HF_HUB_OFFLINE": "1"}
+"""Variables that keep img2dataset from calling other servers than the benchmark's."""
 START_IMAGES = 8
 IMG2DATASET_TARGET, ROOFLINE_TARGET = 1.5, 0.9
 """Factors on the images/s of img2dataset and of the roofline; the lower product is the target."""
@@ -203,7 +201,7 @@ class Bench:
         out = self._work / "out"
         os.sync()  # no run has to wait for data that another one left to be written
         before_s = self._server_cpu_s()
-        measured = measure(contender.command(given, out), levelled_environment())
+        measured = measure(contender.command(given, out), levelled_environment(**OFFLINE))
         server_cpu_s = self._server_cpu_s() - before_s
         if contender.group != "a":
             self._compare(contender, given, out)
@@ -236,12 +234,6 @@ def jpeg_digests(out: Path) -> dict[str, str]:
                 if member.name.endswith(".jpg") and content is not None:
                     digests[member.name] = hashlib.sha256(content.read()).hexdigest()
     return digests
-
-
-def levelled_environment() -> dict[str, str]:
-    """Return the environment variables of every contender."""
-    quiet = {"WANDB_MODE": "disabled", "NO_ALBUMENTATIONS_UPDATE": "1", "HF_HUB_OFFLINE": "1", "NO_GCE_CHECK": "true"}
-    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
 
 
 def with_ratios(rows: list[Row]) -> list[Row]:
@@ -348,9 +340,7 @@ def document(options: argparse.Namespace, images: int, image_bytes: int, rows: l
         "latency_ms": options.latency_ms,
         "rows_per_shard": options.rows_per_shard,
         "rounds": options.rounds,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "codecs": codec_versions(),
+        **machine_facts(),
         "rows": [asdict(row) for row in rows],
         "verdicts": verdicts(rows),
     }
@@ -367,18 +357,12 @@ def contenders_of(options: argparse.Namespace) -> list[Contender]:
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser = common_options(__doc__)
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--latency-ms", type=float, default=20.0)
     parser.add_argument("--rows-per-shard", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--threads", type=int, nargs="*", default=[32, 256], help="numbers of threads of img2dataset")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
-    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     return parser.parse_args()
 
 

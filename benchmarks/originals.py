@@ -5,8 +5,10 @@ Files of folders are hard links if the disk allows it, so that they take no furt
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -15,11 +17,13 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, BuildOptions
 from dataprep.build.request import BuildRequest
 from dataprep.host.processes import WORKER_ENVIRONMENT
+from dataprep.host.versions import codec_versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -124,7 +128,28 @@ def write_order(source: Path, order: Path, shards: int) -> None:
     order.write_text(json.dumps({"classes": plan.classes, "shards": entries}))
 
 
-def levelled_environment() -> dict[str, str]:
-    """Return the environment variables of every contender."""
+def levelled_environment(**more: str) -> dict[str, str]:
+    """Return the environment variables of every contender, with those that some of them need."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
-    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | {"PYTHONPATH": str(ROOT)}
+    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": str(ROOT)}
+
+
+def common_options(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that all benchmarks of builds have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
+    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
+    return parser
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return what a measurement depends on besides its input."""
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "codecs": codec_versions(),
+    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -21,16 +20,16 @@ from originals import (
     DATAPREP,
     PEERS,
     PEERS_PYTHON,
-    ROOT,
+    common_options,
     corpus_images,
     default_shards,
     image_folder,
     levelled_environment,
+    machine_facts,
     write_order,
 )
 
 from dataprep.host.measure import Measurement, measure
-from dataprep.host.versions import codec_versions
 
 TARGET = 1.5
 """Target for our rate, divided by that of the fastest of the other Python writers, each in one process or as many."""
@@ -228,14 +227,8 @@ def print_table(rows: list[Row], found: list[Verdict]) -> None:
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <class>/<name>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = common_options(__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
-    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
     return parser.parse_args()
 
 
@@ -275,9 +268,7 @@ def document(bench: Bench, rows: list[Row], rounds: int) -> dict[str, Any]:
         "bytes": bench.num_bytes,
         "shards": bench.shards,
         "rounds": rounds,
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "codecs": codec_versions(),
+        **machine_facts(),
         "rows": [asdict(row) for row in rows],
         "to_the_fastest_in_python": [asdict(each) for each in verdicts(rows)],
     }

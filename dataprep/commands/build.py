@@ -154,10 +154,7 @@ def _archives(
         max_reject_ratio=facts.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    refuse_unfit(request)
-    check = partial(check_source, request) if compare else lambda _progress: None
-    shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
-    build(request, run, beam_options, shown, check=check)
+    build_images(request, run, beam_options, compare=compare)
 
 
 def _command_of(dataset: str) -> click.Command:
@@ -198,7 +195,22 @@ def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options:
     return BuildOptions(dataset=dataset, format=format_name, splits=tuple(splits), images=images, **options)
 
 
-def refuse_unfit(request: BuildRequest) -> None:
+def build_images(request: BuildRequest, run: Run, beam_options: tuple[str, ...], *, compare: bool = False) -> None:
+    """Build or convert a dataset of images and print the result, or print its plan.
+
+    Args:
+        request: What to build.
+        run: Options of the run.
+        beam_options: Options of a Beam runner.
+        compare: Compare the archives with their published sizes and digests first.
+    """
+    _refuse_unfit(request)
+    shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
+    check = partial(_check_source, request) if compare else lambda _progress: None
+    build(request, run, beam_options, shown, check=check)
+
+
+def _refuse_unfit(request: BuildRequest) -> None:
     """Refuse links in a bucket, and warn of an image folder there."""
     if is_hub(request.output_url):
         raise UsageError(f"--output {request.output_url}: the Hub is only read; choose a folder or gs://bucket/prefix")
@@ -213,7 +225,7 @@ def refuse_unfit(request: BuildRequest) -> None:
         )
 
 
-def check_source(request: BuildRequest, progress: BuildProgress) -> None:
+def _check_source(request: BuildRequest, progress: BuildProgress) -> None:
     """Compare the archives with their published sizes and digests. Raises SourceError if one differs."""
     source = open_originals(request.source_url)
     dataset = DATASETS[request.options.dataset]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import click
 
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
-from dataprep.commands.build import check_source, refuse_unfit
-from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
-from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
-from dataprep.commands.progress import BuildProgress
+from dataprep.commands.build import build_images
+from dataprep.commands.build_options import image_options, image_policy, shard_options
+from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
 from dataprep.sources.coco import COCO, found_kinds
@@ -104,10 +102,7 @@ def command(
         max_reject_ratio=COCO.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    refuse_unfit(request)
-    check = partial(check_source, request) if compare else lambda _progress: None
-    shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
-    build(request, run, beam_options, shown, check=check)
+    build_images(request, run, beam_options, compare=compare)
 
 
 def _annotations(source: str, kinds: tuple[str, ...], splits: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,10 +11,9 @@ import click
 
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
-from dataprep.commands.build import refuse_unfit
-from dataprep.commands.build_options import image_options, image_policy, plan_lines, shard_options, split_line
-from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
-from dataprep.commands.progress import BuildProgress
+from dataprep.commands.build import build_images
+from dataprep.commands.build_options import image_options, image_policy, shard_options
+from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
 from dataprep.errors import UsageError
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.custom import CustomDataset, custom_dataset
@@ -84,8 +83,7 @@ def _custom(
         max_reject_ratio=max_reject_ratio or 0.0,
         overwrite=overwrite,
     )
-    refuse_unfit(request)
-    build(request, run, beam_options, Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line))
+    build_images(request, run, beam_options)
 
 
 def command_of(class_name: str) -> click.Command:

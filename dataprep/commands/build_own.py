@@ -9,11 +9,10 @@ import click
 
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
-from dataprep.commands.build import refuse_unfit
-from dataprep.commands.build_options import image_policy, pairs, plan_lines, split_line
-from dataprep.commands.build_run import Run, Shown, build
+from dataprep.commands.build import build_images
+from dataprep.commands.build_options import image_policy, pairs
+from dataprep.commands.build_run import Run
 from dataprep.commands.options import Finite
-from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import UsageError
 from dataprep.sources import OwnData, own_name_fault
@@ -111,8 +110,7 @@ def build_own(
         max_reject_ratio=ratio or 0.0,
         overwrite=overwrite,
     )
-    refuse_unfit(request)
-    build(request, run, beam_options, Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line))
+    build_images(request, run, beam_options)
 
 
 def _on_hub(url: str, options: JsonObject) -> str:

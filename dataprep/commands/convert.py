@@ -12,10 +12,9 @@ from dataprep.build.driver import refuse_nested
 from dataprep.build.finished import readable_manifest
 from dataprep.build.plan import BuildOptions
 from dataprep.cloud.placement import guard
-from dataprep.commands.build import refuse_unfit
-from dataprep.commands.build_options import image_options, image_policy, pairs, plan_lines, shard_options, split_line
-from dataprep.commands.build_run import Run, Shown, build, refuse_unknown_runner, shared_options
-from dataprep.commands.progress import BuildProgress
+from dataprep.commands.build import build_images
+from dataprep.commands.build_options import image_options, image_policy, pairs, shard_options
+from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
 from dataprep.dataset.links import is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Manifest
@@ -126,8 +125,7 @@ def command(
         links=links_of(manifest, named=named),
     )
     _refuse_inside(request, index)
-    refuse_unfit(request)
-    build(request, run, beam_options, Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line))
+    build_images(request, run, beam_options)
 
 
 def _manifest(index: Storage) -> Manifest:
