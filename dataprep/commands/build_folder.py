@@ -45,21 +45,25 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
 @click.command("folder", epilog=EPILOG)
 @click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
 @click.option(
-    "--source", required=True, metavar="URL", help="Folder, gs:// prefix, or one .zip or .tar, that holds the pictures."
+    "--source",
+    required=True,
+    metavar="URL",
+    help="Folder, gs:// prefix or hf://datasets/OWNER/NAME[@REVISION][/PATH] that holds the pictures, or one .zip or "
+    ".tar.",
 )
 @click.option(
     "--label-from",
     metavar="folder|COLUMN|none",
     help="Take the class from the folder, from a column of the metadata, or store none.  [default: the column label, "
-    "else the folder if every picture has one]",
+    "else the folders, if every picture is in one and there are two or more]",
 )
 @click.option(
     "--text-files",
     multiple=True,
     metavar="NAME[=SUFFIX]",
     callback=_text_files,
-    help="Store the text file of each picture, cat.txt for cat.jpg, as this feature, e.g. caption; SUFFIX replaces "
-    "txt; may be repeated.",
+    help="Store the text file of each picture (cat.txt for cat.jpg) as the feature NAME, e.g. caption. SUFFIX is the "
+    "suffix of these files if it is not txt. May be repeated.",
 )
 @click.option(
     "--pass-over", multiple=True, metavar="SUFFIX", help="Leave files with this suffix out, e.g. heic; may be repeated."

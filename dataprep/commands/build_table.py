@@ -51,7 +51,8 @@ Image bytes are unpacked below OUTPUT/_build first, which takes as much space as
 @click.option(
     "--key-from",
     metavar="path|row|COLUMN",
-    help="Make keys of the images' paths, of table and row, or of a column.  [default: path if there is one, else row]",
+    help="Source of the keys: the images' paths, the names of tables with row numbers, or a column.  [default: path if "
+    "the first image has one, else row]",
 )
 @click.option(
     "--label-from",
