@@ -83,12 +83,27 @@ def loaders_table(document: dict[str, Any]) -> list[str]:
     return _table(header, lines)
 
 
-TABLES = {"build": build_table, "laion": laion_table, "loaders": loaders_table}
+def own_data_table(document: dict[str, Any]) -> list[str]:
+    """Return images/s by writer and number of processes, with the ratios of ours to it: with our check, and without."""
+    counts = sorted({row["processes"] for row in document["rows"]})
+    cells: dict[str, dict[int, str]] = {}
+    lacks = {}
+    for row in document["rows"]:
+        rate, ratios = f"{row['images_per_s']:,.0f}", (row["ratio"], row["unchecked_ratio"])
+        shown = rate if None in ratios else f"{rate} ({ratios[0]:.2f}, {ratios[1]:.2f})"
+        cells.setdefault(row["writer"], {})[row["processes"]] = shown
+        lacks[row["writer"]] = row["lacks"]
+    header = ["`own_data.py`", *(f"{count} process{'es' * (count > 1)}" for count in counts), "leaves out"]
+    return _table(header, ([name, *(by.get(count, "") for count in counts), lacks[name]] for name, by in cells.items()))
+
+
+TABLES = {"build": build_table, "laion": laion_table, "loaders": loaders_table, "own-data": own_data_table}
 
 
 def spread(document: dict[str, Any]) -> str:
     """How far apart the rounds of a row are: the ratio of its slowest to its fastest, median and worst of all rows."""
-    rounds = (row["result"].get("wall_s") or row["result"]["rounds_images_per_s"] for row in document["rows"])
+    results = (row.get("result", row) for row in document["rows"])
+    rounds = (found.get("wall_s") or found["rounds_images_per_s"] for found in results)
     ratios = [max(figures) / min(figures) for figures in rounds]
     return (
         f"{statistics.median(ratios):.2f} times as long as its fastest in the median, {max(ratios):.2f} times at worst"
