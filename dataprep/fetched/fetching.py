@@ -51,6 +51,8 @@ class _Running(NamedTuple):
     loop: asyncio.AbstractEventLoop
     fetcher: Fetcher
     stop: asyncio.Event
+    pumps: set[asyncio.Task[None]]
+    """Tasks of all fetches under way."""
 
 
 class _Web:
@@ -66,8 +68,9 @@ class _Web:
         flight."""
         outcomes: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()
         room = asyncio.Semaphore(OUTCOMES_AHEAD)
-        with self._used() as (loop, fetcher, _):
-            pump = asyncio.run_coroutine_threadsafe(_begin(fetcher, requests, outcomes.put, room), loop).result()
+        with self._used() as running:
+            loop = running.loop
+            pump = asyncio.run_coroutine_threadsafe(_begin(running, requests, outcomes.put, room), loop).result()
             taken = 0
             try:
                 while (outcome := outcomes.get()) is not None:
@@ -117,13 +120,18 @@ class _Web:
 
     async def _serve(self, ready: Future[_Running]) -> None:
         async with Fetcher(self._limits, self._known) as fetcher:
-            stop = asyncio.Event()
-            ready.set_result(_Running(asyncio.get_running_loop(), fetcher, stop))
-            await stop.wait()
+            running = _Running(asyncio.get_running_loop(), fetcher, asyncio.Event(), set())
+            ready.set_result(running)
+            try:
+                await running.stop.wait()
+            finally:  # before the connections are closed, which would give the rows on them a failed status
+                for pump in running.pumps:
+                    pump.cancel()
+                await asyncio.gather(*running.pumps, return_exceptions=True)
 
 
 async def _begin(
-    fetcher: Fetcher,
+    running: _Running,
     requests: Iterable[Request],
     put: Callable[[Outcome | BaseException | None], None],
     room: asyncio.Semaphore,
@@ -131,6 +139,7 @@ async def _begin(
     """Start a task that puts all outcomes, then the error that ended it, if any, then None."""
 
     def end(pump: asyncio.Task[None]) -> None:
+        running.pumps.discard(pump)
         # A caller that stops early reads no more; one that still reads must not take missing rows for failed ones.
         cut_off = BuildError("the thread that fetches has ended early; run the same command again")
         error = cut_off if pump.cancelled() else pump.exception()
@@ -138,7 +147,8 @@ async def _begin(
             put(error)
         put(None)
 
-    pump = asyncio.create_task(_pump(fetcher, requests, put, room))
+    pump = asyncio.create_task(_pump(running.fetcher, requests, put, room))
+    running.pumps.add(pump)
     pump.add_done_callback(end)
     return pump
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 
 from dataprep.errors import BuildError
 from dataprep.fetched.fetching import OUTCOMES_AHEAD, web_fetch
+from dataprep.web.client import Fetcher
 from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Request, Status
 from dataprep.web.resolver import CheckedResolver
@@ -111,7 +113,16 @@ def test_no_socket_is_made_for_a_private_address_even_if_the_resolver_returns_it
         assert web.connections == 0
 
 
-def test_a_thread_that_ends_early_is_an_error_and_no_failed_rows():
+@pytest.mark.parametrize("closing_s", [0.0, 0.5])
+def test_a_thread_that_ends_early_is_an_error_and_no_failed_rows(monkeypatch, closing_s):
+    """Also where closing the connections takes long enough for the requests on them to fail."""
+    close = Fetcher.__aexit__
+
+    async def slowly(fetcher, *error):
+        await close(fetcher, *error)
+        await asyncio.sleep(closing_s)
+
+    monkeypatch.setattr(Fetcher, "__aexit__", slowly)
     with web_server() as web, name_server(addresses_of) as names:
         fetch = web_fetch(loopback_limits(names.address, read_s=120.0, answer_s=120.0))  # no stall ends by itself
         urls = [web.url(f"/{'stall' if row else 'image'}/{row}") for row in range(9)]
