@@ -11,7 +11,7 @@ Shapes: NHWC, uint8, 0..255. Normalise on the device, so that a quarter of the b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -282,6 +282,17 @@ class Loader:
             self._batch += 1
             self._skipped.update(rows.skipped)
             yield rows
+
+    def positions(self, batch: int) -> Sequence[int]:
+        """Return the position of each row of this rank in a batch, counted over all epochs: a key for random draws.
+
+        Whatever is drawn for a sample by its position is the same for every number of ranks.
+
+        Args:
+            batch: Number of the batch, counted over all epochs: `batch.state["position"] // batch_size - 1`.
+        """
+        size = self.config.batch_size
+        return range(batch * size + self.config.rank, (batch + 1) * size, self.config.world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""

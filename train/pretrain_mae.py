@@ -113,7 +113,8 @@ class MAETask(Task):
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses of the parts that `rows_of_part` makes."""
-        masks = draw_masks(self.masks, seed=self.seed, positions=positions)
+        own = self.loader.positions(positions.start // self.loader.config.batch_size)
+        masks = draw_masks(self.masks, seed=self.seed, positions=own)
         visible_NK, place_NL = (
             self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
         )

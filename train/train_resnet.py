@@ -94,7 +94,7 @@ class Flags(RunFlags):
         RunFlags,
         "data_path",
         default="/tmp/imagenet",
-        text="Dataset, image folder, tars or TFDS directory, on a disk or gs://.",
+        text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
         also=("datadir",),
     )
     fake_data: bool = flag(False, FAKE_DATA)

@@ -71,7 +71,9 @@ signal after a checkpoint: the same command continues.
 class DatasetConfig:
     """Flags about the images: `--config.dataset.…`."""
 
-    root: str = flag("", "Dataset, image folder, tars or TFDS directory, on a disk or gs://; required.")
+    root: str = flag(
+        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://; required."
+    )
     name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.")
     use_tfds: bool = flag(False, "Read root as a folder of TFDS datasets; the newest version is taken.")
     index_dir: str | None = flag(

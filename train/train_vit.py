@@ -84,7 +84,7 @@ class Flags(PackFlags, RunFlags):
         RunFlags,
         "data_path",
         default="/datasets/imagenet-1k",
-        text="Dataset, image folder, tars or TFDS directory, on a disk or gs://.",
+        text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
         also=("data_dir",),
     )
     fake_data: bool = flag(False, FAKE_DATA)

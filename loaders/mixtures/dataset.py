@@ -129,11 +129,16 @@ class MixedDataset(Dataset):
 
 
 class MixedIndex(SplitIndex):
-    """The indexes of all datasets; those share the memory for entries."""
+    """The indexes of all datasets; each gets memory for its entries in proportion to its samples."""
 
     def __init__(self, mixed: MixedDataset, deadline_s: float, max_bytes: int) -> None:
         self._mixed = mixed
-        self.parts = [part.dataset.open_index(deadline_s, max_bytes // len(mixed.parts)) for part in mixed.parts]
+        splits = [part.dataset.split for part in mixed.parts]
+        samples = max(1, sum(split.samples for split in splits))
+        self.parts = [
+            part.dataset.open_index(deadline_s, max_bytes * split.samples // samples)
+            for part, split in zip(mixed.parts, splits, strict=True)
+        ]
         self.one_file_per_image = all(part.one_file_per_image for part in self.parts)
 
     def shard(self, shard: int) -> ShardIndex:

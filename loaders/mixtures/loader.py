@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -121,6 +121,16 @@ class MixtureLoader(Loader):
         fields = tuple(dict.fromkeys((*config.fields, DATASET_FIELD)))
         super().__init__(dataset, replace(config, fields=fields))
 
+    def positions(self, batch: int) -> Sequence[int]:
+        """Return the position of each row of this rank in a batch; rows without a sample have the batch's last one."""
+        plan = self._plan()
+        if not isinstance(plan, MixedPlan):
+            return super().positions(batch)
+        share = plan.share(batch)
+        found: list[int] = share.positions[share.is_mine].tolist()
+        last = (batch + 1) * self.config.batch_size - 1
+        return found + [last] * (self.config.rows - len(found))
+
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, with the weights since the first one."""
         state = super().state_dict()
@@ -143,6 +153,8 @@ class MixtureLoader(Loader):
         self._check_state(state)
         position = int(state["position"])
         then = replace(self.order, changes=_changes(state.get("mixture"), len(self._spec.sources)))
+        if position < 0:
+            raise UsageError(f"the state's position must be 0 or more, got {position}; take the state of a loader")
         changes = then.changed(position, self._spec.weights)
         if len(changes) > MAX_CHANGES:
             raise UsageError(
@@ -189,10 +201,12 @@ class MixtureLoader(Loader):
         budget = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE)
         total = sum(self._spec.weights)
         held = [
-            0.0
-            if part.dataset.is_local
-            else bytes_held(member.order, self.config.world_size * sharers, index.mean_image_bytes())
-            for part, member, index in zip(self.dataset.parts, self.order.members, self.index.parts, strict=True)
+            bytes_held(member.order, self.config.world_size * sharers, index.mean_image_bytes())
+            if weight and not part.dataset.is_local
+            else 0.0
+            for part, member, index, weight in zip(
+                self.dataset.parts, self.order.members, self.index.parts, self._spec.weights, strict=True
+            )
         ]
         if sum(held) > budget:
             needed = sum(held) / (1 - HEDGED_SHARE) * sharers

@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 from loaders.engine.batch_plan import BatchPlan
 from loaders.mixtures.order import MixedOrder, shared_out
 from loaders.order import Lookup, Pick
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Share(NamedTuple):
+    """The samples of one batch, and which of them one rank takes; every array has shape (samples,)."""
+
+    positions: NDArray[np.int64]
+    """Position in the mixture, ascending."""
+    members: NDArray[np.int64]
+    """Number of the dataset."""
+    indexes: NDArray[np.int64]
+    """Position in the dataset's own order."""
+    home: NDArray[np.int64]
+    """Rank that the sample belongs to."""
+    is_mine: NDArray[np.bool_]
+    """Whether this rank takes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +56,13 @@ class MixedPlan(BatchPlan):
         for number in batches:
             yield self._batch(self.first_batch + number, sources, released)
 
+    def share(self, number: int) -> Share:
+        """Return what of one batch the rank takes, all its processes together."""
+        size, world_size = self.order.global_batch, self.world_size
+        positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
+        home = indexes % world_size
+        return Share(positions, members, indexes, home, shared_out(home, world_size, size // world_size) == self.rank)
+
     def _batch(self, number: int, sources: list[_Source], released: list[Pick]) -> list[tuple[int, Pick]]:
         """Return the rows of one batch.
 
@@ -46,13 +73,9 @@ class MixedPlan(BatchPlan):
         """
         import numpy as np
 
-        size, world_size = self.order.global_batch, self.world_size
-        positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
-        home = indexes % world_size
-        taken_by = shared_out(home, world_size, size // world_size)
-        is_mine = taken_by == self.rank
+        positions, members, indexes, home, is_mine = self.share(number)
         rows = np.cumsum(is_mine) - 1
-        wanted = (is_mine | (home == self.rank)) & (indexes // world_size % self.parts == self.part)
+        wanted = (is_mine | (home == self.rank)) & (indexes // self.world_size % self.parts == self.part)
         batch: list[tuple[int, Pick]] = []
         for place in np.flatnonzero(wanted).tolist():
             source, index = sources[members[place]], int(indexes[place])

@@ -34,6 +34,7 @@ LOADED = (
 
 RIGHT = """
 from loaders import Batch, Loader, LoaderConfig, LoaderSettings, PilTransform, open_decoder, open_loader, read_fields
+from loaders import Mixture, MixtureSource, mixture
 
 settings: LoaderSettings = {"seed": 1, "fields": ("caption",)}
 open_loader("gs://bucket/imagenet", "val", batch_size=8, **settings).close()
@@ -41,6 +42,9 @@ with open_loader("gs://bucket/imagenet", batch_size=8, image_size=192, shuffle=N
     for batch in loader:
         names: list[str] = batch.keys
         rows: int = batch.images.shape[0]
+mixed: Mixture = mixture([("gs://bucket/coco", 0.5), ("pets", 3, "val"), MixtureSource(url="b", at_end="drop")])
+open_loader(mixed, batch_size=8, seed=1).close()
+open_loader(mixture("mix.json"), "val", batch_size=8).close()
 decoder: str = open_decoder("bilinear", "library").name
 config = LoaderConfig(batch_size=8, scale=(0.08, 1.0), on_error="skip")
 caption = read_fields("webdataset", b"", ("caption",))

@@ -96,12 +96,13 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
 
 
 def _mixed(data_path: str, region_policy: str) -> Data:
-    """Return the data of a mixture; its classes are those of the datasets that are trained on."""
+    """Return the data of a mixture, without classes if one of the datasets that are trained on has no labels."""
     found = mixture(data_path)
     splits = found.split_names()
     split = next((name for name in TRAIN if name in splits), splits[0] if splits else TRAIN[0])
-    classes = found.open_dataset(split, region_policy).manifest.classes
-    return Data(data_path, splits, len(classes) or None, found)
+    opened = found.open_dataset(split, region_policy)
+    has_labels = all(part.dataset.manifest.classes for part in opened.parts)
+    return Data(data_path, splits, len(opened.manifest.classes) or None if has_labels else None, found)
 
 
 def _indexed(data_path: str, index_dir: str | None) -> str:

@@ -5,6 +5,7 @@ Shapes: N samples, L patches in an image, row by row, K of them visible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ class Masks:
     """Index of each patch in the sample's permutation of patches; the first K of the permutation are visible."""
 
 
-def draw_masks(config: MaskConfig, *, seed: int, positions: range) -> Masks:
+def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Masks:
     """Permute the blocks of each sample and show the first K patches of them.
 
     Masks do not depend on the batch or the number of ranks: a sample's draws are the words of one stream at an offset
@@ -70,16 +71,16 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: range) -> Masks:
     Args:
         config: How images are masked.
         seed: Seed of the run.
-        positions: Global positions of the samples, counted over all epochs, ascending:
-            `range(first + rank, stop, world_size)`.
+        positions: Global positions of the samples, counted over all epochs: `Loader.positions`.
     """
     import numpy as np
 
     side = -(-config.grid // config.unit)
     per_sample = side**2
-    first, count = positions.start, positions[-1] + 1 - positions.start
+    first = min(positions)
+    count = max(positions) + 1 - first
     words = philox_words(count * per_sample, seed=seed, purpose="train/mask", start=first * per_sample)
-    words_NB = words.reshape(count, per_sample)[:: positions.step]
+    words_NB = words.reshape(count, per_sample)[np.asarray(positions) - first]
     along = np.arange(config.grid) // config.unit
     block_L = (along[:, None] * side + along).ravel()
     order_NL = np.argsort(words_NB[:, block_L], axis=1, kind="stable").astype(np.int32)  # row by row within a block

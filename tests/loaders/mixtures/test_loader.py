@@ -70,6 +70,21 @@ def test_ranks_together_have_the_batches_of_a_single_rank(dataset, world_size):
     assert [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)] == alone
 
 
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_positions_of_rows_are_those_of_one_rank(dataset, world_size):
+    mix = with_coco(dataset, (1, 2))
+    with open_loader(mix, **SMALL) as loader:
+        batch = next(itertools.islice(loader, 4, None))
+        expected = dict(zip(loader.positions(4), batch.keys, strict=True))
+    assert sorted(expected) == list(range(48, 60))
+    found = {}
+    for rank in range(world_size):
+        with open_loader(mix, **SMALL, rank=rank, world_size=world_size) as loader:
+            batch = next(itertools.islice(loader, 4, None))
+            found |= zip(loader.positions(4), batch.keys, strict=True)
+    assert found == expected
+
+
 def test_a_mixture_of_one_dataset_has_the_datasets_own_batches(dataset):
     url = dataset("webdataset")
     with open_loader(mixture([(url, 1)]), **SMALL) as mixed, open_loader(url, **SMALL) as alone:
@@ -77,6 +92,7 @@ def test_a_mixture_of_one_dataset_has_the_datasets_own_batches(dataset):
         for ours, theirs in itertools.islice(zip(mixed, alone, strict=True), 6):
             assert ours.fields.pop("dataset") == ["imagenet-webdataset"] * 12
             assert digest(ours) == digest(theirs)
+        assert list(mixed.positions(2)) == list(alone.positions(2))
 
 
 def test_rows_say_which_dataset_they_are_from_in_the_given_proportions(dataset):
@@ -158,6 +174,7 @@ def test_dropped_datasets_are_delivered_once_and_the_last_batch_is_padded(datase
     keys = [key for batch in batches for key, real in zip(batch.keys, batch.mask, strict=True) if real]
     assert len(keys) == len(set(keys)) == samples
     assert (batches[-1].labels[~batches[-1].mask] == -1).all()
+    assert len(loader.positions(len(batches) - 1)) == 12
 
 
 def test_a_mixture_stops_when_a_dataset_has_ended(dataset):
