@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
-from loaders.decode.crop import TRIES, WORDS, RandomCrop, View, evaluation_view, train_views, transform_generator
+from loaders.decode.crop import (
+    TRIES,
+    WORDS,
+    RandomCrop,
+    View,
+    evaluation_view,
+    train_views,
+    transform_generator,
+    whole_views,
+)
 
 SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
 RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
@@ -158,3 +167,27 @@ def test_a_transforms_randomness_is_keyed_by_seed_and_position():
     assert words[0] == transform_generator(1, 9).bit_generator.random_raw(2).tolist()
     assert len({tuple(each) for each in words}) == 3
     assert words[0] == [16293946995671285133, 4050090813740418290]
+
+
+def test_whole_views_keep_the_shape_and_depend_on_seed_and_position_alone():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 600, (50, 2))
+    positions = list(range(3, 153, 3))
+    whole = whole_views(1, positions, sizes)
+    assert np.array_equal(whole.boxes, np.concatenate([np.zeros_like(sizes), sizes], axis=1))
+    assert 10 < whole.flips.sum() < 40
+    assert ((whole.spare >= 0) & (whole.spare < 1)).all()
+    cut = whole_views(1, positions, sizes, crop=(0.2, 0.8), flip=0.0)
+    assert not cut.flips.any()
+    assert np.array_equal(cut.spare, whole.spare)
+    corners, sides = cut.boxes[:, :2], cut.boxes[:, 2:]
+    assert (corners >= 0).all()
+    assert (sides >= 1).all()
+    assert (corners + sides <= sizes).all()
+    large = sizes.min(axis=1) > 60
+    shares = np.prod(sides / sizes, axis=1)[large]
+    assert 0.19 < shares.min() < shares.max() < 0.81
+    assert np.abs(np.diff(sides / sizes, axis=1))[large].max() < 0.02
+    alone = whole_views(1, positions[7:8], sizes[7:8], crop=(0.2, 0.8), flip=0.0)
+    assert np.array_equal(alone.boxes[0], cut.boxes[7])
+    assert not np.array_equal(whole_views(2, positions, sizes, crop=(0.2, 0.8)).boxes, cut.boxes)
