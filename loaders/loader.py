@@ -234,14 +234,14 @@ class Loader:
     Training continues after the last batch that was taken; an evaluation starts again each time.
     """
 
-    def __init__(self, dataset: Dataset, config: LoaderConfig) -> None:
+    def __init__(self, dataset: Dataset, config: LoaderConfig, index: SplitIndex | None = None) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
         if (config.packs is not None) != isinstance(self, PackLoader):
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if config.fields:
             dataset.check_fields(config.fields)
         self.dataset, self.config = dataset, config
-        self.index = dataset.open_index(config.deadline_s)
+        self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()

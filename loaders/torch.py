@@ -1,8 +1,15 @@
-"""Batches as PyTorch tensors, and their normalisation on the device.
+"""Batches as PyTorch tensors, samples for PyTorch's DataLoader, and normalisation on the device.
 
     with open_loader(url, batch_size=256) as loader:
         for batch in DataLoader(TorchBatches(loader), batch_size=None):     # or in TorchBatches(loader)
             images_NCHW = normalize(batch.images.to(device), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+    samples = TorchSamples.open(url)                                        # for workers of the DataLoader
+    sampler = OrderSampler(samples, batch_size=256, rank=rank, world_size=world_size)
+    for batch in StatefulDataLoader(samples, batch_sampler=sampler, num_workers=8): ...
+
+Both have PyTorch's `state_dict` and `load_state_dict`, so StatefulDataLoader, torchdata.nodes, Lightning and Accelerate
+resume them after any batch; the states are those of the loader, and fit any number of ranks.
 
 Shapes: N images of this rank, H = W = `image_size`, C = 3.
 """
@@ -10,19 +17,22 @@ Shapes: N images of this rank, H = W = `image_size`, C = 3.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
 from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader, LoaderState, PackBatch
+from loaders.samples.source import Sample, Samples
+from loaders.samples.steps import Steps
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torchdata.nodes import BaseNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,18 @@ class TorchBatch:
     """State for the loader's `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
     """How each image was cropped and flipped, with the loader's setting `views`."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TorchBatch:
+        """Return the batch with its tensors on a device; Lightning and Accelerate call this."""
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(
+            self,
+            **{
+                name: part.to(device, non_blocking=non_blocking)
+                for name, part in parts.items()
+                if isinstance(part, torch.Tensor)
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +106,47 @@ class TorchBatches(IterableDataset[TorchBatch]):
         for batch in self._loader:
             yield torch_batch(batch, tensors(batch))
 
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the first batch of an epoch."""
+        self._loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state after the last batch that was taken, for any number of ranks."""
+        return dict(self._loader.state_dict())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue after the batch of a state, which may come from another number of ranks.
+
+        Raises:
+            UsageError: The state belongs to another sequence; the message says what differs.
+        """
+        self._loader.load_state_dict(state_dict)
+
     def __reduce__(self) -> NoReturn:
         _refuse_workers()
+
+
+class TorchSamples(Samples, Dataset[Sample]):
+    """Samples of one split as a map-style dataset; picklable, so that worker processes of a DataLoader may read it.
+
+    With `shuffle` its indices are positions of the loader's order, which `OrderSampler` yields; without, any sampler's
+    numbers of stored samples. PyTorch's collate function makes NHWC tensors of the images.
+    """
+
+
+class OrderSampler(Steps, Sampler[list[int]]):
+    """Batch sampler of one rank: the loader's batches, one epoch at a time, resumable by its state after each.
+
+    A plain DataLoader takes some batches ahead and cannot say which it has delivered; torchdata's StatefulDataLoader
+    can.
+    """
+
+
+def batch_node(loader: Loader) -> BaseNode[TorchBatch]:
+    """Return a source of torchdata.nodes with the loader's batches; its state is the loader's and fits any rank."""
+    from torchdata.nodes import IterableWrapper
+
+    return IterableWrapper(TorchBatches(loader))
 
 
 def tensors(batch: Batch) -> dict[str, torch.Tensor]:

@@ -1,14 +1,21 @@
-"""The PyTorch adapter, and normalisation on the device."""
+"""The PyTorch adapter, PyTorch's own protocols of data and state, and normalisation on the device."""
+
+import json
+from contextlib import ExitStack
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torchdata.nodes import Loader as NodeLoader
+from torchdata.nodes import Prefetcher
+from torchdata.stateful_dataloader import StatefulDataLoader
 from torchvision.transforms.v2.functional import normalize as torchvision_normalize
 
 from dataprep.errors import UsageError
 from loaders import open_loader
-from loaders.torch import TorchBatches, normalize, tensors
+from loaders.torch import OrderSampler, TorchBatches, TorchSamples, batch_node, normalize, tensors
 from tests.support.adapters import SMALL, AdapterContract
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -52,3 +59,103 @@ def test_normalize_equals_torchvisions(dtype, tolerance):
     assert images_NCHW.dtype == dtype
     assert images_NCHW.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(images_NCHW.float(), expected, atol=tolerance, rtol=tolerance)
+
+
+def test_a_batch_moves_to_a_device_with_what_no_device_can_hold(loader):
+    batch = next(iter(TorchBatches(loader)))
+    moved = batch.to("meta")
+    assert {moved.images.device.type, moved.labels.device.type, moved.mask.device.type} == {"meta"}
+    assert (moved.keys, moved.state) == (batch.keys, batch.state)
+
+
+STEPS = {"batch_size": 12}
+PIXELS = {"image_size": 32}
+
+
+@pytest.fixture(scope="module")
+def expected(dataset):
+    """Keys and images of the loader's first three epochs, on one rank."""
+    with open_loader(str(dataset("webdataset")), **STEPS, **PIXELS) as loader:
+        return [(batch.keys, batch.images.copy()) for _ in range(3) for batch in loader]
+
+
+@pytest.fixture(scope="module")
+def samples(dataset):
+    samples = TorchSamples.open(dataset("webdataset"), **PIXELS)
+    yield samples
+    samples.close()
+
+
+def epochs_of(ranks, count):
+    """Sorted keys of every step of all ranks together, over some epochs."""
+    steps = [step for _ in range(count) for step in zip(*ranks, strict=True)]
+    return [sorted(key for batch in step for key in key_list(batch)) for step in steps]
+
+
+def key_list(batch):
+    return batch["key"] if isinstance(batch, dict) else batch.keys
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_plain_dataloader_over_samples_has_the_loaders_batches(samples, expected, num_workers):
+    batches = DataLoader(samples, batch_sampler=OrderSampler(samples, **STEPS), num_workers=num_workers)
+    assert len(batches) == 9
+    for batch, (keys, images) in zip([*batches, *batches], expected, strict=False):
+        assert batch["key"] == keys
+        assert np.array_equal(batch["image"].numpy(), images)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_stateful_dataloaders_over_samples_go_on_with_another_number_of_ranks(samples, expected, num_workers):
+    def rank(number, world_size):
+        sampler = OrderSampler(samples, rank=number, world_size=world_size, **STEPS)
+        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
+
+    for stop in (5, 9):  # within an epoch, and after it
+        before = [rank(number, 3) for number in range(3)]
+        for each in before:
+            list(islice(each, stop))
+        after = [rank(number, 2) for number in range(2)]
+        for each in after:
+            each.load_state_dict(before[2].state_dict())
+        rest = epochs_of(after, 1)
+        assert rest == [sorted(keys) for keys, _ in expected[stop : stop + len(rest)]]
+
+
+def stateful(loader):
+    return StatefulDataLoader(TorchBatches(loader), batch_size=None)
+
+
+def nodes(loader):
+    return NodeLoader(Prefetcher(batch_node(loader), 2))
+
+
+@pytest.mark.parametrize("wrapped", [TorchBatches, stateful, nodes])
+def test_batches_go_on_with_another_number_of_ranks_in_whatever_takes_them(dataset, expected, wrapped):
+    settings = {**STEPS, **PIXELS}
+    with ExitStack() as stack:
+
+        def rank(number, world_size):
+            loader = open_loader(str(dataset("webdataset")), rank=number, world_size=world_size, **settings)
+            return wrapped(stack.enter_context(loader))
+
+        before = [rank(number, 3) for number in range(3)]
+        for each in before:
+            list(islice(each, 5))
+        state = json.loads(json.dumps(before[1].state_dict()))
+        after = [rank(number, 2) for number in range(2)]
+        for each in after:
+            each.load_state_dict(state)
+        rest = epochs_of(after, 2)
+    assert rest == [sorted(keys) for keys, _ in expected[5 : 5 + len(rest)]]
+
+
+def test_another_epoch_and_another_sequence(loader, dataset):
+    batches = TorchBatches(loader)
+    batches.set_epoch(1)
+    assert batches.state_dict()["epoch"] == 1
+    with open_loader(str(dataset("webdataset")), **{**SMALL, "image_size": 32}) as other:
+        with pytest.raises(UsageError, match=r"the state is of another sequence: .*image_size"):
+            batches.load_state_dict(TorchBatches(other).state_dict())

@@ -1,0 +1,164 @@
+"""Datasets as sources and datasets of Grain, in the loader's order, from disk or gs:// without a mount.
+
+    source = GrainSource.open("gs://bucket/imagenet", images="encoded", seed=7)
+    dataset = grain.MapDataset.source(source)[rank::hosts].map(decode).batch(1024 // hosts)
+
+    dataset = open_batches("gs://bucket/imagenet", batch_size=1024, rank=rank, world_size=hosts)
+    iterator = iter(dataset.map(normalize))
+    iterator.set_state(state)       # from any number of ranks
+
+A source gives Grain single samples, which Grain's threads and processes may read, shuffle, pack and mix; `open_batches`
+gives it the batches that the loader's own threads make. Shapes: NHWC, uint8, 0..255.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
+
+import grain
+
+from dataprep.errors import UsageError
+from loaders.config import LoaderSettings
+from loaders.loader import Batch, Loader, LoaderState, open_loader
+from loaders.samples.source import Sample, Samples
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from loaders.decode.boxes import RowView
+
+
+class GrainSource(Samples):
+    """Samples of one split as a `RandomAccessDataSource` of Grain; picklable.
+
+    Grain compares its `repr` when it restores the state of a `grain.DataLoader`; it names the sequence, and no place.
+    """
+
+    def _getitems(self, indices: Sequence[int]) -> list[Sample]:
+        """Return samples under the name by which Grain asks sources that can read many at once."""
+        return self.__getitems__(indices)
+
+
+class GrainBatch(TypedDict):
+    """One rank's part of one step."""
+
+    images: NDArray[np.uint8]
+    """(rows, size, size, 3)"""
+    labels: NDArray[np.int64]
+    """(rows,); -1 where an image has no label."""
+    mask: NDArray[np.bool_]
+    """(rows,); False where a row holds no sample."""
+    keys: list[str]
+    fields: NotRequired[dict[str, list[Any]]]
+    views: NotRequired[list[RowView | None]]
+
+
+def open_batches(
+    url: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    batch_size: int,
+    epochs: int | None = None,
+    **settings: Unpack[LoaderSettings],
+) -> BatchDataset:
+    """Open a loader's batches as a dataset of Grain.
+
+    Args:
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+        split: Name of a split.
+        batch_size: Images in one step, over all ranks.
+        epochs: Number of epochs after which the dataset ends; by default training has no end. An evaluation has one.
+        settings: Other settings of `open_loader`.
+
+    Raises:
+        UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
+    """
+    loader = open_loader(url, split, batch_size=batch_size, **settings)
+    if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not loader.config.shuffle):
+        raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
+    return BatchDataset(loader, epochs)
+
+
+class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
+    """Batches of a loader; picklable. Each iterator has a loader of its own, from the beginning of the first epoch.
+
+    The states of its iterators are those of the loader: they go on with any number of ranks, and another sequence is
+    refused. Of an evaluation, only whole passes are resumed.
+    """
+
+    def __init__(self, loader: Loader, epochs: int | None) -> None:
+        super().__init__()
+        self._dataset, self._config, self._epochs = loader.dataset, loader.config, epochs
+
+    def __iter__(self) -> _BatchIterator:
+        return _BatchIterator(Loader(replace(self._dataset), self._config), self._epochs)
+
+    def set_slice(self, part: slice, sequential_slice: bool = False) -> NoReturn:
+        """Refuse to be one of several worker processes, each of which would decode what the others need.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"open_batches in {part.step} worker processes of mp_prefetch, expected none or 1: the loader has workers "
+            "of its own; set `processes` of open_batches instead, or give Grain single samples by GrainSource"
+        )
+
+    def __str__(self) -> str:
+        return f"BatchDataset({self._dataset.manifest.name}, batch_size={self._config.batch_size})"
+
+
+class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is imported without its types
+    """Batches from where the loader is, over all epochs."""
+
+    def __init__(self, loader: Loader, epochs: int | None) -> None:
+        super().__init__()
+        self._loader, self._epochs = loader, epochs
+        self._batches: Iterator[Batch] | None = None
+        self._ended = False
+
+    def __next__(self) -> GrainBatch:
+        self._assert_not_closed()
+        while not self._ended:
+            if self._batches is None:
+                self._batches = iter(self._loader)
+            batch = next(self._batches, None)
+            if batch is not None:
+                return _element(batch)
+            self._batches = None
+            self._ended = not self._loader.config.shuffle or self._loader.epoch == self._epochs
+        raise StopIteration
+
+    def get_state(self) -> LoaderState:
+        """Return the state after the last batch that was taken: JSON, the same on every rank."""
+        return self._loader.state_dict()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batch of a state, which may come from another number of ranks.
+
+        Raises:
+            UsageError: The state belongs to another sequence, or to the middle of an evaluation.
+        """
+        if not self._loader.config.shuffle and state.get("position"):
+            raise UsageError("a state within an evaluation, which begins anew each time; evaluate all of it again")
+        self._loader.load_state_dict(state)
+        self._batches = None
+        self._ended = self._epochs is not None and self._loader.epoch >= self._epochs
+
+    def close(self) -> None:
+        """End the threads and processes of the loader."""
+        super().close()
+        self._loader.close()
+
+
+def _element(batch: Batch) -> GrainBatch:
+    element = GrainBatch(images=batch.images, labels=batch.labels, mask=batch.mask, keys=batch.keys)
+    if batch.fields:
+        element["fields"] = batch.fields
+    if batch.views is not None:
+        element["views"] = batch.views
+    return element

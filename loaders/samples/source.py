@@ -1,0 +1,305 @@
+"""Random access to samples: element i is the sample at position i of the loader's order, or of the stored order.
+
+    samples = Samples.open("gs://bucket/imagenet", images="encoded")
+    samples[7]                      # one ranged read
+    samples.__getitems__([7, 8, 9]) # all reads in flight at once
+
+Any thread may read, and copies in other processes open what they need themselves. Shapes: HWC, uint8, 0..255.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count
+from operator import index as whole_number
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, Self, TypeAlias, TypedDict, Unpack, get_args
+
+from dataprep.errors import UsageError
+from dataprep.messages import not_one_of
+from loaders.config import LoaderConfig, LoaderSettings, check_names
+from loaders.dataset import open_dataset
+from loaders.engine.pipeline import Pipeline, Rows, empty_rows, finish
+from loaders.engine.stats import Stats
+from loaders.loader import Loader
+from loaders.order import Lookup, Pick, Piece
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from loaders.dataset import Dataset
+    from loaders.decode.boxes import RowView
+    from loaders.fetch.index import SplitIndex
+
+Images: TypeAlias = Literal["decoded", "encoded"]
+PADDING = -1
+"""Index of a row that holds no sample: the last batch of an evaluation is filled up with it."""
+MAX_AT_ONCE = 256
+"""Samples that are requested at once; a longer list is read in parts, so that it needs no more memory than these."""
+_OF_PIXELS = (
+    *("image_size", "interpolation", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
+    *("views", "transform", "decoder"),
+)
+"""Settings of decoding, which say nothing about encoded images."""
+_OF_BATCHES = ("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s")
+"""Settings of batches, which say nothing about single samples."""
+
+
+class Sample(TypedDict):
+    """One sample."""
+
+    image: NDArray[np.uint8] | bytes
+    """HWC pixels, or the bytes of the stored file with `images="encoded"`."""
+    label: int
+    """-1 where the image has no label."""
+    key: str
+    mask: bool
+    """False where there is no sample: padding, or an image that `on_error="skip"` left out."""
+    fields: NotRequired[dict[str, Any]]
+    """Values of the fields that the setting `fields` names."""
+    view: NotRequired[RowView | None]
+    """How the image was cropped and flipped, with the setting `views`."""
+
+
+class Samples:
+    """Samples of one split by position; picklable. `Samples.open` makes one.
+
+    With `shuffle` an index is a global position of the loader's order, which goes on over all epochs, and the crop is
+    the one that the loader draws there. Without, it is the number of the sample in the stored order.
+    """
+
+    def __init__(self, dataset: Dataset, config: LoaderConfig, images: Images, epochs: int | None) -> None:
+        self._dataset, self.config, self._images, self._epochs = dataset, config, images, epochs
+        self._opened: dict[int, _Opened] = {}
+        """What the process of this number has opened; a forked process must not use what its parent opened."""
+        loader = Loader(dataset, config)
+        self._index: dict[int, SplitIndex] = {os.getpid(): loader.index}
+        """Index that the process of this number has opened."""
+        order, sequence = loader.order, loader.state_dict()["sequence"]
+        self._length = _length(order.passes * order.num_samples, shuffle=config.shuffle, epochs=epochs)
+        left_out = ("batch_size", *(_OF_PIXELS if images == "encoded" else ()))
+        found = {name: value for name, value in sequence.items() if name not in left_out}
+        found |= {"images": images, "fields": list(config.fields), "length": self._length}
+        self._text = f"{type(self).__name__}({json.dumps(found, sort_keys=True)})"
+
+    @classmethod
+    def open(
+        cls,
+        url: str | os.PathLike[str],
+        split: str = "train",
+        *,
+        images: Images = "decoded",
+        epochs: int | None = None,
+        **settings: Unpack[LoaderSettings],
+    ) -> Self:
+        """Open the samples of a split.
+
+        Args:
+            url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+            split: Name of a split.
+            images: `decoded` crops and decodes as the loader does; `encoded` delivers the bytes of the stored files.
+            epochs: Number of epochs that the length counts, in the loader's order; by default there is no end.
+            settings: Settings of `open_loader`, but for those of batches. By default only the split `train` is
+                shuffled, and what is shuffled is augmented.
+
+        Raises:
+            UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
+        """
+        check_names(settings)
+        _check_use(images, settings)
+        if settings.get("shuffle") is None:
+            settings["shuffle"] = split == "train"
+        if settings.get("augment") is None:
+            settings["augment"] = settings["shuffle"]
+        config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
+        if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
+            raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
+        return cls(open_dataset(str(url), split, config.region_policy), config, images, epochs)
+
+    def __len__(self) -> int:
+        """Return the number of positions; without a last epoch it is the largest that Python knows."""
+        return self._length
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one sample.
+
+        Raises:
+            IndexError: There is no such position.
+            DataprepError: The sample cannot be read or decoded, and `on_error` is not `skip`.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Return samples, in the order of the indices; all are read at once."""
+        found = self._open()
+        numbers = [self._checked(index) for index in indices]
+        return [
+            sample
+            for first in range(0, len(numbers), MAX_AT_ONCE)
+            for sample in found.read(numbers[first : first + MAX_AT_ONCE])
+        ]
+
+    def __repr__(self) -> str:
+        """Return everything that the samples depend on, but no place: a copy elsewhere has the same text."""
+        return self._text
+
+    def loader(self, batch_size: int, rank: int = 0, world_size: int = 1) -> Loader:
+        """Return a loader whose batches are these samples; it reads only the index until it is iterated over."""
+        config = replace(self.config, batch_size=batch_size, rank=rank, world_size=world_size)
+        return Loader(replace(self._dataset), config, self._index.get(os.getpid()))
+
+    def close(self) -> None:
+        """End the threads of this process; samples that are used again start new ones."""
+        found = self._opened.pop(os.getpid(), None)
+        if found is not None:
+            found.pipeline.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": {}, "_index": {}}
+
+    def _checked(self, index: int) -> int:
+        number = whole_number(index)
+        if not PADDING <= number < self._length:
+            raise IndexError(f"sample {number:,}, expected 0 to {self._length - 1:,}, or {PADDING} for padding")
+        return number
+
+    def _open(self) -> _Opened:
+        """Return what this process has opened; of two threads that open at once one closes its own again."""
+        found = self._opened.get(os.getpid())
+        if found is None:
+            mine = _Opened(self.loader(1), self._images)
+            found = self._opened.setdefault(os.getpid(), mine)
+            if found is not mine:
+                mine.pipeline.close()
+        return found
+
+
+def _check_use(images: Any, settings: Iterable[str]) -> None:
+    """Raise UsageError for settings that would have no effect."""
+    if images not in get_args(Images):
+        raise UsageError(not_one_of("images", images, get_args(Images)))
+    if wrong := [name for name in settings if name in _OF_BATCHES]:
+        raise UsageError(
+            f"{', '.join(wrong)}: no setting of single samples; leave it out, and give batch size and rank to what "
+            "makes batches of them"
+        )
+    if images == "encoded" and (wrong := [name for name in settings if name in _OF_PIXELS]):
+        raise UsageError(f"{', '.join(wrong)}: no setting of encoded images; leave it out, or set images='decoded'")
+
+
+def _length(epoch_samples: int, *, shuffle: bool, epochs: int | None) -> int:
+    """Return the number of positions in the given epochs."""
+    if not shuffle:
+        return epoch_samples
+    return sys.maxsize if epochs is None else epochs * epoch_samples
+
+
+class _Opened:
+    """A split that one process reads."""
+
+    def __init__(self, loader: Loader, images: Images) -> None:
+        self._config, self._index, self._images = loader.config, loader.index, images
+        kind = Pipeline if images == "decoded" else _EncodedPipeline
+        self.pipeline = kind(loader.dataset, loader.index, loader.config, Stats())
+        self._stops = list(accumulate(loader.order.shard_samples))
+        self._lookup = Lookup(loader.order) if loader.config.shuffle else None
+        self._joins = not (loader.dataset.storage.is_local or loader.index.one_file_per_image)
+        self._submitting = threading.Lock()
+        self._calls = count()
+
+    def read(self, numbers: list[int]) -> list[Sample]:
+        """Return the samples of some indices."""
+        import numpy as np
+
+        decoded = self._images == "decoded"
+        size = self._config.image_size if decoded else 0
+        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), self._config)
+        if not decoded:
+            rows = _EncodedRows(
+                rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(numbers)
+            )
+        picks = self._picks(numbers)
+        with self._submitting:  # a pipeline takes picks from one thread at a time
+            futures = self.pipeline.submit(picks, rows)
+        for future in futures:
+            future.result()
+        finish(rows)
+        return [self._sample(rows, row) for row in range(len(numbers))]
+
+    def _picks(self, numbers: list[int]) -> list[tuple[int, Pick]]:
+        """Return what to read for each row that holds a sample."""
+        rows = [row for row, number in enumerate(numbers) if number != PADDING]
+        places = [self._place(numbers[row]) for row in rows]
+        pieces = self._pieces(set(places))
+        counts = Counter(pieces[place] for place in places)
+        return [
+            (row, Pick(numbers[row], pieces[place], place[1], counts[pieces[place]]))
+            for row, place in zip(rows, places, strict=True)
+        ]
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the shard of an index, and the sample in it."""
+        if self._lookup is not None:
+            return self._lookup.sample_at(number)
+        shard = bisect_right(self._stops, number)
+        return shard, number - (self._stops[shard - 1] if shard else 0)
+
+    def _pieces(self, places: set[tuple[int, int]]) -> dict[tuple[int, int], Piece]:
+        """Return the piece that each sample is read with: of a bucket, neighbours in a shard are read at once.
+
+        A piece's number of a pass is that of the call, so that two calls never share the bytes of one piece: the
+        fetcher frees them after as many samples as the call asks for.
+        """
+        call, pieces = next(self._calls), dict[tuple[int, int], Piece]()
+        run: list[tuple[int, int]] = []
+        for place in sorted(places):
+            if run and not self._is_joined(run[0], run[-1], place):
+                pieces |= dict.fromkeys(run, Piece(run[0][0], run[0][1], run[-1][1] + 1, call))
+                run = []
+            run.append(place)
+        return pieces | (dict.fromkeys(run, Piece(run[0][0], run[0][1], run[-1][1] + 1, call)) if run else {})
+
+    def _is_joined(self, first: tuple[int, int], last: tuple[int, int], place: tuple[int, int]) -> bool:
+        """Whether a sample is read together with a run of samples before it."""
+        if not self._joins or place != (last[0], last[1] + 1):
+            return False
+        entries = self._index.shard(place[0])
+        stop = entries.record_offset[place[1]] + entries.record_bytes[place[1]]
+        return bool(stop - entries.record_offset[first[1]] <= self._config.block_bytes)
+
+    def _sample(self, rows: Rows, row: int) -> Sample:
+        sample = Sample(
+            image=rows.encoded[row] if isinstance(rows, _EncodedRows) else rows.images[row],
+            label=int(rows.labels[row]),
+            key=rows.keys[row],
+            mask=bool(rows.mask[row]),
+        )
+        if self._config.fields:
+            sample["fields"] = {name: values[row] for name, values in rows.fields.items()}
+        if rows.views is not None:
+            sample["view"] = rows.views[row]
+        return sample
+
+
+@dataclass(slots=True)
+class _EncodedRows(Rows):
+    """Rows that also hold the bytes of images."""
+
+    encoded: list[bytes] = field(default_factory=list)
+
+
+class _EncodedPipeline(Pipeline):
+    """A pipeline that ends before decoding."""
+
+    def _decode(self, chunk: list[Any], rows: Rows) -> None:
+        if isinstance(rows, _EncodedRows):
+            for image in chunk:
+                rows.encoded[image.row] = image.data
+                rows.mask[image.row] = True

@@ -1,0 +1,142 @@
+"""Samples by position: the loader's pixels, in any order, from disk and bucket, in any process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataprep.errors import FormatError, UsageError
+from loaders import open_loader
+from loaders.samples.source import PADDING, Samples
+from tests.loaders.conftest import FORMATS
+
+SMALL = {"image_size": 48, "views": True}
+FIELDS = {"imagefolder": (), "webdataset": ("class_name", "height"), "tfrecord": ("height",)}
+
+
+def loaded(url, count, split="train", **settings):
+    """The first samples of a loader, at the positions 0, 1, 2, …: keys, labels, images and fields."""
+    rows = []
+    with open_loader(str(url), split, batch_size=8, **settings) as loader:
+        while len(rows) < count:
+            for batch in loader:
+                fields = [{name: values[row] for name, values in batch.fields.items()} for row in range(8)]
+                found = zip(batch.keys, batch.labels.tolist(), batch.images.copy(), fields, batch.mask, strict=True)
+                rows += [row for *row, is_sample in found if is_sample]
+    return rows[:count]
+
+
+def is_equal(sample, row):
+    key, label, image, fields = row
+    same = (sample["key"], sample["label"], sample.get("fields", {}), sample["mask"]) == (key, label, fields, True)
+    return same and np.array_equal(sample["image"], image)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_positions_are_those_of_the_loader_in_any_order(dataset, fmt):
+    settings = {**SMALL, "fields": FIELDS[fmt]}
+    rows = loaded(dataset(fmt), 150, **settings)
+    samples = Samples.open(dataset(fmt), **settings)
+    for position in (130, 3, 149, 0, 117):
+        assert is_equal(samples[position], rows[position])
+    found = samples.__getitems__([40, 7, 7, 149])
+    assert all(is_equal(sample, rows[at]) for sample, at in zip(found, (40, 7, 7, 149), strict=True))
+    assert found[0]["view"] is not None
+    samples.close()
+
+
+def test_a_bucket_gives_the_same_in_few_requests(bucket_dataset, dataset):
+    rows = loaded(dataset("webdataset"), 1, "val", fields=("height",), image_size=48)
+    samples = Samples.open(bucket_dataset("webdataset"), "val", fields=("height",), image_size=48)
+    found = samples.__getitems__(range(len(samples)))
+    assert is_equal(found[0], rows[0])
+    (opened,) = samples._opened.values()
+    assert opened.pipeline.fetch_stats()["requests"] == len(opened._stops)  # of a shard, neighbours are read at once
+    samples.close()
+    rows = loaded(dataset("webdataset"), 20, **SMALL)
+    ordered = Samples.open(bucket_dataset("webdataset"), **SMALL)
+    assert all(map(is_equal, ordered.__getitems__(range(20)), rows))
+    copy = pickle.loads(pickle.dumps(ordered))
+    assert is_equal(copy[3], rows[3])
+    for each in (copy, ordered):
+        each.close()
+
+
+def test_encoded_images_are_the_stored_files(dataset):
+    folder = Path(dataset("imagefolder"))
+    samples = Samples.open(folder, shuffle=False, images="encoded")
+    stored = [path.read_bytes() for path in (folder / "train").rglob("*.JPEG")]
+    assert sorted(sample["image"] for sample in samples) == sorted(stored)
+    assert len(samples) == len(stored)
+    shuffled = Samples.open(dataset("webdataset"), images="encoded", epochs=1)
+    assert sorted(sample["image"] for sample in shuffled) == sorted(stored)
+    for each in (samples, shuffled):
+        each.close()
+
+
+def _keys(samples: Samples) -> list[str]:
+    return [sample["key"] for sample in samples.__getitems__([5, 9])]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_other_processes_open_what_they_need(dataset, start):
+    samples = Samples.open(dataset("webdataset"), images="encoded")
+    expected = _keys(samples)
+    with multiprocessing.get_context(start).Pool(1) as pool:
+        assert pool.apply(_keys, (samples,)) == expected
+    samples.close()
+
+
+def test_the_text_names_the_sequence_and_no_place(dataset, bucket_dataset):
+    here = Samples.open(dataset("webdataset"), seed=3)
+    assert repr(here) == repr(Samples.open(bucket_dataset("webdataset"), seed=3))
+    others = [{"seed": 4}, {"seed": 3, "image_size": 64}, {"seed": 3, "images": "encoded"}, {"seed": 3, "epochs": 2}]
+    assert len({repr(here), *(repr(Samples.open(dataset("webdataset"), **other)) for other in others)}) == 5
+
+
+def test_lengths_and_padding(dataset):
+    samples = Samples.open(dataset("coco"), epochs=3, image_size=32)
+    stored = Samples.open(dataset("coco"), shuffle=False, image_size=32)
+    assert len(samples) == 3 * 5 * len(stored)
+    assert len(Samples.open(dataset("coco"))) == sys.maxsize
+    padding = stored[PADDING]
+    assert (padding["mask"], padding["label"], padding["key"]) == (False, -1, "")
+    assert not padding["image"].any()
+    for wrong in (len(stored), -2):
+        with pytest.raises(IndexError, match=r"expected 0 to \d+, or -1 for padding"):
+            stored[wrong]
+    assert stored.__getitems__([]) == []
+
+
+def test_an_image_that_cannot_be_decoded_is_an_error_or_masked(originals, tmp_path_factory):
+    from tests.support.finished import finished_dataset
+
+    url = finished_dataset("unchecked", originals, tmp_path_factory)
+    with pytest.raises(FormatError, match="cannot be decoded"):
+        list(Samples.open(url, shuffle=False, image_size=32))
+    found = list(Samples.open(url, shuffle=False, image_size=32, on_error="skip"))
+    assert {sample["mask"] for sample in found} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 4}, "batch_size: no setting of single samples"),
+        ({"rank": 1, "world_size": 2}, "rank, world_size: no setting of single samples"),
+        ({"images": "bytes"}, "images 'bytes', expected one of decoded, encoded"),
+        ({"images": "encoded", "image_size": 32}, "image_size: no setting of encoded images"),
+        ({"image_sise": 32}, "did you mean image_size"),
+        ({"epochs": 0}, "epochs must be None, or 1 or more of what is shuffled, got 0"),
+        ({"epochs": 2, "shuffle": False}, "epochs must be None, or 1 or more of what is shuffled, got 2"),
+        ({"split": "test"}, "no split 'test'; it has train, val"),
+    ],
+)
+def test_wrong_use_is_one_line(dataset, settings, message):
+    with pytest.raises(UsageError, match=message):
+        Samples.open(dataset("webdataset"), **settings)
