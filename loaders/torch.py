@@ -110,9 +110,9 @@ class TorchBatches(IterableDataset[TorchBatch]):
         """Go to the first batch of an epoch."""
         self._loader.set_epoch(epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, for any number of ranks."""
-        return dict(self._loader.state_dict())
+        return self._loader.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue after the batch of a state, which may come from another number of ranks.

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from dataprep.dataset.features import Values
     from loaders.dataset import Dataset
     from loaders.decode.boxes import RowView
     from loaders.fetch.index import SplitIndex
@@ -62,7 +63,7 @@ class Sample(TypedDict):
     key: str
     mask: bool
     """False where there is no sample: padding, or an image that `on_error="skip"` left out."""
-    fields: NotRequired[dict[str, Any]]
+    fields: NotRequired[Values]
     """Values of the fields that the setting `fields` names."""
     view: NotRequired[RowView | None]
     """How the image was cropped and flipped, with the setting `views`."""
@@ -161,7 +162,7 @@ class Samples:
         if found is not None:
             found.pipeline.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_opened": {}, "_index": {}}
 
     def _checked(self, index: int) -> int:
