@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
 
 import grain
 
 from dataprep.errors import UsageError
-from loaders.config import LoaderSettings
-from loaders.loader import Batch, Loader, LoaderState, open_loader
+from loaders.config import LoaderConfig, LoaderSettings
+from loaders.loader import Batch, Loader, LoaderState, OpensLoader, open_configured, open_loader
 from loaders.samples.source import Sample, Samples
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class GrainBatch(TypedDict):
 
 
 def open_batches(
-    url: str | os.PathLike[str],
+    url: str | os.PathLike[str] | OpensLoader,
     split: str = "train",
     *,
     batch_size: int,
@@ -68,7 +67,8 @@ def open_batches(
     """Open a loader's batches as a dataset of Grain.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
+            them, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks.
         epochs: Number of epochs after which the dataset ends; by default training has no end. An evaluation has one.
@@ -80,7 +80,7 @@ def open_batches(
     loader = open_loader(url, split, batch_size=batch_size, **settings)
     if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not loader.config.shuffle):
         raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
-    return BatchDataset(loader, epochs)
+    return BatchDataset(url, split, loader.config, epochs)
 
 
 class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is imported without its types
@@ -90,12 +90,14 @@ class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is importe
     refused. Of an evaluation, only whole passes are resumed.
     """
 
-    def __init__(self, loader: Loader, epochs: int | None) -> None:
+    def __init__(
+        self, url: str | os.PathLike[str] | OpensLoader, split: str, config: LoaderConfig, epochs: int | None
+    ) -> None:
         super().__init__()
-        self._dataset, self._config, self._epochs = loader.dataset, loader.config, epochs
+        self._url, self._split, self._config, self._epochs = url, split, config, epochs
 
     def __iter__(self) -> _BatchIterator:
-        return _BatchIterator(Loader(replace(self._dataset), self._config), self._epochs)
+        return _BatchIterator(open_configured(self._url, self._split, self._config), self._epochs)
 
     def set_slice(self, part: slice, sequential_slice: bool = False) -> NoReturn:
         """Refuse to be one of several worker processes, each of which would decode what the others need.
@@ -109,7 +111,7 @@ class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is importe
         )
 
     def __str__(self) -> str:
-        return f"BatchDataset({self._dataset.manifest.name}, batch_size={self._config.batch_size})"
+        return f"BatchDataset({self._url}, {self._split}, batch_size={self._config.batch_size})"
 
 
 class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is imported without its types
@@ -124,13 +126,14 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
     def __next__(self) -> GrainBatch:
         self._assert_not_closed()
         while not self._ended:
-            if self._batches is None:
-                self._batches = iter(self._loader)
+            is_first = self._batches is None
+            self._batches = iter(self._loader) if self._batches is None else self._batches
             batch = next(self._batches, None)
             if batch is not None:
                 return _element(batch)
             self._batches = None
-            self._ended = not self._loader.config.shuffle or self._loader.epoch == self._epochs
+            # A mixture may end; then its next epoch has no batch.
+            self._ended = is_first or not self._loader.config.shuffle or self._loader.epoch == self._epochs
         raise StopIteration
 
     def get_state(self) -> LoaderState:

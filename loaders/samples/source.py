@@ -113,6 +113,8 @@ class Samples:
         Raises:
             UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
         """
+        if not isinstance(url, str | os.PathLike):
+            raise UsageError(f"url must be a folder or gs:// URL of one dataset, got {url!r}")
         check_names(settings)
         _check_use(images, settings)
         if settings.get("shuffle") is None:
@@ -248,7 +250,8 @@ class _Opened:
     def _place(self, number: int) -> tuple[int, int]:
         """Return the shard of an index, and the sample in it."""
         if self._lookup is not None:
-            return self._lookup.sample_at(number)
+            found = self._lookup.at(number)
+            return found.piece.shard, found.sample
         shard = bisect_right(self._stops, number)
         return shard, number - (self._stops[shard - 1] if shard else 0)
 

@@ -12,7 +12,7 @@ from absl import flags
 from grain.experimental import ElasticIterator
 
 from dataprep.errors import UsageError
-from loaders import open_loader
+from loaders import mixture, open_loader
 from loaders.grain import GrainSource, open_batches
 
 SMALL = {"image_size": 32, "seed": 3}
@@ -153,6 +153,17 @@ def test_an_evaluation_ends_after_one_pass(dataset):
         iterator.set_state(iterator.get_state())
     iterator.set_state(state)
     assert next(iterator)["keys"] == found[0]["keys"]
+    iterator.close()
+
+
+def test_a_mixture_ends_where_its_loader_does(dataset):
+    parts = mixture([(str(dataset("webdataset")), 1), (str(dataset("coco")), 1)], at_end="stop")
+    with open_loader(parts, batch_size=BATCH, **SMALL) as loader:
+        expected = [batch.keys for batch in loader]
+    found = open_batches(parts, batch_size=BATCH, **SMALL)
+    iterator = iter(found)
+    assert [batch["keys"] for batch in iterator][: len(expected)] == expected
+    assert next(iterator, None) is None
     iterator.close()
 
 

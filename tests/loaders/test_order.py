@@ -56,15 +56,6 @@ def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch
     assert got == [(position, sample) for position, sample in expected if position % world_size == rank]
 
 
-@given(SETTINGS, st.lists(st.integers(0, 700), min_size=1, max_size=40))
-@settings(max_examples=100, deadline=None)
-def test_a_lookup_finds_the_sample_at_any_position_in_any_order(values, positions):
-    order = Order(**values)
-    expected = reference(order, max(positions) + 1)
-    lookup = Lookup(order)
-    assert [lookup.sample_at(position) for position in positions] == [expected[position] for position in positions]
-
-
 @given(SETTINGS)
 @settings(max_examples=100, deadline=None)
 def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(values):
@@ -113,7 +104,7 @@ def test_counts_of_a_piece_hold_from_any_first_batch(values, batch, world_size):
         assert all(counts == [len(counts)] * len(counts) for counts in seen.values())
 
 
-@given(SETTINGS, st.lists(st.integers(0, 300), min_size=1, max_size=9))
+@given(SETTINGS, st.lists(st.integers(0, 500), min_size=1, max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_a_sample_is_found_at_any_position_alone(values, positions):
     order = Order(**values)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dataprep.errors import FormatError, UsageError
-from loaders import open_loader
+from loaders import mixture, open_loader
 from loaders.samples.source import PADDING, Samples
 from tests.loaders.conftest import FORMATS
 
@@ -140,3 +140,8 @@ def test_an_image_that_cannot_be_decoded_is_an_error_or_masked(originals, tmp_pa
 def test_wrong_use_is_one_line(dataset, settings, message):
     with pytest.raises(UsageError, match=message):
         Samples.open(dataset("webdataset"), **settings)
+
+
+def test_several_datasets_are_no_samples_of_one(dataset):
+    with pytest.raises(UsageError, match="url must be a folder or gs:// URL of one dataset, got Mixture"):
+        Samples.open(mixture([(str(dataset("webdataset")), 1)]))
