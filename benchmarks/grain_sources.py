@@ -1,0 +1,272 @@
+"""Grain over our tars and TFRecords beside Grain over ArrayRecord, on a disk and from a bucket 50 ms away: one table.
+
+Command:   python benchmarks/grain_sources.py --corpus DIR --json grain_sources.json
+Takes:     a minute a round for 1,000 images; needs the `dev` extra, whose emulator replaces Cloud Storage.
+Expected:  docs/decisions/0015-no-arrayrecord.md
+
+Every row shuffles the same photographs with Grain, reads encoded images in Grain's threads, and decodes and crops them
+with the same decoder, but for the rows of `open_batches`, where our loader does all that. ArrayRecord's own reader
+opens only local paths, so from a bucket its records are read through a file of fsspec, as gcsfs makes them; the
+places of the records are known to it beforehand. Emulator and readers share the cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import grain
+import numpy as np
+from fsspec.spec import AbstractBufferedFile
+from originals import DATAPREP, corpus_images, image_folder
+from peers.array_record_layout import Record, joined, records_of
+
+from dataprep.storage import open_storage
+from loaders import open_decoder
+from loaders.decode.crop import evaluation_view
+from loaders.grain import GrainSource, open_batches
+from tests.support.gcs_emulator import GCSEmulator
+
+ROOT = Path(__file__).resolve().parents[1]
+BUCKET = "dataprep-benchmark"
+BATCH = 64
+SHARDS = 4
+READ_THREADS = {"bucket": 64, "disk": 16}
+"""Grain's threads: its default on a disk; of a bucket as many as hide its latency."""
+BUFFERED = 256
+"""Samples that Grain reads ahead."""
+TARGETS = {"ArrayRecord through fsspec": 5.0, "itself on the disk": 0.8, "ArrayRecord on the disk": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One row of the table."""
+
+    name: str
+    place: str
+    threads: int
+    open: Callable[[], Any]
+    """Returns a source of Grain whose elements have an `image`, or a dataset of batches."""
+
+
+class Decode:
+    """Crops the middle of an image and decodes it, with our decoder."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._decoder = size, open_decoder()
+
+    def __call__(self, sample: Any) -> np.ndarray:
+        data = sample if isinstance(sample, bytes) else sample["image"]
+        height, width = self._decoder.image_size(data)
+        image_1HWC = np.empty((1, self._size, self._size, 3), np.uint8)
+        view = evaluation_view(height, width, size=self._size, resize=round(self._size / 0.875))
+        (fault,) = self._decoder.decode_many([data], [view], image_1HWC, [0])
+        if fault is not None:
+            raise SystemExit(fault)
+        return image_1HWC[0]
+
+
+class FsspecRecords:
+    """Records of ArrayRecord files in a bucket, through a file object of fsspec for every thread."""
+
+    def __init__(self, url: str, files: list[tuple[str, int, list[Record]]], cache_type: str) -> None:
+        self._storage, self._cache_type = open_storage(url), cache_type
+        self._records = [(name, size, record) for name, size, records in files for record in records]
+        self._open = threading.local()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, index: int) -> bytes:
+        name, size, record = self._records[index]
+        files = self._open.__dict__
+        if name not in files:
+            files[name] = _BucketFile(self._storage, name, size, self._cache_type)
+        files[name].seek(record.first)
+        return joined(files[name].read(record.stop - record.first), record)
+
+
+class _BucketFile(AbstractBufferedFile):
+    """A file of fsspec in a bucket: every range that its cache lacks is one request, as in gcsfs."""
+
+    def __init__(self, storage: Any, name: str, size: int, cache_type: str) -> None:
+        self._storage, self._name = storage, name
+        super().__init__(None, name, mode="rb", cache_type=cache_type, size=size)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._storage.read_range(self._name, start, end - start)
+
+
+def sample_batches(contender: Contender, size: int) -> Iterator[int]:
+    """Yield the number of images in every batch, without end."""
+    found = contender.open()
+    if isinstance(found, grain.IterDataset):
+        yield from (len(batch["images"]) for batch in found)
+        return
+    dataset = grain.MapDataset.source(found)
+    if len(found) < sys.maxsize:  # ours has its own order
+        dataset = dataset.seed(0).shuffle().repeat()
+    options = grain.ReadOptions(num_threads=contender.threads, prefetch_buffer_size=BUFFERED)
+    yield from (len(batch) for batch in dataset.map(Decode(size)).to_iter_dataset(options).batch(BATCH))
+
+
+def measure(contender: Contender, images: int, size: int) -> float:
+    """Return images/s after the first batch."""
+    batches = sample_batches(contender, size)
+    next(batches)
+    started_s, taken = time.monotonic(), 0
+    for rows in batches:
+        taken += rows
+        if taken >= images:
+            break
+    elapsed_s = time.monotonic() - started_s
+    batches.close()
+    return taken / elapsed_s
+
+
+def write_array_records(images: list[Path], folder: Path) -> list[tuple[str, int, list[Record]]]:
+    """Write the photographs, one a record, uncompressed; return name, size and places of the records of each file."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    folder.mkdir()
+    for shard in range(SHARDS):
+        writer = ArrayRecordWriter(str(folder / f"{shard}.array_record"), "group_size:1,uncompressed")
+        for image in images[shard::SHARDS]:
+            writer.write(image.read_bytes())
+        writer.close()
+    files = sorted(folder.iterdir())
+    return [(file.name, file.stat().st_size, records_of(file.read_bytes())) for file in files]
+
+
+def build(source: Path, output: str, fmt: str) -> None:
+    """Build a dataset as a user would."""
+    command = [DATAPREP, "build", "imagenet", "--source", source, "--output", output, "--format", fmt]
+    command += ["--split", "train", "--num-shards", SHARDS, "--allow-partial", "--max-reject-ratio", "1", "--json"]
+    subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
+
+
+def contenders(work: Path, files: list[tuple[str, int, list[Record]]], size: int) -> list[Contender]:
+    """Return all rows."""
+    disk, bucket = str(work), f"gs://{BUCKET}"
+    rows = []
+    for place, root in (("disk", disk), ("bucket", bucket)):
+        for fmt in ("webdataset", "tfrecord"):
+
+            def source(url: str = f"{root}/{fmt}") -> GrainSource:
+                return GrainSource.open(url, images="encoded")
+
+            rows.append(Contender(f"ours, {fmt}", place, READ_THREADS[place], source))
+
+        def batches(url: str = f"{root}/webdataset") -> Any:
+            return open_batches(url, batch_size=BATCH, image_size=size)
+
+        rows.append(Contender("ours, open_batches", place, 0, batches))
+    paths = [str(work / "array_record" / name) for name, _, _ in files]
+    rows.append(Contender("ArrayRecord", "disk", 16, lambda: grain.sources.ArrayRecordDataSource(paths)))
+    for cache, threads in (("readahead", 16), ("none", 16), ("none", 64)):
+
+        def through_fsspec(cache: str = cache) -> FsspecRecords:
+            return FsspecRecords(f"{bucket}/array_record", files, cache)
+
+        rows.append(Contender(f"ArrayRecord, fsspec, cache {cache}", "bucket", threads, through_fsspec))
+    return rows
+
+
+def ratios(rates: dict[tuple[str, str, int], float]) -> list[tuple[str, str, float, float]]:
+    """Return contender, what it is compared with, ratio and target, for our rows from the bucket."""
+    on_disk = next(rate for (name, _, _), rate in rates.items() if name == "ArrayRecord")
+    as_documented = next(rate for (name, _, _), rate in rates.items() if "cache readahead" in name)
+    found = []
+    for (name, place, _), rate in rates.items():
+        if name.startswith("ours") and place == "bucket":
+            itself = next(other for (also, where, _), other in rates.items() if also == name and where == "disk")
+            compared = dict(zip(TARGETS, (as_documented, itself, on_disk), strict=True))
+            found += [(name, what, rate / other, TARGETS[what]) for what, other in compared.items()]
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, default=1000, help="number of images of the corpus")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--rounds", type=int, default=5, help="number of measured rounds, after a warm-up")
+    parser.add_argument("--latency-ms", type=float, default=50)
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks")
+    parser.add_argument("--json", type=Path, help="file to which the figures of all rounds are written as JSON")
+    options = parser.parse_args()
+    work = options.work.resolve() / f"grain-sources-{os.getpid()}"
+    work.mkdir(parents=True)
+    found: dict[tuple[str, str, int], list[float]] = {}
+    try:
+        with GCSEmulator() as emulator:
+            os.environ["STORAGE_EMULATOR_HOST"] = emulator.url
+            emulator.create_bucket(BUCKET)
+            images = corpus_images(options.corpus, work, options.images)
+            folder = image_folder(images, work / "folder")
+            for fmt in ("webdataset", "tfrecord"):
+                build(folder, str(work / fmt), fmt)
+                build(folder, f"gs://{BUCKET}/{fmt}", fmt)
+            files = write_array_records(images, work / "array_record")
+            storage = open_storage(f"gs://{BUCKET}/array_record")
+            for name, _, _ in files:
+                storage.create(name, (work / "array_record" / name).read_bytes())
+            emulator.set_latency(options.latency_ms)
+            for number in range(options.rounds + 1):
+                print(f"round {number} of {options.rounds}" if number else "warm-up", file=sys.stderr)
+                for row in contenders(work, files, options.image_size):
+                    rate = measure(row, len(images), options.image_size)
+                    if number:
+                        found.setdefault((row.name, row.place, row.threads), []).append(rate)
+    finally:
+        shutil.rmtree(work)
+    records = [record for _, _, of_file in files for record in of_file]
+    contiguous = sum(len(record.parts) == 1 for record in records)
+    report(found, {"images": len(images), "records": len(records), "contiguous": contiguous, **facts(options)}, options)
+
+
+def facts(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the run."""
+    names = ("image_size", "rounds", "latency_ms")
+    return {name: getattr(options, name) for name in names} | {"cores": os.cpu_count()}
+
+
+def report(found: dict[tuple[str, str, int], list[float]], document: dict[str, Any], options: Any) -> None:
+    """Print the tables, and write them as JSON."""
+    rates = {key: statistics.median(rounds) for key, rounds in found.items()}
+    print(f"{document['images']:,} photographs, {document['image_size']} pixels, batches of {BATCH}, medians of")
+    print(f"{document['rounds']} interleaved rounds after a warm-up; {document['latency_ms']:g} ms a request.")
+    print(f"Contiguous in its ArrayRecord file: {document['contiguous']} of {document['records']} images.\n")
+    print(f"{'':36}{'place':>8}{'threads':>9}{'images/s':>10}")
+    for (name, place, threads), rate in rates.items():
+        print(f"{name:36}{place:>8}{threads or '-':>9}{rate:>10,.0f}")
+    print(f"\n{'from the bucket':36}{'relative to':>28}{'ratio':>8}{'target':>8}  verdict")
+    compared = ratios(rates)
+    for name, what, ratio, target in compared:
+        print(f"{name:36}{what:>28}{ratio:>8.2f}{target:>8g}  {'PASS' if ratio >= target else 'short'}")
+    if options.json:
+        rows = [
+            {"name": name, "place": place, "threads": threads, "rounds_images_per_s": rounds}
+            for (name, place, threads), rounds in found.items()
+        ]
+        names = ("name", "relative_to", "ratio", "target")
+        document |= {"rows": rows, "ratios": [dict(zip(names, each, strict=True)) for each in compared]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
