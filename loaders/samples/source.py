@@ -49,7 +49,7 @@ _OF_PIXELS = (
     *("views", "transform", "decoder"),
 )
 """Settings of decoding, which say nothing about encoded images."""
-_OF_BATCHES = ("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s")
+_OF_BATCHES = ("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs")
 """Settings of batches, which say nothing about single samples."""
 
 
@@ -223,7 +223,8 @@ class _Opened:
 
         decoded = self._images == "decoded"
         size = self._config.image_size if decoded else 0
-        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), self._config)
+        config = replace(self._config, batch_size=len(numbers))
+        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), config)
         if not decoded:
             rows = _EncodedRows(
                 rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(numbers)
