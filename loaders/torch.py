@@ -54,15 +54,12 @@ class TorchBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TorchBatch:
         """Return the batch with its tensors on a device; Lightning and Accelerate call this."""
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
-        return replace(
-            self,
-            **{
-                name: part.to(device, non_blocking=non_blocking)
-                for name, part in parts.items()
-                if isinstance(part, torch.Tensor)
-            },
-        )
+        moved = {
+            each.name: part.to(device, non_blocking=non_blocking)
+            for each in fields(self)
+            if isinstance(part := getattr(self, each.name), torch.Tensor)
+        }
+        return replace(self, **moved)  # type: ignore[arg-type]  # only tensors are replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
