@@ -15,7 +15,7 @@ import sys
 import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from operator import index as whole_number
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dataprep.dataset.features import Values
     from loaders.dataset import Dataset
     from loaders.decode.boxes import RowView
     from loaders.fetch.index import SplitIndex
@@ -63,7 +62,7 @@ class Sample(TypedDict):
     key: str
     mask: bool
     """False where there is no sample: padding, or an image that `on_error="skip"` left out."""
-    fields: NotRequired[Values]
+    fields: NotRequired[Mapping[str, object]]
     """Values of the fields that the setting `fields` names."""
     view: NotRequired[RowView | None]
     """How the image was cropped and flipped, with the setting `views`."""
