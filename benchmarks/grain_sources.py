@@ -2,7 +2,7 @@
 
 Command:   python benchmarks/grain_sources.py --corpus DIR --json grain_sources.json
 Takes:     a minute a round for 1,000 images; needs the `dev` extra, whose emulator replaces Cloud Storage.
-Expected:  docs/decisions/0015-no-arrayrecord.md
+Prints:    the table that docs/decisions/0017-no-arrayrecord.md speaks of
 
 Every row shuffles the same photographs with Grain, reads encoded images in Grain's threads, and decodes and crops them
 with the same decoder, but for the rows of `open_batches`, where our loader does all that. ArrayRecord's own reader

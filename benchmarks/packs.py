@@ -3,7 +3,7 @@
 Command:   python benchmarks/packs.py --corpus FOLDER            padding, compilations, images/s and tokens/s
            python benchmarks/packs.py --corpus FOLDER --train    a small masked autoencoder on packs and on squares
 Takes:     two minutes; with --train five. Needs the `xla` and `finetune` extras, and .bench-venv for Grain.
-Expected:  the tables of docs/loaders.md and docs/training.md
+Prints:    one table each
 
 All contenders make patches of 16 pixels, rows of 1,024 tokens and 128 tokens an image in the mean, on as many workers.
 Loaders take turns; the median of the rounds is printed. NaFlex has one sequence length a batch, so its padding is that
