@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.tables import TABLES, recorded, spread
 from dataprep.cli import group
 from dataprep.sources import DATASETS
+from tests.benchmarks.test_own_data_benchmark import check_ratios
 from tests.support.markdown import ROOT, blocks, commands, shows
 
 BENCHMARKS = (ROOT / "benchmarks/README.md").read_text()
@@ -43,6 +44,18 @@ def test_a_ratio_below_its_target_is_shown_as_short():
             )
             row["result"]["images_per_s"] = 0.849 * loops
     assert any("(0.85, short of 0.85)" in line for line in TABLES["build"](document))
+
+
+def test_ratios_in_the_text_about_own_data_follow_from_the_recorded_run():
+    document = recorded("own-data")
+    check_ratios(document)
+    checked, unchecked = (
+        [row for row in document["to_the_fastest_in_python"] if row["check"] == check] for check in ("decode", "none")
+    )
+    assert {f"{1 / row['ratio']:.1f}" for row in checked} == {"3.1"}
+    shown = " and ".join(f"{row['ratio']:.2f}" for row in unchecked)
+    assert f"({shown})" in BENCHMARKS
+    assert f"The slowest round of a row takes {spread(document)}.\n\nIn `build_sources" in BENCHMARKS
 
 
 def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():

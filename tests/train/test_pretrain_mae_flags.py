@@ -9,6 +9,7 @@ import torch
 from tests.support.training import trace_of
 from train.pretrain_mae import Flags, open_training
 
+PACKS = {"pack_tokens": 40, "pack_images": 4}
 CHANGES = {
     "model": {"model": "mae_vit_tiny_patch16"},
     "input_size": {"input_size": 64},
@@ -42,6 +43,11 @@ CHANGES = {
     "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
     "log_interval_steps": {"log_interval_steps": 2},
     "profile_steps": {"profile_steps": "1:2"},
+    "pack_tokens": {**PACKS, "pack_tokens": 48},
+    "pack_images": {**PACKS, "pack_images": 2},
+    "pack_min_tokens": {**PACKS, "pack_min_tokens": 7},
+    "pack_max_tokens": {**PACKS, "pack_max_tokens": 11},
+    "pack_positions": {**PACKS, "pack_positions": "absolute"},
 }
 AGAINST = {
     "epochs": {"warmup_epochs": 0},
@@ -49,6 +55,7 @@ AGAINST = {
     "pred_downsampling": {"decoder_downsampling": 2},
     "keep_checkpoints": {"ckpt_interval_steps": 1},
     "accum_iter": {"effective_batch_size": -1, "batch_size": 2},
+    **dict.fromkeys(("pack_tokens", "pack_images", "pack_min_tokens", "pack_max_tokens", "pack_positions"), PACKS),
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_workers", "ckpt_interval"} | {

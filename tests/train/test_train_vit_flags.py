@@ -23,6 +23,7 @@ SMALL: dict[str, Any] = {
     "num_workers": 2,
     "max_steps": 3,
 }
+PACKS = {"pack_tokens": 32, "pack_images": 4}
 CHANGES: dict[str, dict[str, Any]] = {
     "min_crop": {"min_crop": 0.9},
     "fake_data": {"fake_data": True},
@@ -51,8 +52,17 @@ CHANGES: dict[str, dict[str, Any]] = {
     "keep_checkpoints": {"ckpt_interval_steps": 1, "keep_checkpoints": 2},
     "log_interval_steps": {"log_interval_steps": 2},
     "profile_steps": {"profile_steps": "1:2"},
+    "pack_tokens": {**PACKS, "pack_tokens": 40},
+    "pack_images": {**PACKS, "pack_images": 2},
+    "pack_min_tokens": {**PACKS, "pack_min_tokens": 7},
+    "pack_max_tokens": {**PACKS, "pack_max_tokens": 11},
+    "pack_positions": {**PACKS, "pack_positions": "absolute"},
 }
-AGAINST = {"keep_checkpoints": {"ckpt_interval_steps": 1}, "epochs": {"max_steps": 6}}
+AGAINST = {
+    "keep_checkpoints": {"ckpt_interval_steps": 1},
+    "epochs": {"max_steps": 6},
+    **dict.fromkeys(("pack_tokens", "pack_images", "pack_min_tokens", "pack_max_tokens", "pack_positions"), PACKS),
+}
 """What the change is compared with, where that is not a plain run."""
 TOGETHER = {"epochs": {"max_steps": 6}}
 HERE = {"no_grad_ckpt", "ckpt_interval", "test_epoch_interval", "resume_epoch", "num_workers"} | {
