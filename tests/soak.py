@@ -308,9 +308,9 @@ def _load_resume(number: int, folder: Path) -> str:
 
 
 @cache
-def loaded(fmt: str, images: int = 600) -> Path:
+def loaded(fmt: str, images: int = 600, dataset: str = "imagenet") -> Path:
     output = Path(tempfile.mkdtemp(prefix="soak-loaded-")) / "out"
-    build("imagenet", originals("imagenet", images), output, fmt, "--num-shards", 5, "--split", "train")
+    build(dataset, originals(RECIPES[dataset], images), output, fmt, "--num-shards", 5, "--split", "train")
     return output
 
 
@@ -330,14 +330,14 @@ def _mixed_orders(first: int, _folder: Path) -> str:
 
 
 def _mixed_kills(number: int, folder: Path) -> str:
-    rng, url = random.Random(number), str(loaded(FORMATS[number % len(FORMATS)]))
+    """Every second round changes the weights at each resume."""
+    rng, fmt = random.Random(number), FORMATS[number % len(FORMATS)]
+    urls = {name: str(loaded(fmt, dataset=name)) for name in PUBLISHED}
     mixes = []
     for place in range(6):
-        weights = (
-            (3, 1) if number % 2 == 0 else (rng.randint(1, 9), rng.randint(1, 9))
-        )  # every other round changes them
-        splits = zip(("train", "val"), weights, strict=True)
-        datasets = [{"url": url, "split": split, "name": split, "weight": weight} for split, weight in splits]
+        weights = (3, 1) if number % 2 == 0 else (rng.randint(1, 9), rng.randint(1, 9))
+        weighted = zip(urls.items(), weights, strict=True)
+        datasets = [{"url": url, "name": name, "weight": weight} for (name, url), weight in weighted]
         mixes.append(folder / f"{place}.json")
         mixes[-1].write_text(json.dumps({"version": 1, "datasets": datasets, "epoch_samples": 600}))
     return f"{mixture_killed_and_resumed(mixes, folder, rng, (8, 6, 4, 3, 2, 1))} batches"

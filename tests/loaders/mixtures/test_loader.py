@@ -151,7 +151,7 @@ def test_a_state_resumes_with_other_ranks_and_other_weights(dataset):
 
 
 def test_a_run_killed_and_resumed_with_other_ranks_and_weights_has_every_sample_once(dataset, tmp_path):
-    """A sample of the soak: four ranks, killed, then one."""
+    """A sample of the soak: several ranks, killed, then one."""
     mixes = []
     for number, weights in enumerate([(3, 1), (1, 1)]):
         datasets = [
