@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dataprep.build.cards import CROISSANT, README
 from dataprep.build.claim import read_claim
+from dataprep.build.image_folder import image_names
 from dataprep.build.open_build import open_build
 from dataprep.build.receipts import finished_shards
 from dataprep.build.references import shard_plan
@@ -181,13 +182,12 @@ def _shards_in_flight(output: Path) -> int:
     shard_format = FORMATS[plan.options.format]
     begun = set()
     for index in range(plan.num_shards):
-        shard = shard_plan(build, index)
-        if shard_format.one_file_per_image:
-            names = [f"/{ref.key}." for ref in shard.refs]  # whole: _1 begins _10, and folders share numbers
+        shard, (split, _) = shard_plan(build, index), plan.locate(index)
+        if shard_format.one_file_per_image:  # with the split and the folder: both have files of the same name
+            columns = zip(*((ref.key, ref.label) for ref in shard.refs), strict=True)
+            names = [f"/{name}" for name in image_names(plan, split, *columns)]
         else:
-            named = shard_format.shard_file(
-                plan.options.name, shard.split, shard.split_index, len(plan.locate(index)[0].shard_samples)
-            )
+            named = shard_format.shard_file(plan.options.name, split.name, shard.split_index, len(split.shard_samples))
             names = [Path(named).name]
         if any(name in standing for name in names):
             begun.add(index)
