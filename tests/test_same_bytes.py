@@ -27,9 +27,11 @@ FORMAT_OF = {dataset: FORMAT_NAMES[position % len(FORMAT_NAMES)] for position, d
 """Every dataset in one format; `make soak SHOW=same-bytes` takes all pairs, in all the ways below."""
 
 
-def each_of(*datasets: str) -> pytest.MarkDecorator:
-    pairs = [(dataset, FORMAT_OF[dataset]) for dataset in datasets]
-    return pytest.mark.parametrize("reference", pairs, indirect=True, ids="-".join)
+def each_of(*datasets: str, long: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Datasets that `make test` has, and those that it leaves to the soak."""
+    pairs = [(dataset, FORMAT_OF[dataset]) for dataset in datasets + long]
+    marked = [pytest.param(pair, marks=[pytest.mark.long] * (pair[0] in long), id="-".join(pair)) for pair in pairs]
+    return pytest.mark.parametrize("reference", marked, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +54,15 @@ def reference(request, originals, plainly_built):
     return dataset, fmt, originals[DATASETS[dataset]], output, digests(output)
 
 
-@each_of("table")
+@each_of(long=("table",))
 def test_beam_gives_the_same_bytes(reference, tmp_path):
-    """One pair, which takes ten seconds to start its workers; tests of pipelines/ have others."""
+    """The workers take ten seconds to start; tests/pipelines has another pair."""
     dataset, fmt, source, _, expected = reference
     build(dataset, source, tmp_path / "out", fmt, *SHARDS, "--workers", 2, "--runner", "FnApiRunner")
     assert digests(tmp_path / "out") == expected
 
 
-@each_of("coco-dup5", "table", "coco")
+@each_of("coco", long=("coco-dup5", "table"))
 def test_a_build_between_buckets_gives_the_same_bytes(reference, bucket_url):
     dataset, fmt, source, _, expected = reference
     for path in source.rglob("*"):
@@ -82,7 +84,7 @@ def test_other_workers_and_originals_elsewhere_with_other_times_give_the_same_by
     assert digests(tmp_path / "out") == expected
 
 
-@each_of("folder", "table", "coco")
+@each_of("folder", long=("table", "coco"))
 def test_a_build_killed_and_resumed_gives_the_same_bytes(reference, tmp_path):
     """The others: test_crash.py."""
     dataset, fmt, source, _, expected = reference
@@ -92,7 +94,7 @@ def test_a_build_killed_and_resumed_gives_the_same_bytes(reference, tmp_path):
     assert is_finished(tmp_path / "out")
 
 
-@each_of(*DATASETS)
+@each_of("folder", "table", long=("coco-dup5", "imagenet", "coco"))
 def test_a_second_run_changes_no_file(reference):
     dataset, fmt, source, output, expected = reference
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}

@@ -48,7 +48,7 @@ def test_adopted_data_on_disk_load_as_the_original_dataset(dataset, tmp_path, fm
         assert loader.order.samples_per_block == 1  # nobody said that they are shuffled
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", [pytest.param(fmt, marks=[pytest.mark.long] * (fmt != "tfrecord")) for fmt in FORMATS])
 def test_adopted_data_in_a_bucket_with_an_index_elsewhere_load_as_the_original_dataset(
     dataset, bucket_url, tmp_path, fmt
 ):

@@ -270,6 +270,7 @@ def test_in_jax_a_step_compiles_once_over_two_epochs_on_four_devices(dataset, tw
     assert report["shapes"] == [[[8, 4], [8, 4, 2], 4]] * len(two_epochs)
 
 
+@pytest.mark.long
 def test_in_pytorch_xla_nothing_compiles_after_the_first_batches(dataset, two_epochs):
     report = run_module("tests.support.packs_devices", "xla", dataset("webdataset"))
     assert list(zip(report["keys"], report["sums"], strict=True)) == two_epochs

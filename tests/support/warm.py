@@ -12,9 +12,11 @@ tests that compare bytes start interpreters of their own.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import functools
 import importlib
 import json
+import multiprocessing.util
 import os
 import random
 import runpy
@@ -26,7 +28,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 TORCH = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
 """Imports of the training programs on torch."""
@@ -35,6 +37,7 @@ DATAPREP = (
     "dataprep.build.archives",
     "dataprep.build.driver",
     "dataprep.build.pool",
+    "dataprep.fetched.fetching",
     "dataprep.fetched.recipe",
     "numpy",
     "PIL.Image",
@@ -181,9 +184,53 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     os.chdir(request["folder"])
     sys.argv = [request["module"], *request["arguments"]]
+    if request["module"] == "dataprep":
+        _lend_fork_server()
     random.seed()
     np.random.seed()
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _lend_fork_server() -> None:
+    """Fork a process that becomes the program's fork server, if the program starts one.
+
+    The server of multiprocessing would be a new interpreter, which imports for half a second what this process has. It
+    is forked now because a program has threads later.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _become_fork_server(theirs)
+    theirs.close()
+    start_anew = multiprocessing.util.spawnv_passfds
+
+    def start(path: Any, arguments: Any, descriptors: Any) -> int:
+        if "multiprocessing.forkserver" not in arguments[-1]:
+            return start_anew(path, arguments, descriptors)
+        asked = {"code": arguments[-1], "numbers": list(descriptors), "environment": dict(os.environ)}
+        socket.send_fds(ours, [json.dumps(asked).encode()], descriptors)
+        multiprocessing.util.spawnv_passfds = start_anew
+        return pid
+
+    multiprocessing.util.spawnv_passfds = start
+
+
+def _become_fork_server(control: socket.socket) -> NoReturn:
+    """Wait until the program starts its fork server, and run that; end with the program."""
+    message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 2)
+    if message:
+        asked = json.loads(message)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        above = max(*descriptors, *asked["numbers"]) + 1
+        copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in descriptors]
+        os.closerange(3, above)
+        for copy, number in zip(copies, asked["numbers"], strict=True):
+            os.dup2(copy, number)
+        os.closerange(above, max(copies) + 1)
+        exec(asked["code"], {})  # noqa: S102
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,6 @@ def kinds(dataset, tmp_path_factory) -> dict[str, str]:
     ("entry", "read"),
     [
         ("dataprep-train-resnet", KINDS),
-        ("dataprep-pretrain-mae", KINDS[:1]),
         pytest.param("dataprep-pretrain-mae", KINDS, marks=pytest.mark.long),
     ],
 )
@@ -77,6 +76,11 @@ def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path,
         assert list((tmp_path / kind).glob("*/checkpoint-*.pth")), kind
         if entry == "dataprep-train-resnet":
             assert {"val_accuracy"} <= lines[-1].keys(), kind
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_documented_command_line_is_understood(entry):
+    ENTRIES[entry].make_context(entry, seed_command(entry, "data"))
 
 
 def test_the_demo_trains_with_the_command_line_of_the_readme():

@@ -226,6 +226,7 @@ def test_two_runs_and_a_resumed_one_have_the_same_losses_and_statistics(train, w
     assert_same_weights(tmp_path, whole)
 
 
+@pytest.mark.long
 def test_a_run_killed_at_a_random_step_resumes_with_the_same_losses(dataset, whole, tmp_path):
     flags = {"data_path": dataset, "device": "cpu", "ckpt_interval_steps": 2, **SMALL}
     killed_and_resumed("train.train_resnet", tmp_path, losses(whole), random.Random(), **flags)
@@ -240,6 +241,7 @@ def test_an_accuracy_below_the_target_is_exit_code_1(dataset, tmp_path):
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.long
 def test_on_two_xla_devices_batchnorm_statistics_cover_the_whole_batch_and_are_resumed(dataset, tmp_path, monkeypatch):
     on_small_net(monkeypatch.setattr)
     common = {"data_path": dataset, **TINY, "epochs": 1, "log_interval_steps": 1}

@@ -150,6 +150,7 @@ def in_two_processes(port, devices, compiled, *flags):
     return [launch(*flags, JAX_PROCESS_ID=str(rank), **variables) for rank in range(2)]
 
 
+@pytest.mark.long
 def test_two_processes_of_two_devices_have_the_losses_of_four_devices_of_one(
     dataset, compiled, expected, port, tmp_path
 ):

@@ -171,6 +171,7 @@ def run_all(runs: dict[Path, tuple[str, list[str]]]) -> None:
         assert process.returncode == 0, errors[-3000:]
 
 
+@pytest.mark.long
 def test_packs_train_on_two_devices_under_fsdp_as_on_one_and_every_image_is_evaluated(dataset, tmp_path):
     """Two rows of four images of any shape, one on each device."""
     packs = {"pack_tokens": 32, "pack_images": 4, "num_epochs": 1}

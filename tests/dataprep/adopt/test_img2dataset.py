@@ -112,6 +112,7 @@ def test_rows_are_counted_and_no_file_is_changed(web, tmp_path, storage_url, fmt
     }
 
 
+@pytest.mark.long
 def test_tfds_reads_every_feature(web, tmp_path):
     columns = {"flag": [n % 2 == 0 for n in range(ROWS)], "boxes": [[n, n + 1] for n in range(ROWS)], "id": range(ROWS)}
     folder = write_img2dataset(web, tmp_path / "CC-3M", "tfrecord", ROWS, columns=columns)

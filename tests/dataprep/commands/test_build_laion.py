@@ -43,7 +43,7 @@ def verify_here(output):
     return verify(str(output), deep=True, workers=0, progress=VerifyProgress(quiet=True))
 
 
-@pytest.fixture(scope="module", params=["webdataset", "tfrecord"])
+@pytest.fixture(scope="module", params=[pytest.param("webdataset", marks=pytest.mark.long), "tfrecord"])
 def built(request, table, tmp_path_factory):
     """Format, output, and what the command printed."""
     output = tmp_path_factory.mktemp("built") / "out"

@@ -44,7 +44,7 @@ def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, origi
     [
         pytest.param("imagenet", "webdataset", marks=pytest.mark.long),
         ("imagenet", "imagefolder"),
-        ("coco-dup5", "tfrecord"),
+        pytest.param("coco-dup5", "tfrecord", marks=pytest.mark.long),
     ],
 )
 def test_the_emulator_counts_what_a_dry_run_predicts(originals, gcs, name, fmt):

@@ -29,6 +29,7 @@ print(json.dumps([builder.info.splits["train"].num_examples, found]))
 """
 
 
+@pytest.mark.long
 def test_tfds_reads_fetched_shards(tmp_path):
     """Two shards whose names hold their numbers alone, and metadata from counts."""
     found = collect_rows(tmp_path, encode=EncodeOptions(image_size=50))

@@ -45,7 +45,7 @@ def test_planted_faults_are_found_and_the_original_is_not_touched(finished, tmp_
     assert verify_here(finished(name)).verdict == "whole"
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+@pytest.mark.parametrize("fmt", [pytest.param("webdataset", marks=pytest.mark.long), "imagefolder"])
 def test_damage_in_a_bucket_is_found(originals, bucket_url, fmt):
     url = build_here("imagenet", originals["imagenet"], bucket_url, fmt)
     assert verify_here(url, deep=True).verdict == "whole"

@@ -157,7 +157,9 @@ BOMBS = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in ("escapes", "wildcards"))) for name in BOMBS]
+)
 def test_memory_that_rules_take_grows_with_the_text_and_is_weighed(name):
     body = BOMBS[name].encode()
     assert len(body) <= MAX_ROBOTS_BYTES

@@ -30,7 +30,9 @@ def test_ranks_that_do_not_divide_the_streams_read_some_pieces_several_times():
     assert ranks_per_piece(5, 1) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", pytest.param("tfrecord", marks=pytest.mark.long), "imagefolder"])
+@pytest.mark.parametrize(
+    "fmt", [*(pytest.param(each, marks=pytest.mark.long) for each in ("webdataset", "tfrecord")), "imagefolder"]
+)
 def test_the_emulator_counts_what_was_predicted(bucket_dataset, gcs, fmt):
     url = bucket_dataset(fmt)
     predicted = pass_traffic(open_dataset(url, "train"))

@@ -23,7 +23,7 @@ def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_thread_can_copy_batches_while_another_one_trains(devices):
     with start("tests.train.loops.test_xla_runtime", CPU_NUM_DEVICES=str(devices)) as process:
         output, errors = process.communicate(timeout=240)

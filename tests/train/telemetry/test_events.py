@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from PIL import Image
 
 from train.telemetry.events import EventFile
@@ -23,6 +24,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_tensorflow_reads_what_was_written(tmp_path):
     png = io.BytesIO()
     Image.new("RGB", (300, 200), (1, 2, 3)).save(png, "PNG")
