@@ -25,6 +25,8 @@ read_fields      Read fields such as a caption from the bytes of one record.
 RowView          How an image became a row of a batch: its crop, scale and flip, with open_loader(views=True).
 transform_boxes  Carry boxes to the pixels of a row.
 transform_keypoints  Carry keypoints to the pixels of a row.
+transform_masks  Draw the masks of segmentations, polygons or run-length encodings, in the pixels of a row.
+transform_polygons  Carry polygons to the pixels of a row, and clip them to it.
 transform_points  Carry any points to the pixels of a row.
 
 The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax and loaders.tf.
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from loaders.config import LoaderConfig, LoaderSettings
     from loaders.decode.boxes import RowView, transform_boxes, transform_keypoints, transform_points
     from loaders.decode.decoders import open_decoder
+    from loaders.decode.masks import transform_masks, transform_polygons
     from loaders.decode.pil_transform import PilTransform
     from loaders.loader import Batch, Loader, PackBatch, PackLoader, open_loader, open_packs
     from loaders.mixtures.document import MixtureSource
@@ -63,7 +66,9 @@ __all__ = [
     "read_fields",
     "transform_boxes",
     "transform_keypoints",
+    "transform_masks",
     "transform_points",
+    "transform_polygons",
 ]
 
 _MODULES = {
@@ -85,7 +90,9 @@ _MODULES = {
     "read_fields": "dataprep.formats.fields",
     "transform_boxes": "loaders.decode.boxes",
     "transform_keypoints": "loaders.decode.boxes",
+    "transform_masks": "loaders.decode.masks",
     "transform_points": "loaders.decode.boxes",
+    "transform_polygons": "loaders.decode.masks",
 }
 
 

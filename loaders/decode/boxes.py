@@ -84,7 +84,7 @@ def transform_points(
         found = found.reshape(*found.shape[:-1], 2) if found.ndim > 1 else found.reshape(0, 2)
     if found.shape[-1:] != (2,):
         raise UsageError(f"points must have the shape (..., 2), got {found.shape}")
-    (scale_x, shift_x), (scale_y, shift_y) = _axes(view, annotated_size)
+    (scale_x, shift_x), (scale_y, shift_y) = axes_of(view, annotated_size)
     moved: NDArray[np.float64] = found * np.array([scale_x, scale_y]) + np.array([shift_x, shift_y])
     return moved
 
@@ -163,7 +163,7 @@ def transform_keypoints(
     return found
 
 
-def _axes(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tuple[float, float], tuple[float, float]]:
+def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return scale and shift of x, and of y: a coordinate times its scale plus its shift is that in the row."""
     height, width = annotated_size or (0, 0)
     stored_x = view.image_width / width if width else 1.0

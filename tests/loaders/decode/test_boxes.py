@@ -17,31 +17,15 @@ from loaders import open_loader
 from loaders.decode.boxes import (
     COCO_FLIP_PAIRS,
     RowView,
-    row_view,
     transform_boxes,
     transform_keypoints,
     transform_points,
 )
-from loaders.decode.crop import RandomCrop, View, evaluation_view, train_views
+from loaders.decode.crop import View
 from tests.support.own_data import build_own, write_files
+from tests.support.views import row_views, source_of
 
 WHOLE = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
-sides = st.integers(1, 60)
-
-
-@st.composite
-def views(draw: st.DrawFn) -> RowView:
-    """How a loader crops an image of any size, for training or for an evaluation."""
-    height, width = draw(sides), draw(sides)
-    size = draw(st.integers(1, 40))
-    if draw(st.booleans()):
-        crop = RandomCrop(scale=(0.05, 1.0))
-        (view,) = train_views(
-            draw(st.integers(0, 999)), [draw(st.integers(0, 999))], [height], [width], size=size, crop=crop
-        )
-    else:
-        view = evaluation_view(height, width, size=size, resize=draw(st.integers(size, 2 * size)))
-    return row_view(view, height, width, size)
 
 
 @st.composite
@@ -51,20 +35,10 @@ def boxes(draw: st.DrawFn, view: RowView) -> list[float]:
     return [x + draw(st.sampled_from([0, 0.25])), y, draw(st.integers(1, 70)), draw(st.integers(1, 70)) + 0.5]
 
 
-def source_of(view: RowView, row: int, column: int) -> tuple[float, float]:
-    """Where the middle of a pixel of a row comes from in the image, as x and y: a loader's steps undone one by one."""
-    x, y = column + 0.5, row + 0.5
-    if view.flip:
-        x = view.size - x
-    x, y = x + view.out_left, y + view.out_top
-    x, y = x / view.resized_width * view.width, y / view.resized_height * view.height
-    return x + view.left, y + view.top
-
-
 @given(st.data())
 def test_pixels_travel_where_the_box_says(data):
     """For each pixel of the row: it comes from the box if and only if it lies in the transformed box."""
-    view = data.draw(views())
+    view = data.draw(row_views(60, 40))
     box = data.draw(boxes(view))
     ((x, y, width, height),) = transform_boxes([box], view, clip=False).boxes.tolist()
     clipped = transform_boxes([box], view)
@@ -87,7 +61,7 @@ def test_pixels_travel_where_the_box_says(data):
 
 @given(st.data())
 def test_points_are_the_corners_of_boxes(data):
-    view = data.draw(views())
+    view = data.draw(row_views(60, 40))
     x, y, width, height = data.draw(boxes(view))
     corners = transform_points([[x, y], [x + width, y + height]], view)
     ((left, top, moved_width, moved_height),) = transform_boxes([[x, y, width, height]], view, clip=False).boxes
@@ -98,7 +72,7 @@ def test_points_are_the_corners_of_boxes(data):
 @given(st.data())
 def test_annotations_of_a_larger_image_are_scaled(data):
     """A build with --resize keeps the boxes of the original file."""
-    view = data.draw(views())
+    view = data.draw(row_views(60, 40))
     box = np.array([data.draw(boxes(view))])
     larger = box * np.array([4.0, 2.0, 4.0, 2.0])
     size = (2 * view.image_height, 4 * view.image_width)
