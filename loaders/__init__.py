@@ -10,24 +10,19 @@
 open_loader      Open a loader over one split of a dataset.
 open_packs       Open a loader of images at their own aspect ratio, as patches in rows of one length.
 Packs            How long those rows are, how many images are in one, and how large the images may be.
-PackLoader       A Loader whose batches are packs.
-PackBatch        A Batch of patches, with segments, positions and masks.
+PackLoader, PackBatch  A Loader whose batches are packs, and a Batch of patches, with segments, positions and masks.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
 LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
 LoaderSettings   The same settings as the type of open_loader's keyword arguments.
 PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
-mixture          Describe several datasets with weights, from which `open_loader` then draws every batch.
-Mixture          Several datasets with their weights; `mixture` makes it.
+mixture, Mixture  Describe several datasets with weights, from which `open_loader` then draws every batch.
 MixtureSource    One dataset of a mixture: its URL, weight, split, name, and what happens when it has ended.
 read_fields      Read fields such as a caption from the bytes of one record.
 RowView          How an image became a row of a batch: its crop, scale and flip, with open_loader(views=True).
-transform_boxes  Carry boxes to the pixels of a row.
-transform_keypoints  Carry keypoints to the pixels of a row.
-transform_masks  Draw the masks of segmentations, polygons or run-length encodings, in the pixels of a row.
-transform_polygons  Carry polygons to the pixels of a row, and clip them to it.
-transform_points  Carry any points to the pixels of a row.
+transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a row.
+transform_masks, transform_polygons  Draw segmentations of COCO in the pixels of a row, or clip their polygons to it.
 
 The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax and loaders.tf.
 """
