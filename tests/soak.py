@@ -41,6 +41,7 @@ from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.mixing import compare_lives, compare_windows
 from tests.support.own_data import write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
+from tests.support.parts import parts_of_a_build
 from tests.support.planning import plan_samples
 from tests.support.recipes import RECIPES, WRITERS
 from tests.support.replication import kill_replicate
@@ -553,6 +554,30 @@ def _two_at_one_place(number: int, folder: Path) -> str:
     return schedule(number, folder, bucket_url("two-builds") if number % 2 else None)
 
 
+PARTS_KILLED = 10
+
+
+def parts() -> Iterator[Case]:
+    """1, 2, 3 and 8 parts, some of which are killed for good, and two groups of other numbers at once."""
+    for counts in ((1,), (2,), (3,), (8,), (2, 3)):
+        for fmt in FORMATS:
+            for number in range(PARTS_KILLED):
+                yield f"{counts} parts {fmt} {number}", partial(_parts, counts, fmt, number)
+
+
+def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
+    shards, rng = ("--num-shards", 24, "--split", "train"), random.Random(f"{counts}/{fmt}/{number}")
+    expected = reference("imagenet", fmt, *shards)
+    output = bucket_url("parts") if number % 2 else str(folder / "out")
+    words = build_arguments("imagenet", originals("imagenet", 600), output, fmt, *shards, "--workers", 1)
+    fewest = min(counts)
+    killed = set(rng.sample(range(1, fewest + 1), rng.randint(0, fewest - 1)))
+    built = parts_of_a_build(words, output, counts, killed, rng)
+    assert digests(output) == expected
+    assert built <= 1.3 * 24, f"{built} of 24 shards were built"
+    return f"{len(killed)} killed, {built} of 24 shards built"
+
+
 def attacks() -> Iterator[Case]:
     """What reviewers attacked: every attack of tests/attacks."""
     for attack in all_attacks():
@@ -579,6 +604,7 @@ SHOWS = {
     "laion-crash": crash_cases,
     "laion-memory": laion_memory,
     "packs": packs,
+    "parts": parts,
     "planning": planning,
     "train-exact": train_exact,
     "train-devices": train_devices,

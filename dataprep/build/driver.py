@@ -105,8 +105,9 @@ def _build(
         return 0, manifest
     build = open_build(storage.url, claim.root)
     build.storage.remove_stale_spools()
-    built = _build_missing(build, request, engine, progress)
-    return built, _assemble(build, request, progress)
+    missing, built = _build_missing(build, request, engine, progress)
+    manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
+    return built, manifest or _assemble(build, request, progress)
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:
@@ -120,8 +121,9 @@ def _finished(storage: Storage, plan: Plan) -> Manifest | None:
     )
 
 
-def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, progress: Progress) -> int:
-    plan = build.plan
+def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, progress: Progress) -> tuple[int, int]:
+    """Return the numbers of shards that were missing, and that this run built."""
+    plan, built = build.plan, 0
     done = finished_shards(build.storage, build.root)
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
@@ -129,7 +131,8 @@ def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, prog
     if missing:
         for receipt in engine(job, missing):
             progress.shard_done(receipt)
-    return len(missing)
+            built += 1
+    return len(missing), built
 
 
 def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> Manifest:

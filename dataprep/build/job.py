@@ -30,7 +30,8 @@ class BuildJob:
 
 
 Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]
-"""Function that builds the shards of some indexes, in any order, and yields each receipt when it exists."""
+"""Function that builds the shards of some indexes, in any order, and yields each receipt when it exists. One that
+shares the work with other builds yields the receipts of the shards that it built itself, and returns when all exist."""
 
 
 def build_shard(job: BuildJob, index: int) -> ShardReceipt:

@@ -144,7 +144,7 @@ def _archives(
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     facts = configured(dataset, fake_images=fake_images)
     options["fake_images"] = fake_images or (DEFAULT_IMAGES if facts.generated else None)
     request = BuildRequest(

@@ -84,7 +84,7 @@ def command(
     Annotations keep their values: boxes are [x, y, width, height] in pixels, and segmentations are the JSON of their
     polygons or run-length encodings.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     splits = splits or COCO.default_splits
     for split in splits:
         if split not in COCO.splits:

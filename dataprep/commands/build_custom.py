@@ -65,7 +65,7 @@ def _custom(
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     dataset = custom_dataset(class_name)
     for split in splits:
         dataset.split_facts(split)

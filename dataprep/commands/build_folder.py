@@ -78,6 +78,6 @@ def command(beam_options: tuple[str, ...], run: Run, source: str, **options: Any
     Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP)
     are re-encoded as JPEG; those that cannot be decoded are rejected and listed.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     place = place_of(source, lambda url: url.lower().rpartition(".")[2] in ARCHIVES)
     build_own("folder", place, run, beam_options, options)

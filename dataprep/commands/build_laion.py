@@ -192,10 +192,10 @@ def command(
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     beam_options = others[len(more) :]
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    at_once = shards_at_once(run.runner, run.workers, beam_options, (source_url, output))
+    at_once = shards_at_once(run, beam_options, (source_url, output))
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ import click
 from dataprep.build.cards import write_cards
 from dataprep.build.driver import BuildResult, prepare, run_build
 from dataprep.build.finished import numbering_faults
-from dataprep.build.job import Engine, begin_shard
+from dataprep.build.job import BuildJob, Engine, begin_shard
 from dataprep.build.plan import Plan
 from dataprep.build.pool import Pool
 from dataprep.build.recipe import recipe_of
@@ -35,9 +36,10 @@ from dataprep.commands.region_options import (
 )
 from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
-from dataprep.dataset.records import SplitManifest
+from dataprep.dataset.records import ShardReceipt, SplitManifest
 from dataprep.errors import DataprepError, UsageError, install_hint
 from dataprep.storage import open_storage
+from pipelines.parts import Part, part_engine, part_of
 
 LOCAL = "local"
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
@@ -46,6 +48,12 @@ _OPTIONS = (
     click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
     click.option("--runner", default=LOCAL, show_default=True, help="Engine: local, or the name of a Beam runner."),
     workers_option,
+    click.option(
+        "--part",
+        metavar="K/N",
+        help="Build part K of N beside other parts, on any machines: no scheduler is needed, and parts that are gone "
+        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes.",
+    ),
     stall_option(
         "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
         "finished shard after which a job of a Beam runner is cancelled."
@@ -65,6 +73,8 @@ class Run:
 
     runner: str
     workers: int
+    part: Part | None
+    """Part of the dataset that this run builds, beside others; None: all of it."""
     stall_minutes: float
     beside: str | None
     tpu: str | None
@@ -89,6 +99,13 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **values: Any) -> None:
+        named = values["part"]
+        if named is not None and values["overwrite"]:
+            raise UsageError(
+                "--part with --overwrite: a part that starts late would remove what others have built; remove the old "
+                "dataset first, or choose another --output"
+            )
+        values["part"] = None if named is None else part_of(named, os.environ)
         command(*arguments, run=Run(**{field.name: values.pop(field.name) for field in fields(Run)}), **values)
 
     decorated: Callable[..., None] = wrapped
@@ -145,13 +162,16 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
         progress.warn(f"the cards are not written: {error}; write them with dataprep card {url}")
 
 
-def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:
+def refuse_unknown_runner(run: Run, beam_options: tuple[str, ...]) -> None:
     """Refuse a runner, or its options, if no build can run with them; no cluster is contacted.
 
     Raises:
-        UsageError: There are Beam options without a Beam runner, the runner or an option is unknown, the runner loses
-            data, or Beam is not installed.
+        UsageError: There are Beam options without a Beam runner, or --part with one; the runner or an option is
+            unknown, the runner loses data, or Beam is not installed.
     """
+    runner = run.runner
+    if run.part is not None and runner != LOCAL:
+        raise UsageError(f"--part with --runner {runner}: a Beam runner has workers of its own; give one of the two")
     if runner == LOCAL:
         if beam_options:
             raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
@@ -161,20 +181,19 @@ def refuse_unknown_runner(runner: str, beam_options: tuple[str, ...]) -> None:
     pipeline_options(runner, beam_options)
 
 
-def shards_at_once(runner: str, workers: int, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
-    """Return the number of shards that a build has in flight: from the options of a Beam runner, or --workers.
+def shards_at_once(run: Run, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
+    """Return the number of shards that a build has in flight: from the options of a Beam runner, or of all parts.
 
     Args:
-        runner: `local`, or a Beam runner's name.
-        workers: Value of --workers.
+        run: Options of the run; other parts are taken to have as many workers.
         beam_options: Options of a Beam runner.
         urls: URLs of originals and output.
     """
-    if runner == LOCAL:
-        return workers
-    with _needing_beam(runner):
+    if run.runner == LOCAL:
+        return run.workers * (1 if run.part is None else run.part.count)
+    with _needing_beam(run.runner):
         from pipelines.engine import shards_under_way
-    return shards_under_way(runner, workers, beam_options, urls)
+    return shards_under_way(run.runner, run.workers, beam_options, urls)
 
 
 def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str | None) -> None:
@@ -196,7 +215,7 @@ def _open_engine(
 ) -> AbstractContextManager[Engine]:
     """Open the engine of a build: processes of this machine, or a Beam runner."""
     if run.runner == LOCAL:
-        return _local_engine(request, run.workers, progress)
+        return _local_engine(request, run, progress)
     with _needing_beam(run.runner):
         from pipelines.engine import beam_engine
     urls = (request.source_url, request.output_url)
@@ -205,13 +224,17 @@ def _open_engine(
 
 
 @contextmanager
-def _local_engine(request: BuildRequest, workers: int, progress: BuildProgress) -> Iterator[Engine]:
+def _local_engine(request: BuildRequest, run: Run, progress: BuildProgress) -> Iterator[Engine]:
     """Open a pool; its modules are imported while the originals are listed and planned."""
     on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
     modules = recipe_of(request.options.dataset).worker_modules
     preload = modules if on_disk else (*modules, *_BUCKET_MODULES)
-    with Pool(workers, progress.warn, preload=preload, stall_s=progress.stall_s) as pool:
-        yield lambda job, indexes: pool.run(partial(begin_shard, job), indexes)
+    with Pool(run.workers, progress.warn, preload=preload, stall_s=progress.stall_s) as pool:
+
+        def engine(job: BuildJob, indexes: Iterable[int]) -> Iterator[ShardReceipt]:
+            return pool.run(partial(begin_shard, job), indexes)
+
+        yield engine if run.part is None else part_engine(run.part, run.workers, engine, progress.log)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def command(beam_options: tuple[str, ...], run: Run, source: str, only: str | No
     A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
     cannot be decoded are rejected and listed.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     root, name = place_of(source, is_table)
     if name and only:
         raise UsageError(f"--table {only}: --source is a table itself; give the folder that holds both as --source")

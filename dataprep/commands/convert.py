@@ -98,7 +98,7 @@ def command(
     Keys, labels, classes, splits, repeats and annotations stay the same. Images that need no change keep their bytes,
     and each is compared with its checksum in the index. Images of adopted data are checked like original files.
     """
-    refuse_unknown_runner(run.runner, beam_options)
+    refuse_unknown_runner(run, beam_options)
     index = open_storage(url)
     guard(index.url, run.region_policy)
     manifest = _manifest(index)

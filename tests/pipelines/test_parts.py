@@ -1,0 +1,129 @@
+"""Parts of a build: who builds what, on a simulated clock and in real processes."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import UsageError
+from pipelines.parts import Helper, Part, part_of
+from tests.support.builds import build, build_arguments, dataprep, digests
+from tests.support.parts import parts_of_a_build
+from tests.support.parts_simulation import simulate
+
+SLURM = {
+    "SLURM_ARRAY_TASK_ID": "5",
+    "SLURM_ARRAY_TASK_MIN": "1",
+    "SLURM_ARRAY_TASK_STEP": "2",
+    "SLURM_ARRAY_TASK_COUNT": "4",
+}
+KUBERNETES = {"JOB_COMPLETION_INDEX": "0"}
+BATCH = {"BATCH_TASK_INDEX": "7", "BATCH_TASK_COUNT": "8"}
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "part"),
+    [
+        ("2/8", {}, Part(2, 8)),
+        ("1/1", SLURM, Part(1, 1)),
+        ("auto", SLURM, Part(3, 4)),
+        ("auto", BATCH, Part(8, 8)),
+        ("auto/8", KUBERNETES, Part(1, 8)),
+        ("auto/9", BATCH, Part(8, 9)),
+    ],
+)
+def test_a_part_is_named_or_left_to_the_scheduler(text, variables, part):
+    assert part_of(text, variables) == part
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "message"),
+    [
+        ("0/8", {}, "--part 0/8: expected K from 1 to N"),
+        ("9/8", {}, "--part 9/8: expected K from 1 to N"),
+        ("3", {}, "--part 3: expected K/N such as 2/8"),
+        ("1/8/2", {}, "expected K/N such as 2/8"),
+        ("-1/8", {}, "expected K/N such as 2/8"),
+        ("auto", {}, "none of SLURM_ARRAY_TASK_ID, BATCH_TASK_INDEX, JOB_COMPLETION_INDEX is set; say --part K/N"),
+        ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not tell the number of parts; say --part auto/N"),
+        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is none of 4 tasks in equal steps"),
+        ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is none of 4 tasks in equal steps"),
+        ("auto/2", BATCH, "BATCH_TASK_INDEX=7 is none of 2 tasks"),
+    ],
+)
+def test_what_names_no_part_is_refused(text, variables, message):
+    with pytest.raises(UsageError) as refused:
+        part_of(text, variables)
+    assert message in str(refused.value)
+
+
+SHARDS = st.sets(st.integers(0, 200), max_size=60)
+
+
+@given(missing=SHARDS, number=st.integers(1, 5), workers=st.integers(1, 8))
+def test_of_parts_at_work_only_the_shards_are_taken_that_they_begin_last(missing, number, workers):
+    helper = Helper(Part(number, 5), workers, patience_s=10)
+    taken = helper.shards_to_take(missing, now_s=0)
+    assert set(taken) <= missing
+    assert len(taken) == len(set(taken)) <= workers
+    for index in taken:
+        before = [other for other in missing if other % 5 == index % 5 and other < index]
+        assert helper.part.owner(index) == number or len(before) >= 2 * workers
+
+
+@given(missing=SHARDS, number=st.integers(1, 5), workers=st.integers(1, 8))
+def test_of_silent_parts_any_shard_is_taken(missing, number, workers):
+    helper = Helper(Part(number, 5), workers, patience_s=10)
+    helper.shards_to_take(missing, now_s=0)
+    assert bool(helper.shards_to_take(missing, now_s=10)) == bool(missing)
+
+
+def test_a_part_that_finishes_shards_is_not_silent():
+    helper, missing = Helper(Part(1, 2), 2, patience_s=10), {1, 3, 5, 7}
+    assert helper.shards_to_take(missing, 0) == []
+    assert helper.shards_to_take(missing - {1}, 9) == []
+    assert helper.shards_to_take(missing - {1}, 18) == []
+    assert helper.shards_to_take(missing - {1}, 19) == [3, 5]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 8]), st.sampled_from([1, 2, 8]))
+def test_whichever_parts_are_killed_every_shard_is_built_and_little_twice(seed, parts, workers):
+    """With eight shards a process, at most 1.3 times the work, what the killed parts had begun included."""
+    rng = random.Random(seed)
+    shard_s = [rng.lognormvariate(1, rng.choice([0, 0.3, 1])) for _ in range(8 * parts * workers)]
+    alone_s = sum(shard_s) / parts / workers
+    killed = rng.sample(range(1, parts + 1), rng.randint(0, parts - 1))
+    found = simulate(
+        shard_s, parts, workers,
+        killed_s={number: rng.uniform(0, 1.2 * alone_s) for number in killed},
+        started_s={number: rng.uniform(0, 0.5 * alone_s) for number in range(1, parts + 1) if rng.random() < 0.2},
+    )  # fmt: skip
+    assert found.finished == set(range(len(shard_s)))
+    assert found.begun.total() <= 1.3 * len(shard_s)
+
+
+def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, tmp_path):
+    arguments = ("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 6)
+    build("imagenet", originals["imagenet"], tmp_path / "plain", "webdataset", "--num-shards", 6)
+    words = build_arguments(*arguments, "--workers", 1)
+    built = parts_of_a_build(words, tmp_path / "out", (3,), {2}, random.Random(0))
+    assert digests(tmp_path / "out") == digests(tmp_path / "plain")
+    assert built <= 1.3 * 12
+    again = dataprep(*words, "--part", "2/3", "--json")
+    assert '"shards_built": 0' in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would remove"),
+        (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner: a Beam runner has workers"),
+        (["--part", "auto"], "say --part K/N"),
+    ],
+)
+def test_wrong_usage_is_refused(originals, tmp_path, more, message):
+    words = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", *more)
+    run = dataprep(*words)
+    assert run.returncode == 2
+    assert message in run.stderr
