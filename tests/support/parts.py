@@ -22,7 +22,7 @@ def parts_of_a_build(
 
     Args:
         arguments: Words of the build, without `--part`.
-        output: Its output.
+        output: Where the dataset is built.
         counts: Numbers of parts, one for each group of parts that work beside each other.
         killed: Numbers of the parts that are killed for good in every group; at least one part remains.
         rng: Chooses when.

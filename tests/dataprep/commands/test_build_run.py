@@ -2,14 +2,22 @@
 
 import pytest
 
-from dataprep.commands.build_run import LOCAL, refuse_unknown_runner, shards_at_once
+from dataprep.commands.build_run import LOCAL, Run, refuse_unknown_runner, shards_at_once
 from dataprep.errors import UsageError
+from pipelines.parts import Part
+
+
+def run_of(runner, part=None):
+    return Run(
+        runner=runner, workers=3, part=part, stall_minutes=1, beside=None, tpu=None, region_policy="refuse",
+        dry_run=False, as_json=False,
+    )  # fmt: skip
 
 
 def test_the_local_runner_takes_no_beam_options():
-    refuse_unknown_runner(LOCAL, ())
+    refuse_unknown_runner(run_of(LOCAL), ())
     with pytest.raises(UsageError, match="got Beam options --region=x with --runner local; name a Beam runner"):
-        refuse_unknown_runner(LOCAL, ("--region=x",))
+        refuse_unknown_runner(run_of(LOCAL), ("--region=x",))
 
 
 @pytest.mark.parametrize(
@@ -22,7 +30,7 @@ def test_the_local_runner_takes_no_beam_options():
 )
 def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words):
     with pytest.raises(UsageError) as error:
-        refuse_unknown_runner(runner, options)
+        refuse_unknown_runner(run_of(runner), options)
     assert words in str(error.value)
 
 
@@ -31,9 +39,10 @@ def test_a_runner_without_beam_says_what_to_install(monkeypatch):
     with pytest.raises(
         UsageError, match=r"--runner FlinkRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
     ):
-        refuse_unknown_runner("FlinkRunner", ())
+        refuse_unknown_runner(run_of("FlinkRunner"), ())
 
 
 def test_shards_in_flight_equal_the_workers_or_the_option_of_the_runner():
-    assert shards_at_once(LOCAL, 3, (), ("a", "b")) == 3
-    assert shards_at_once("FnApiRunner", 3, ("--direct_num_workers=5",), ("/a", "/b")) == 5
+    assert shards_at_once(run_of(LOCAL), (), ("a", "b")) == 3
+    assert shards_at_once(run_of(LOCAL, Part(1, 4)), (), ("a", "b")) == 12
+    assert shards_at_once(run_of("FnApiRunner"), ("--direct_num_workers=5",), ("/a", "/b")) == 5
