@@ -1,8 +1,9 @@
-"""What timing the stages costs, and how busy a device is that needs nearly all the loader can give: two tables.
+"""What timing the stages and serving metrics costs, and how busy a device is that needs nearly all a loader can give.
 
-The overhead is the median over rounds, in each of which the two runs follow each other.
+An overhead is the median over rounds, in each of which the two runs follow each other.
 
 python benchmarks/instrumentation.py --corpus DIR --json instrumentation.json
+python benchmarks/instrumentation.py --corpus DIR --only metrics --json metrics.json
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,20 @@ from loaders.loader import open_configured, open_loader  # noqa: E402
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 WARM_UP_BATCHES = 4
 MOST_OVERHEAD = 0.02
+MOST_METRICS_OVERHEAD = 0.01
+SCRAPER = """
+import sys, time, urllib.request
+while True:
+    with urllib.request.urlopen(sys.argv[1], timeout=10) as answer:
+        size = len(answer.read())
+    print(size, flush=True)
+    time.sleep(1)
+"""
+"""Program that requests metrics each second, 15 times as often as Prometheus does by default."""
 ASKED = 0.85
 """Rate of the simulated device as a share of the slower one of fetching and preparing."""
 BUSY = 0.9
+TABLES = ("overhead", "metrics", "utilisation")
 SAMPLE_IMAGES = 512
 
 
@@ -57,9 +69,15 @@ def build(source: Path, target: Path, format_name: str) -> str:
     return str(target)
 
 
-def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
-    """Return the images/s of our loader when its batches are taken at once, and its CPU milliseconds an image."""
-    with open_loader(url, batch_size=batch_size) as loader:
+def speed(url: str, seconds: float, batch_size: int, metrics_port: int | None = None) -> tuple[float, float]:
+    """Return the images/s of our loader when its batches are taken at once, and its CPU milliseconds an image.
+
+    With metrics a second process scrapes them, whose CPU time counts as well.
+    """
+    with contextlib.ExitStack() as stack:
+        loader = stack.enter_context(open_loader(url, batch_size=batch_size, metrics_port=metrics_port))
+        if loader.metrics_url is not None:
+            stack.enter_context(scraping(loader.metrics_url))
         batches = chain.from_iterable(repeat(loader))
         for _ in range(WARM_UP_BATCHES):
             next(batches)
@@ -68,6 +86,19 @@ def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
             while time.perf_counter() < started_s + seconds:
                 taken += len(next(batches).images)
         return taken / used.elapsed_s, 1e3 * used.own_s / taken
+
+
+@contextmanager
+def scraping(url: str) -> Iterator[None]:
+    """Scrape metrics each second while the context is open; the first scrape is done when it opens."""
+    command = [sys.executable, "-c", SCRAPER, url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as scraper:
+        try:
+            if scraper.stdout is None or int(scraper.stdout.readline()) < 1000:
+                raise SystemExit(f"{url}: no metrics")
+            yield
+        finally:
+            scraper.kill()
 
 
 class _NoClock:
@@ -95,12 +126,34 @@ def not_timed() -> Iterator[None]:
 
 def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure images/s and CPU time with and without the instrumentation, in turn."""
+
+    def measure(context: AbstractContextManager[None]) -> tuple[float, float]:
+        with context:
+            return speed(url, options.seconds, options.batch_size)
+
+    return compared(options.rounds, lambda: measure(contextlib.nullcontext()), lambda: measure(not_timed()))
+
+
+def metrics_overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure images/s and CPU time with metrics that are scraped each second and without a port for them, in turn."""
+
+    def measure(port: int | None) -> tuple[float, float]:
+        return speed(url, options.seconds, options.batch_size, port)
+
+    settings = {"rounds": options.rounds, "seconds": options.seconds, "batch_size": options.batch_size}
+    return settings | compared(options.rounds, lambda: measure(0), lambda: measure(None))
+
+
+def compared(
+    rounds: int, with_it: Callable[[], tuple[float, float]], without: Callable[[], tuple[float, float]]
+) -> dict[str, Any]:
+    """Return images/s and CPU time of two measurements that take turns, their medians and the overhead of the first."""
+    measure = {"with": with_it, "without": without}
     found: dict[str, list[tuple[float, float]]] = {"with": [], "without": []}
-    for number in range(options.rounds):
+    for number in range(rounds):
         # Each of the two is first in every other round.
         for which in ("with", "without") if number % 2 else ("without", "with"):
-            with contextlib.nullcontext() if which == "with" else not_timed():
-                found[which].append(speed(url, options.seconds, options.batch_size))
+            found[which].append(measure[which]())
     rates, cpu_ms = ({which: [each[index] for each in rows] for which, rows in found.items()} for index in (0, 1))
     pairs = zip(rates["with"], rates["without"], strict=True)
     return {
@@ -132,16 +185,21 @@ def utilisation(url: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     options = parse_options()
+    chosen = (options.only,) if options.only else TABLES
     work = options.work.resolve() / f"instrumentation-{os.getpid()}"
     work.mkdir(parents=True)
     try:
         images = corpus_images(options.corpus, work, options.images)
         source = image_folder(images, work / "originals")
-        urls = {name: build(source, work / name, name) for name in FORMATS}
-        found = {
-            "overhead": overhead(urls["webdataset"], options),
-            "utilisation": {name: utilisation(url, options) for name, url in urls.items()},
-        }
+        formats = FORMATS if "utilisation" in chosen else FORMATS[:1]
+        urls = {name: build(source, work / name, name) for name in formats}
+        found: dict[str, Any] = {"images": len(images)}
+        if "overhead" in chosen:
+            found["overhead"] = overhead(urls["webdataset"], options)
+        if "metrics" in chosen:
+            found["metrics"] = metrics_overhead(urls["webdataset"], options)
+        if "utilisation" in chosen:
+            found["utilisation"] = {name: utilisation(url, options) for name, url in urls.items()}
     finally:
         shutil.rmtree(work)
     print_tables(found, options)
@@ -150,18 +208,30 @@ def main() -> None:
 
 
 def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print both tables."""
-    cost = found["overhead"]
-    verdict = "PASS" if cost["overhead"] <= MOST_OVERHEAD else "short"
+    """Print the tables that were measured."""
     print(f"medians of {options.rounds} rounds of {options.seconds:g} s, batches of {options.batch_size}, 224 pixels\n")
-    print(f"{'':14}{'timed':>10}{'not timed':>11}{'overhead':>10}{'target':>9}{'of CPU ms an image':>20}")
-    target = f"<= {MOST_OVERHEAD:.0%}"
+    if "overhead" in found:
+        print_overhead(found["overhead"], MOST_OVERHEAD, "timed", "not timed")
+    if "metrics" in found:
+        print_overhead(found["metrics"], MOST_METRICS_OVERHEAD, "scraped", "no port")
+    if "utilisation" in found:
+        print_utilisation(found["utilisation"])
+
+
+def print_overhead(cost: dict[str, Any], most: float, with_it: str, without: str) -> None:
+    """Print what a part of the loader costs."""
+    verdict, target = "PASS" if cost["overhead"] <= most else "short", f"<= {most:.0%}"
+    print(f"{'':14}{with_it:>10}{without:>11}{'overhead':>10}{'target':>9}{'of CPU ms an image':>20}")
     print(
         f"{'webdataset':14}{cost['with']:10,.0f}{cost['without']:11,.0f}{cost['overhead']:10.1%}{target:>9}"
-        f"{cost['cpu_overhead']:20.1%}  {verdict}"
+        f"{cost['cpu_overhead']:20.1%}  {verdict}\n"
     )
-    print(f"\n{'':14}{'fetch':>10}{'prepare':>11}{'asked':>10}{'utilisation':>13}{'slowest':>9}{'target':>9}")
-    for name, row in found["utilisation"].items():
+
+
+def print_utilisation(found: dict[str, Any]) -> None:
+    """Print how busy a device is."""
+    print(f"{'':14}{'fetch':>10}{'prepare':>11}{'asked':>10}{'utilisation':>13}{'slowest':>9}{'target':>9}")
+    for name, row in found.items():
         verdict = "PASS" if row["utilisation"] >= BUSY else "short"
         print(
             f"{name:14}{row['fetch']:10,.0f}{row['prepare']:11,.0f}{row['asked']:10,.0f}{row['utilisation']:13.1%}"
@@ -174,6 +244,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--only", choices=TABLES, help="table that is measured; default: all")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3)

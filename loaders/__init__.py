@@ -14,6 +14,7 @@ PackLoader, PackBatch  A Loader whose batches are packs, and a Batch of patches,
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
 LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
+MetricsCallback  Gives numbers of a loader to a function such as wandb.log, every so many steps.
 LoaderSettings   The same settings as the type of open_loader's keyword arguments.
 PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from loaders.decode.masks import transform_masks, transform_polygons
     from loaders.decode.pil_transform import PilTransform
     from loaders.loader import Batch, Loader, PackBatch, PackLoader, open_loader, open_packs
+    from loaders.metrics.callback import MetricsCallback
     from loaders.mixtures.document import MixtureSource
     from loaders.mixtures.loader import Mixture, mixture
     from loaders.packs.settings import Packs
@@ -47,6 +49,7 @@ __all__ = [
     "Loader",
     "LoaderConfig",
     "LoaderSettings",
+    "MetricsCallback",
     "Mixture",
     "MixtureSource",
     "PackBatch",
@@ -71,6 +74,7 @@ _MODULES = {
     "Loader": "loaders.loader",
     "LoaderConfig": "loaders.config",
     "LoaderSettings": "loaders.config",
+    "MetricsCallback": "loaders.metrics.callback",
     "Mixture": "loaders.mixtures.loader",
     "MixtureSource": "loaders.mixtures.document",
     "PackBatch": "loaders.loader",

@@ -67,6 +67,8 @@ class LoaderSettings(TypedDict, total=False):
     cache_dir: str | PathLike[str] | None
     cache_bytes: int
     region_policy: RegionPolicy
+    metrics_port: int | None
+    metrics_address: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,10 @@ class LoaderConfig:
     """Maximum size of that folder."""
     region_policy: RegionPolicy = "refuse"
     """What to do about a bucket whose reading costs money from here: `refuse`, `warn`, or `off` (do not check)."""
+    metrics_port: int | None = None
+    """Port on which Prometheus scrapes metrics of this process's loaders; 0: any free one; by default none."""
+    metrics_address: str = "127.0.0.1"
+    """Address of this machine that this port is on; 0.0.0.0 lets every other machine read the metrics."""
     packs: Packs | None = None
     """Images of their own shapes in rows of one length, for `open_packs`; None: squares of `image_size`."""
 
@@ -302,7 +308,15 @@ class _Folder:
         return str(value)
 
 
-_Kind: TypeAlias = _Int | _Float | _Bool | _OneOf | _Texts | _Pair | _Folder
+@dataclass(frozen=True, slots=True)
+class _Address:
+    def checked(self, name: str, value: Any) -> str:
+        is_name = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
+        _require(is_name, f"{name} must be an address of this machine, e.g. 127.0.0.1, got {value!r}")
+        return str(value)
+
+
+_Kind: TypeAlias = _Int | _Float | _Bool | _OneOf | _Texts | _Pair | _Folder | _Address
 _KINDS: dict[str, _Kind] = {
     **dict.fromkeys(("batch_size", "world_size", "image_size", "num_streams", "window", "block_bytes"), _Int(1)),
     **dict.fromkeys(("prefetch_bytes", "prefetch_batches", "cache_bytes", "resize"), _Int(1)),
@@ -319,6 +333,8 @@ _KINDS: dict[str, _Kind] = {
     **dict.fromkeys(("scale", "ratio"), _Pair()),
     "fields": _Texts(),
     "cache_dir": _Folder(),
+    "metrics_port": _Int(0, below=2**16),
+    "metrics_address": _Address(),
 }
 
 

@@ -10,6 +10,8 @@ Shapes: NHWC, uint8, 0..255. Normalise on the device, so that a quarter of the b
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +25,9 @@ from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings, check_names
 from loaders.decode.decoders import open_decoder
 from loaders.engine.batch_plan import BatchPlan
-from loaders.engine.stats import Stage, Stats
+from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats
 from loaders.fetch.budget import check_budget
+from loaders.metrics.tracing import open_tracer, trace_batch
 from loaders.order import Order, check_world, samples_per_block
 from loaders.packs.settings import Packs
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from loaders.engine.pipeline import Rows
     from loaders.engine.producer import Producer
     from loaders.fetch.index import SplitIndex
+    from loaders.metrics.exposition import Registration
 
 STATE_VERSION = 1
 
@@ -63,15 +67,6 @@ class LoaderState(TypedDict):
     """All that the sequence of batches depends on."""
     mixture: NotRequired[list[MixtureChange]]
     """The weights of a mixture, and the positions from which on they hold."""
-
-
-class LoaderStats(TypedDict):
-    """What a loader did so far."""
-
-    stages: dict[str, Stage]
-    fetch: dict[str, float]
-    skipped: dict[str, int]
-    """Images that were skipped, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +229,9 @@ class Loader:
     Training continues after the last batch that was taken; an evaluation starts again each time.
     """
 
+    _registration: Registration | None = None
+    """The loader among those whose metrics are served."""
+
     def __init__(self, dataset: Dataset, config: LoaderConfig, index: SplitIndex | None = None) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
         if (config.packs is not None) != isinstance(self, PackLoader):
@@ -250,6 +248,12 @@ class Loader:
         self._batch = 0
         """Number of the next batch to be taken, counted over all epochs."""
         self._producer: Producer | None = None
+        self._images = 0
+        """Number of images that were delivered."""
+        self._fetched: dict[str, float] = {}
+        """Counters of the fetchers of producers that have ended."""
+        self._counting = threading.Lock()
+        self._serve()
 
     @property
     def epoch(self) -> int:
@@ -273,15 +277,28 @@ class Loader:
         stop = self._end_of_epoch()
         while self._batch < stop:
             if self._producer is None:
+                self._serve()
                 self._producer = self._open_producer()
+            asked_s = time.monotonic()
             try:
                 rows = next(self._producer)
             except BaseException:
-                self.close()
+                self._end_producer()
                 raise
-            self._batch += 1
-            self._skipped.update(rows.skipped)
+            self._count(rows, asked_s)
             yield rows
+
+    def _count(self, rows: Rows, asked_s: float) -> None:
+        """Count a batch that was requested at `asked_s` and taken just now, and trace it if traces are wanted."""
+        self._batch += 1
+        self._skipped.update(rows.skipped)
+        images = int(rows.mask.sum())
+        self._images += images
+        tracer = open_tracer()
+        if tracer is not None:
+            rows.moments.append(Moment("deliver", asked_s, time.monotonic()))
+            numbers = {"rank": self.config.rank, "batch": self._batch - 1, "images": images}
+            trace_batch(tracer, rows.moments, {"split": self.dataset.split.name, **numbers})
 
     def positions(self, batch: int) -> Sequence[int]:
         """Return the position of each row of this rank in a batch, counted over all epochs: a key for random draws.
@@ -328,14 +345,55 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Return what every stage and the fetching did so far, and what was skipped."""
-        fetch = self._producer.fetch_stats() if self._producer is not None else {}
-        return {"stages": self._stats.snapshot(), "fetch": fetch, "skipped": dict(self._skipped)}
+        return self.snapshot().stats()
+
+    def snapshot(self) -> Snapshot:
+        """Return everything that is counted; any thread may call this."""
+        with self._counting:
+            producer = self._producer
+            present = producer.fetch_stats() if producer is not None else {}
+            fetch = _summed(self._fetched, present)
+        return Snapshot(
+            stages=self._stats.times(),
+            fetch=fetch,
+            skipped=dict(self._skipped),
+            images=self._images,
+            epoch=self.epoch,
+            batch=self._batch,
+            ready_batches=producer.ready_batches() if producer is not None else 0,
+        )
+
+    @property
+    def metrics_url(self) -> str | None:
+        """URL of the metrics, with the setting `metrics_port`."""
+        return None if self._registration is None else self._registration.url
 
     def close(self) -> None:
-        """End threads and processes; a loader that is used again starts new ones."""
-        if self._producer is not None:
-            self._producer.close()
-            self._producer = None
+        """End threads, processes and the serving of metrics; a loader that is used again starts new ones."""
+        self._end_producer()
+        if self._registration is not None:
+            self._registration.close()
+            self._registration = None
+
+    def _end_producer(self) -> None:
+        """End threads and processes."""
+        if self._producer is None:
+            return
+        with self._counting:
+            producer, self._producer = self._producer, None
+            if producer is not None:  # no other thread has ended it meanwhile
+                self._fetched = _summed(self._fetched, producer.fetch_stats() | {"held_bytes": 0.0})
+        if producer is not None:
+            producer.close()
+
+    def _serve(self) -> None:
+        """Serve metrics if a port for them is set and they are not served yet."""
+        if self.config.metrics_port is None or self._registration is not None:
+            return
+        from loaders.metrics.exposition import serve
+
+        address, port = self.config.metrics_address, self.config.metrics_port
+        self._registration = serve(self, self.dataset.split.name, address, port)
 
     def __enter__(self) -> Loader:
         return self
@@ -347,7 +405,7 @@ class Loader:
 
     def _go_to(self, batch: int) -> None:
         if batch != self._batch or not self.config.shuffle:
-            self.close()
+            self._end_producer()
         self._batch = batch
 
     def _end_of_epoch(self) -> int:
@@ -397,6 +455,14 @@ class Loader:
         """The decoder and the settings on which the sequence depends."""
         decoder = open_decoder(self.config.interpolation, self.config.decoder).name
         return {"decoder": decoder, **self.config.sequence_document()}
+
+
+def _summed(ended: Mapping[str, float], present: Mapping[str, float]) -> dict[str, float]:
+    """Add the counters of fetchers; the most bytes that were held are those of the fetcher that held most."""
+    total = {name: ended.get(name, 0.0) + count for name, count in present.items()}
+    if "most_held_bytes" in present:
+        total["most_held_bytes"] = max(ended.get("most_held_bytes", 0.0), present["most_held_bytes"])
+    return total or dict(ended)
 
 
 class PackLoader(Loader):

@@ -30,7 +30,7 @@ from train.flags.options import (
     flags_of,
     redefined,
 )
-from train.flags.shared import FAKE_DATA, RunFlags, check_diagnosable
+from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.classify import ClassifierTask, classes_of
 from train.loops.loop import Training
@@ -137,7 +137,7 @@ class Flags(RunFlags):
         super().__post_init__()
         if self.model in mae_names():
             raise UsageError(f"--model {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
-        check_diagnosable(self.fake_data, self.diagnose)
+        check_fake_data(self, self.fake_data)
 
     def schedule(self) -> Schedule:
         """Return the schedule of the learning rate.

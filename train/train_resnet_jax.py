@@ -26,7 +26,9 @@ from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
     COUNT_OR_UNSET,
+    METRICS_ADDRESS,
     NOT_NEGATIVE,
+    PORT,
     POSITIVE_OR_UNSET,
     SEED,
     SHARE_ABOVE_0,
@@ -134,6 +136,10 @@ class Config:
     )
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
     profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
+    metrics_port: int | None = flag(
+        None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
+    )
+    metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
 
     def __post_init__(self) -> None:
         check_ranges(self, PREFIX)
@@ -178,6 +184,8 @@ class Config:
             prefetch_batches=dataset.prefetch_factor,
             cache_dir=str(_cache_folder()) if dataset.cache else None,
             region_policy=cast(RegionPolicy, dataset.region_policy),
+            metrics_port=self.metrics_port,
+            metrics_address=self.metrics_address,
         )
 
     def loop_config(self) -> LoopConfig:

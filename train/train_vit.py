@@ -36,7 +36,7 @@ from train.flags.options import (
     redefined,
 )
 from train.flags.packs import PackFlags, check_packs
-from train.flags.shared import FAKE_DATA, RunFlags, check_diagnosable, check_shares
+from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data, check_shares
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.classify import ClassifierTask, classes_of
 from train.loops.fsdp import Plan, plan_of, plan_text
@@ -135,7 +135,7 @@ class Flags(PackFlags, RunFlags):
             raise UsageError("--resume_epoch and --resume; give one of them")
         if self.json and not self.plan:
             raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
-        check_diagnosable(self.fake_data, self.diagnose)
+        check_fake_data(self, self.fake_data)
         self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose})
 
     def model_config(self) -> ViTConfig:

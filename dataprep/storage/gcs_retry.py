@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,20 @@ class Deadlines:
     def stall_s(self) -> float:
         """Longest pause in a response and before a retry: `lost_s` leaves time for two of them."""
         return 0.4 * self.lost_s
+
+
+class Retries(threading.local):
+    """Number of times that the calling thread has sent a range read again."""
+
+    count = 0
+
+
+retries = Retries()
+
+
+def count_retry(_error: Exception) -> None:
+    """Count a request of the calling thread that is sent again, as `on_error` of a policy."""
+    retries.count += 1
 
 
 def request_timeout_s(deadlines: Deadlines | None) -> float:

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ DECODED_IMAGES = 4096
 DECODED_AT_ONCE = 32
 """Number of images that the roofline decodes in one task."""
 
-Stages: TypeAlias = "dict[str, Stage]"
+Stages: TypeAlias = "Mapping[str, Stage]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

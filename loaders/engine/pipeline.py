@@ -28,7 +28,7 @@ from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
 from loaders.engine.packing import Place, place_images, transform_patches
-from loaders.engine.stats import Stats
+from loaders.engine.stats import Moment, Stats
 from loaders.engine.watch import Activity, some
 from loaders.fetch.cache import DiskCache
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
@@ -70,6 +70,8 @@ class Rows:
     """(images, 2): patches of each image along height and width; None without packs."""
     layout: Layout | None = None
     """What each token is, once the rows are finished."""
+    moments: list[Moment] = field(default_factory=list)
+    """When its images were in which stage, for traces; decoding threads append to it."""
 
 
 def finish(rows: Rows) -> Rows:
@@ -175,6 +177,7 @@ class Pipeline:
             self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
             self.activity.advance()
             futures.append(self._decoding.submit(partial(self._fill, chunk, rows)))
+        rows.moments.append(Moment("plan", started_s, time.monotonic()))
         self.activity.end()
         return futures
 
@@ -201,8 +204,10 @@ class Pipeline:
             for image in chunk:
                 image.ticket.done()
             self.activity.end()
+        ended_s = time.monotonic()
         self._stats.add("fetch", items=len(chunk), get_wait_s=fetched_s - started_s)
-        self._stats.add("decode", items=len(fetched), busy_s=time.monotonic() - fetched_s)
+        self._stats.add("decode", items=len(fetched), busy_s=ended_s - fetched_s)
+        rows.moments.extend((Moment("fetch", started_s, fetched_s), Moment("decode", fetched_s, ended_s)))
 
     def _is_fetched(self, image: _Image, rows: Rows) -> bool:
         """Wait for an image's bytes and check them; put label, key and fields into their row."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from itertools import takewhile
 from math import prod
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -39,6 +41,9 @@ class Producer(Protocol):
 
     def fetch_stats(self) -> dict[str, float]:
         """Return the counters of all fetchers, summed."""
+
+    def ready_batches(self) -> int:
+        """Return the number of finished batches that wait to be taken; any thread may call this."""
 
     def close(self) -> None:
         """End threads and processes; this never hangs."""
@@ -80,6 +85,8 @@ class ThreadProducer:
         self._room = threading.Semaphore(config.prefetch_batches)
         self._batch = plan.first_batch
         self._begun: queue.SimpleQueue[_Begun | BaseException] = queue.SimpleQueue()
+        self._ahead: deque[list[Future[None]]] = deque()
+        """Futures of each batch that is begun and not taken yet."""
         self._closing = False
         self._planner = threading.Thread(target=self._plan, args=(iter(plan),), name="loader-plan", daemon=True)
         self._planner.start()
@@ -97,6 +104,7 @@ class ThreadProducer:
         except CancelledError:
             raise StorageError(CLOSED) from None
         self._batch += 1
+        self._ahead.popleft()
         self._room.release()
         self._stats.add("batch", items=1, get_wait_s=time.monotonic() - started_s)
         return finish(rows)
@@ -104,6 +112,11 @@ class ThreadProducer:
     def fetch_stats(self) -> dict[str, float]:
         """Return the fetcher's counters."""
         return self._pipeline.fetch_stats()
+
+    def ready_batches(self) -> int:
+        """Return the number of finished batches that wait to be taken."""
+        finished = (all(future.done() for future in futures) for futures in list(self._ahead))
+        return sum(takewhile(bool, finished))
 
     def close(self) -> None:
         """End the threads."""
@@ -128,7 +141,9 @@ class ThreadProducer:
                 if self._closing:
                     return
                 rows = empty_rows(self._images(), self._config)
-                self._begun.put((rows, self._pipeline.submit(picks, rows)))
+                futures = self._pipeline.submit(picks, rows)
+                self._ahead.append(futures)
+                self._begun.put((rows, futures))
             self._begun.put(StopIteration())
         except BaseException as error:  # noqa: BLE001  raised where the next batch is taken
             self._begun.put(error)

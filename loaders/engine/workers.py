@@ -41,7 +41,7 @@ from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffer, Buffers
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
 from loaders.engine.producer import image_shape
-from loaders.engine.stats import Stage, Stats
+from loaders.engine.stats import Moment, StageTimes, Stats
 from loaders.engine.watch import BatchWatch, require_progress, some
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ class _Part:
     views: list[RowView | None] | None
     grids: list[list[int]] | None
     skipped: Counter[str]
-    stages: dict[str, Stage]
+    stages: dict[str, StageTimes]
     """Stages of this worker since its last report."""
+    moments: list[Moment]
     fetch: dict[str, float]
 
 
@@ -150,6 +151,13 @@ class ProcessProducer:
             total.update(worker.fetch or {})
         return dict(total)
 
+    def ready_batches(self) -> int:
+        """Return 1 if every worker has reported on the next batch, whether or not it has on later ones, else 0."""
+        workers = self._workers
+        with suppress(OSError):  # another thread closed the pipes
+            return int(bool(workers) and all(worker.parts or worker.pipe.poll() for worker in workers))
+        return 0
+
     def close(self) -> None:
         """End the processes."""
         with self._closing:
@@ -193,8 +201,7 @@ class ProcessProducer:
                 self._died(worker)
             if isinstance(answer, BaseException):
                 raise answer
-            for name, stage in answer.stages.items():
-                self._stats.add(name, **stage)
+            self._stats.merge(answer.stages)
             worker.fetch = answer.fetch
             worker.parts.append(answer)
         for worker in waiting:
@@ -247,6 +254,7 @@ def _put(part: _Part, rows: Rows) -> None:
         if rows.grids is not None and part.grids is not None:
             rows.grids[row] = part.grids[i]
     rows.skipped.update(part.skipped)
+    rows.moments.extend(part.moments)
 
 
 def _work(
@@ -338,6 +346,7 @@ class _Reporter:
                 grids=None if rows.grids is None else rows.grids[batch.numbers].tolist(),
                 skipped=rows.skipped,
                 stages=self.stats.take(),
+                moments=rows.moments,
                 fetch=self.pipeline.fetch_stats(),
             )
         )

@@ -22,6 +22,7 @@ from functools import partial
 
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.threads import Threads
+from dataprep.storage import gcs_retry
 from dataprep.storage.base import Storage
 from loaders.fetch.budget import HEDGED_SHARE
 from loaders.fetch.fetcher import Fetcher, FetchSettings, Record, Ticket
@@ -206,7 +207,11 @@ class BucketFetcher(Fetcher):
             return data
         started_s = time.monotonic()
         self._add(requests=1)
-        data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes)
+        retries_before = gcs_retry.retries.count
+        try:
+            data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes)
+        finally:
+            self._add(retries=gcs_retry.retries.count - retries_before)
         with self._lock:
             self._counts["bytes_read"] += wanted.num_bytes
             self._read_times_s.append(time.monotonic() - started_s)

@@ -78,7 +78,7 @@ class Ticket(Protocol):
 
 
 COUNTERS = (
-    *("requests", "bytes_read", "cache_hits", "hedges", "hedges_won"),
+    *("requests", "retries", "bytes_read", "cache_hits", "hedges", "hedges_won"),
     *("wait_s", "blocked_s", "held_bytes", "most_held_bytes"),
 )
 
@@ -109,8 +109,8 @@ class Fetcher(ABC):
         """
 
     def stats(self) -> dict[str, float]:
-        """Return sums since the start: `requests`, `bytes_read`, `cache_hits`, `hedges`, `hedges_won`, `wait_s` (of
-        tickets), `blocked_s` (of requests, by the budget); and `held_bytes` now, `most_held_bytes`."""
+        """Return sums since the start: `requests`, `retries`, `bytes_read`, `cache_hits`, `hedges`, `hedges_won`,
+        `wait_s` (of tickets), `blocked_s` (of requests, by the budget); and `held_bytes` now, `most_held_bytes`."""
         with self._lock:
             return dict(self._counts)
 

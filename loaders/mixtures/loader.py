@@ -162,7 +162,7 @@ class MixtureLoader(Loader):
                 f"{MAX_CHANGES - 1} changes, resume with the weights that the state has"
             )
         if changes != self.order.changes:
-            self.close()
+            self._end_producer()
             self.order = replace(self.order, changes=changes)
         self._go_to(position // self.config.batch_size)
 

@@ -48,7 +48,10 @@ _OF_PIXELS = (
     *("views", "transform", "decoder"),
 )
 """Settings of decoding, which say nothing about encoded images."""
-_OF_BATCHES = ("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs")
+_OF_BATCHES = (
+    *("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs"),
+    *("metrics_port", "metrics_address"),
+)
 """Settings of batches, which say nothing about single samples."""
 
 

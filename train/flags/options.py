@@ -77,6 +77,9 @@ SIDE = Range(1, 10_000)
 SEED = Range(-(2**63), 2**64 - 1)
 """Range of the seeds that generators take."""
 THREADS = Range(1, 1024)
+PORT = Range(1, 65535)
+METRICS_ADDRESS = "Address of this host that the port of metrics is on; 0.0.0.0: all of them."
+"""Help of the flag --metrics_address."""
 THREADS_OR_NONE = Range(0, 1024)
 
 

@@ -16,7 +16,9 @@ from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
     COUNT_OR_UNSET,
+    METRICS_ADDRESS,
     NOT_NEGATIVE,
+    PORT,
     SEED,
     SHARE_ABOVE_0,
     THREADS,
@@ -93,6 +95,10 @@ class RunFlags:
         False,
         "Instead of training, measure for half a minute what the run waits for; print it, and keep it in log_dir.",
     )
+    metrics_port: int | None = flag(
+        None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
+    )
+    metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
     profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
 
     def __post_init__(self) -> None:
@@ -157,6 +163,8 @@ class RunFlags:
             image_size=image_size,
             threads=self.threads,
             region_policy=cast(RegionPolicy, self.region_policy),
+            metrics_port=self.metrics_port,
+            metrics_address=self.metrics_address,
         )
 
     def loop_config(self) -> LoopConfig:
@@ -231,10 +239,12 @@ class RecipeFlags(RunFlags):
         return self.effective_batch_size
 
 
-def check_diagnosable(fake_data: bool, diagnose: bool) -> None:
-    """Refuse to diagnose a run on fake data with a UsageError."""
-    if fake_data and diagnose:
+def check_fake_data(flags: RunFlags, fake_data: bool) -> None:
+    """Refuse flags about how data are read, in a run on fake data, with a UsageError."""
+    if fake_data and flags.diagnose:
         raise UsageError("--diagnose measures how data are read; --fake_data has none, leave it out")
+    if fake_data and flags.metrics_port is not None:
+        raise UsageError("--metrics_port serves how data are read; --fake_data has none, leave it out")
 
 
 def check_shares(batch_size: int, runtime: Runtime, accum_iter: int, *, name: str = "batch_size") -> int:

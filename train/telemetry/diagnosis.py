@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from dataprep.errors import UsageError
@@ -39,7 +40,7 @@ def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder:
     setup = RunSetup(
         url=loader.dataset.url,
         split=loader.dataset.split.name,
-        config=loader.config,
+        config=replace(loader.config, metrics_port=None),  # loaders of trials are not the run that is watched
         transfer_ahead=transfer_ahead,
     )
     found = diagnose(setup, device, seconds=RUN_S, progress=_say)

@@ -4,7 +4,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from train.finetune_mae import recipe_flags
-from train.flags.shared import check_diagnosable, check_shares
+from train.flags.shared import check_fake_data, check_shares
 from train.loops.runtime import open_runtime
 from train.pretrain_mae import Flags
 
@@ -54,10 +54,21 @@ def test_a_batch_that_devices_and_parts_cannot_share_is_refused():
         check_shares(9, open_runtime("cpu"), 2)
 
 
-def test_fake_data_are_not_diagnosed():
-    check_diagnosable(fake_data=True, diagnose=False)
-    with pytest.raises(UsageError, match="--fake_data has none"):
-        check_diagnosable(fake_data=True, diagnose=True)
+@pytest.mark.parametrize("given", [{"diagnose": True}, {"metrics_port": 9464}])
+def test_fake_data_are_neither_diagnosed_nor_served(given):
+    check_fake_data(Flags(data_path="x"), fake_data=True)
+    check_fake_data(Flags(data_path="x", **given), fake_data=False)
+    with pytest.raises(UsageError, match=f"^--{next(iter(given))} .*--fake_data has none, leave it out"):
+        check_fake_data(Flags(data_path="x", **given), fake_data=True)
+
+
+def test_metrics_are_served_where_the_flags_say():
+    flags = Flags(data_path="x", metrics_port=9464, metrics_address="0.0.0.0")
+    config = flags.loader_config(open_runtime("cpu"), batch_size=8, image_size=32)
+    assert (config.metrics_port, config.metrics_address) == (9464, "0.0.0.0")
+    for port in (0, 65536):
+        with pytest.raises(UsageError, match=f"--metrics_port must be 1 to 65,535, got {port}"):
+            Flags(data_path="x", metrics_port=port)
 
 
 def test_a_run_without_a_data_path_is_refused():
