@@ -35,6 +35,9 @@ WRONG = [
     ({"transform": "flip"}, "transform must be a function, got 'flip'"),
     ({"cache_dir": 7}, "cache_dir must be a folder, got 7"),
     ({"cache_dir": ""}, "cache_dir must be a folder, got ''"),
+    ({"metrics_port": 2**16}, "metrics_port must be less than 2^16, got 65536"),
+    ({"metrics_port": -1}, "metrics_port must be 0 or more, got -1"),
+    ({"metrics_address": ""}, "metrics_address must be an address of this machine, e.g. 127.0.0.1, got ''"),
     ({"stall_s": 0}, "stall_s must be a number of seconds above 0, got 0"),
     ({"deadline_s": math.inf}, "deadline_s must be a number of seconds above 0, got inf"),
 ]

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import socket
+import urllib.request
+from contextlib import closing
 
 import pytest
 import torch
@@ -59,7 +62,7 @@ AGAINST = {
 }
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_workers", "ckpt_interval"} | {
-    "region_policy", "pin_mem", "device", "use_xla", "diagnose",
+    "region_policy", "pin_mem", "device", "use_xla", "diagnose", "metrics_port", "metrics_address",
 }  # fmt: skip
 """Other tests show these."""
 
@@ -102,6 +105,15 @@ def test_the_region_policy_reaches_the_loader(dataset):
     flags = {"model": "mae_vit_micro_patch8", "input_size": 32}
     flags = Flags(data_path=dataset, device="cpu", region_policy="warn", **flags)
     assert open_training(flags).loader.config.region_policy == "warn"
+
+
+def test_metrics_of_a_run_are_served(dataset):
+    with closing(socket.create_server(("127.0.0.1", 0))) as found:
+        port = found.getsockname()[1]
+    flags = {"model": "mae_vit_micro_patch8", "input_size": 32, "metrics_port": port}
+    training = open_training(Flags(data_path=dataset, device="cpu", **flags))
+    with training.loader, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert 'dataprep_loader_batches_total{loader="0",rank="0",split="train"} 0.0' in answer.read().decode()
 
 
 def test_checkpoints_are_saved_after_every_so_many_epochs(pretrain, tmp_path):

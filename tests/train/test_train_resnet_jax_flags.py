@@ -110,6 +110,8 @@ LOADER = {
     "dataset.num_workers": (7, {"threads": 7}),
     "dataset.prefetch_factor": (5, {"prefetch_batches": 5}),
     "dataset.region_policy": ("off", {"region_policy": "off"}),
+    "metrics_port": (9464, {"metrics_port": 9464}),
+    "metrics_address": ("0.0.0.0", {"metrics_address": "0.0.0.0"}),
     "dataset.cache": (True, {"cache_dir": "/cache/dataprep/images"}),
 }
 

@@ -173,6 +173,7 @@ def test_transient_faults_are_retried(gcs, bucket_url, dataset, fetching):
     opened = fetching(bucket_url)
     gcs.set_faults(0.2, seed=1, kinds=["429", "503", "reset_before", "reset_body"])
     assert fetch(opened, itertools.islice(opened.order().picks(0), 200)) == 200
+    assert opened.fetcher.stats()["retries"] > 0
 
 
 @pytest.fixture
