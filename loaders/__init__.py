@@ -13,10 +13,10 @@ Packs            How long those rows are, how many images are in one, and how la
 PackLoader, PackBatch  A Loader whose batches are packs, and a Batch of patches, with segments, positions and masks.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
-LoaderConfig     All settings of a loader with their defaults and meanings: help(loaders.LoaderConfig).
+LoaderConfig, LoaderSettings  Settings with their meanings, help(loaders.LoaderConfig), and as a type of arguments.
 MetricsCallback  Gives numbers of a loader to a function such as wandb.log, every so many steps.
-LoaderSettings   The same settings as the type of open_loader's keyword arguments.
-PilTransform     Turns an augmentation of PIL images, such as timm's, into a setting `transform`.
+AlbumentationsTransform, PilTransform, TorchvisionTransform  Turn transforms of libraries into a setting `transform`.
+AnnotationTransform, AnnotationFields, Annotations  Carry boxes, masks and keypoints through a setting `transform`.
 open_decoder     Open the JPEG decoder that loaders use; its `name` says which one that is.
 mixture, Mixture  Describe several datasets with weights, from which `open_loader` then draws every batch.
 MixtureSource    One dataset of a mixture: its URL, weight, split, name, and what happens when it has ended.
@@ -34,10 +34,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dataprep.formats.fields import read_fields
     from loaders.config import LoaderConfig, LoaderSettings
+    from loaders.decode.albumentations_transform import AlbumentationsTransform
+    from loaders.decode.annotations import AnnotationFields, Annotations, AnnotationTransform
     from loaders.decode.boxes import RowView, transform_boxes, transform_keypoints, transform_points
     from loaders.decode.decoders import open_decoder
     from loaders.decode.masks import transform_masks, transform_polygons
     from loaders.decode.pil_transform import PilTransform
+    from loaders.decode.torchvision_transform import TorchvisionTransform
     from loaders.loader import Batch, Loader, PackBatch, PackLoader, open_loader, open_packs
     from loaders.metrics.callback import MetricsCallback
     from loaders.mixtures.document import MixtureSource
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
     from loaders.packs.settings import Packs
 
 __all__ = [
+    "AlbumentationsTransform",
+    "AnnotationFields",
+    "AnnotationTransform",
+    "Annotations",
     "Batch",
     "Loader",
     "LoaderConfig",
@@ -57,6 +64,7 @@ __all__ = [
     "Packs",
     "PilTransform",
     "RowView",
+    "TorchvisionTransform",
     "mixture",
     "open_decoder",
     "open_loader",
@@ -70,6 +78,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AlbumentationsTransform": "loaders.decode.albumentations_transform",
+    "AnnotationFields": "loaders.decode.annotations",
+    "AnnotationTransform": "loaders.decode.annotations",
+    "Annotations": "loaders.decode.annotations",
     "Batch": "loaders.loader",
     "Loader": "loaders.loader",
     "LoaderConfig": "loaders.config",
@@ -82,6 +94,7 @@ _MODULES = {
     "Packs": "loaders.packs.settings",
     "PilTransform": "loaders.decode.pil_transform",
     "RowView": "loaders.decode.boxes",
+    "TorchvisionTransform": "loaders.decode.torchvision_transform",
     "mixture": "loaders.mixtures.loader",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",

@@ -14,6 +14,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import did_you_mean
+from loaders.decode.annotations import FieldsTransform
 from loaders.decode.crop import RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
@@ -108,7 +109,8 @@ class LoaderConfig:
     views: bool = False
     """Deliver how each image was cropped and flipped, as `batch.views`, for boxes: see `loaders.transform_boxes`."""
     transform: Transform | None = None
-    """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own."""
+    """Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the sample's own. An
+    `AnnotationTransform` also changes fields."""
     on_error: OnError = "raise"
     """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it)."""
     check_digests: bool = True
@@ -156,9 +158,23 @@ class LoaderConfig:
         _ = self.crop  # checks the ranges of scale, ratio and flip
         transform = self.transform
         _require(transform is None or callable(transform), f"transform must be a function, got {transform!r}")
+        self._check_fields(transform.needed_fields if isinstance(transform, FieldsTransform) else ())
         _require(self.short_side >= self.image_size, f"resize must be {self.image_size} or more, got {self.short_side}")
         if self.packs is not None:
             self._check_packs(self.packs)
+
+    def _check_fields(self, needed: tuple[str, ...]) -> None:
+        """Raise UsageError unless a transform gets the fields that it needs."""
+        missing = tuple(name for name in needed if name not in self.fields)
+        _require(
+            not missing,
+            f"transform needs the fields {', '.join(missing)}, which are not delivered; "
+            f"set fields={(*self.fields, *missing)!r}",
+        )
+        _require(
+            not needed or self.packs is None,
+            "packs carry no annotations through a transform; use open_loader, or a transform without fields",
+        )
 
     def _check_packs(self, packs: Any) -> None:
         _require(isinstance(packs, Packs), f"packs must be loaders.Packs or None, got {packs!r}")

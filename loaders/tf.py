@@ -116,9 +116,9 @@ def _element(batch: Batch) -> Element:
 def _text(value: Any) -> str | bytes:
     if value is None:
         return ""
-    return value if isinstance(value, str | bytes) else json.dumps(value, default=_base64)
+    return value if isinstance(value, str | bytes) else json.dumps(value, default=_as_json)
 
 
-def _base64(value: bytes) -> str:
-    """Write bytes in a list as JSON can hold them."""
-    return base64.b64encode(value).decode()
+def _as_json(value: bytes | NDArray[Any]) -> Any:
+    """Return bytes as base64 text, and an array, such as boxes that a transform changed, as lists."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value.tolist()

@@ -109,6 +109,7 @@ LONG_TESTS = {
     "loaders/bench/test_compare.py": "a loader that fails, in a process of its own",
     "loaders/bench/test_peers.py": "peers of the environment of benchmarks, and a table of one",
     "loaders/capacity/test_traffic.py": "a format whose requests are those of another",
+    "loaders/decode/test_annotations.py": "libraries in worker processes, which unpickle what a shorter test unpickles",
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
     "loaders/test_adopted.py": "formats whose index lies elsewhere as that of another does",
     "loaders/test_packs.py": "a count of compilations that the training on packs has, too",

@@ -1,8 +1,20 @@
 """From an image's bytes to one row of a batch: choose the crop, decode only what it needs, resize, flip.
 
 `crop.py` chooses the crop (pure), `decoders.py` decodes and resizes with the C extension `_jpeg.c` or with libraries,
-`boxes.py` and `masks.py` carry annotations to a row's pixels (pure), and `pil_transform.py` lets augmentations of other
-libraries follow. docs/decisions/0004 says why there is an extension.
+`boxes.py` and `masks.py` carry annotations to a row's pixels (pure). Augmentations of other libraries follow, by
+`pil_transform.py`, and with annotations (`annotations.py`) by `torchvision_transform.py` and
+`albumentations_transform.py`; `seeding.py` gives them the sample's random numbers. docs/decisions/0004 says why there
+is an extension.
 """
 
-__all__ = ["boxes", "crop", "decoders", "masks", "pil_transform"]
+__all__ = [
+    "albumentations_transform",
+    "annotations",
+    "boxes",
+    "crop",
+    "decoders",
+    "masks",
+    "pil_transform",
+    "seeding",
+    "torchvision_transform",
+]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from loaders.decode.seeding import seeded
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
-
-_ONE_AT_A_TIME = threading.Lock()
-"""Held while an augmentation runs, because it draws from generators that the whole process shares."""
 
 
 class PilTransform:
@@ -39,13 +36,5 @@ class PilTransform:
         import numpy as np
         from PIL import Image
 
-        seed = int(rng.integers(2**32))
-        with _ONE_AT_A_TIME:
-            states = random.getstate(), np.random.get_state()
-            random.seed(seed)
-            np.random.seed(seed)
-            try:
-                return np.asarray(self._augment(Image.fromarray(image_HWC)))
-            finally:
-                random.setstate(states[0])
-                np.random.set_state(states[1])
+        with seeded(rng):
+            return np.asarray(self._augment(Image.fromarray(image_HWC)))

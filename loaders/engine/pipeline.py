@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.records import NO_LABEL
-from dataprep.errors import DataprepError, FormatError, StorageError
+from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.host.threads import Threads
 from dataprep.storage.checksums import crc32c_of
 from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, Origin
+from loaders.decode.annotations import FieldsTransform
 from loaders.decode.boxes import RowView, row_view
 from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
 from loaders.decode.decoders import open_decoder
@@ -281,10 +282,12 @@ class Pipeline:
             if self._config.transform is not None:
                 self._begin("transforming", [image])
                 transform = partial(self._transform, self._config.transform, image.pick)
-                if image.place is None:
-                    transform(rows.images[image.row])
-                else:
+                if image.place is not None:
                     transform_patches(transform, rows.images, image.place)
+                elif isinstance(self._config.transform, FieldsTransform):
+                    self._transform_fields(self._config.transform, image, view, rows)
+                else:
+                    transform(rows.images[image.row])
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
         """Set the image's height and width from the index, or from its own header."""
@@ -314,14 +317,25 @@ class Pipeline:
         )
 
     def _transform(self, transform: Transform, pick: Pick, image_HWC: NDArray[np.uint8]) -> None:
-        import numpy as np
+        _replace(image_HWC, transform(image_HWC, transform_generator(self._config.seed, pick.position)))
 
-        result = np.asarray(transform(image_HWC, transform_generator(self._config.seed, pick.position)))
-        if result.shape != image_HWC.shape or result.dtype != np.uint8:
-            raise FormatError(
-                f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}"
-            )
-        image_HWC[...] = result
+    def _transform_fields(self, transform: FieldsTransform, image: _Image, view: View, rows: Rows) -> None:
+        """Change an image and fields of its sample; fields that the transform cannot use are an error in the image."""
+        image_HWC, values = rows.images[image.row], {name: rows.fields[name] for name in transform.needed_fields}
+        given = {name: column[image.row] for name, column in values.items()}
+        seen = row_view(view, image.height, image.width, self._config.image_size)
+        generator = transform_generator(self._config.seed, image.pick.position)
+        try:
+            result, changed = transform.transform_fields(image_HWC, given, seen, generator)
+        except FormatError as error:
+            rows.mask[image.row] = False
+            self._skip(rows, image, FormatError(f"{self._where(image)}: {error}"))
+            return
+        _replace(image_HWC, result)
+        if not changed.keys() <= values.keys():
+            raise UsageError(f"transform gave the fields {', '.join(changed)}, expected only those that it needs")
+        for name, value in changed.items():
+            values[name][image.row] = value
 
     def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
         """Leave a row masked and count why, or raise the error."""
@@ -349,3 +363,13 @@ class Pipeline:
         ticket, shard = image.ticket, image.pick.piece.shard
         file = self._index.file_of(shard, ticket.entries, ticket.entry)
         return f"{self._dataset.url_of(shard, file)}: {ticket.entries.key(ticket.entry)}"
+
+
+def _replace(image_HWC: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:
+    """Put what a transform returned in the place of an image."""
+    import numpy as np
+
+    result = np.asarray(result)
+    if result.shape != image_HWC.shape or result.dtype != np.uint8:
+        raise FormatError(f"transform gave {result.dtype} of shape {result.shape}, expected uint8 of {image_HWC.shape}")
+    image_HWC[...] = result
