@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SMALL_SAMPLES = 2_000_000
-"""A list that is larger than what is kept in memory."""
+SMALL_SAMPLES = 6_000_000
+"""A list of which every buffer is full: from here on memory grows with the number of shards only."""
 SAMPLES_PER_SHARD = 2_500
 ROWS_PER_FILE = 1_000_000
 ALLOWED_GROWTH_BYTES = 100_000_000
@@ -69,7 +69,7 @@ def planning(output: Path, **asked: Any) -> dict[str, Any]:
 
 def plan_samples(folder: Path, count: int, kind: str) -> str:
     """Plan a small list and one of so many samples, which must take no more memory; a line that says how much."""
-    found, few = {}, min(SMALL_SAMPLES, count // 5)
+    found, few = {}, min(SMALL_SAMPLES, count // 2)
     for samples in (few, count):
         place = folder / str(samples)
         made: dict[str, Any] = {"samples": samples}
