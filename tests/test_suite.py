@@ -112,6 +112,7 @@ LONG_TESTS = {
     "loaders/capacity/test_traffic.py": "a format whose requests are those of another",
     "loaders/decode/test_annotations.py": "libraries in worker processes, which unpickle what a shorter test unpickles",
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
+    "loaders/metrics/test_callback.py": "wandb itself, which changes when its pin does",
     "loaders/test_adopted.py": "formats whose index lies elsewhere as that of another does",
     "loaders/test_packs.py": "a count of compilations that the training on packs has, too",
     "test_crash.py": "TFRecord, whose path to the disk is that of WebDataset, and a second format for some faults",

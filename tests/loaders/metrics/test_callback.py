@@ -1,6 +1,9 @@
 """Reports of a training loop: numbers of the steps since the last one, under one flat name each."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -68,6 +71,29 @@ def test_reports_are_written_as_events_of_tensorboard(dataset, tmp_path):
     events.close()
     (file,) = tmp_path.iterdir()
     assert b"loader/wait_p99_s" in file.read_bytes()
+
+
+WITH_WANDB = """
+import sys
+from itertools import islice
+import wandb
+from loaders import MetricsCallback, open_loader
+wandb.init(project="imagenet", dir=sys.argv[2])
+with open_loader(sys.argv[1], batch_size=12, image_size=32, threads=1) as loader:
+    report = MetricsCallback(loader, wandb.log, every=2)
+    for step, batch in enumerate(islice(loader, 4)):
+        report(step)
+wandb.finish()
+"""
+
+
+@pytest.mark.long
+def test_reports_are_logged_by_weights_and_biases(dataset, tmp_path):
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", WITH_WANDB, str(dataset("webdataset")), str(tmp_path)]
+    subprocess.run(command, env=environment, check=True, timeout=240)
+    (run,) = tmp_path.rglob("run-*.wandb")
+    assert b"loader/wait_p99_s" in run.read_bytes()
 
 
 @pytest.mark.parametrize(
