@@ -31,9 +31,7 @@ def submit(cluster: SlurmCluster, folder: Path, words: list[object]) -> str:
 
 
 def await_receipts(output: Path, count: int) -> None:
-    until_s = time.monotonic() + 60
     while len(receipts_of(output)) < count and not (output / "dataset.json").exists():
-        assert time.monotonic() < until_s
         time.sleep(0.02)
 
 
