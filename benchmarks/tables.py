@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+SHOWN_OF_A_MESSAGE = 100
+"""Characters of an error message that a cell shows."""
 
 
 def build_table(document: dict[str, Any]) -> list[str]:
@@ -97,7 +99,58 @@ def own_data_table(document: dict[str, Any]) -> list[str]:
     return _table(header, ([name, *(by.get(count, "") for count in counts), lacks[name]] for name, by in cells.items()))
 
 
-TABLES = {"build": build_table, "laion": laion_table, "loaders": loaders_table, "own-data": own_data_table}
+def resume_table(document: dict[str, Any]) -> list[str]:
+    """Return what each loader did at each change of the number of ranks, and its words where it refused."""
+    header = ["`resume.py`", *(resume_change(change["ranks"]) for change in document["rows"][0]["changes"]), "says"]
+    lines = []
+    for row in document["rows"]:
+        said = {_shortened(change["refused"]): None for change in row["changes"] if change["refused"] is not None}
+        cells = [resume_outcome(change)[1] for change in row["changes"]]
+        lines.append([f"{row['loader']} {row['version']}", *cells, "; ".join(said)])
+    return _table(header, lines)
+
+
+def resume_change(ranks: list[int]) -> str:
+    """Return numbers of ranks with arrows, as `8 → 6 → 4`."""
+    return " → ".join(map(str, ranks))
+
+
+def resume_outcome(change: dict[str, Any]) -> tuple[str, str]:
+    """Return the kind of an outcome, `exact`, `wrong` or `refused`, and what a cell says about it."""
+    if change["refused"] is not None:
+        return "refused", "refuses"
+    counts = {"repeats": change["repeated"], "skips": change["skipped"]}
+    if not any(counts.values()):
+        return "exact", "exact"
+    return "wrong", ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
+
+
+def resume_joined(before: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with the rows of an earlier run of the same contest for the loaders that it does not have."""
+
+    def settings(of: dict[str, Any]) -> dict[str, Any]:
+        changes = [[change["ranks"] for change in row["changes"]] for row in of["rows"][:1]]
+        return {name: value for name, value in of.items() if name != "rows"} | {"changes": changes}
+
+    if settings(before) != settings(document):
+        return document
+    rows = {row["loader"]: row for row in [*before["rows"], *document["rows"]]}
+    return document | {"rows": list(rows.values())}
+
+
+def _shortened(message: str) -> str:
+    """Return the beginning of a message, in the characters that a cell of a table can hold."""
+    line = message.replace("|", "/")
+    return f"`{line if len(line) <= SHOWN_OF_A_MESSAGE else line[: SHOWN_OF_A_MESSAGE - 1] + '…'}`"
+
+
+TABLES = {
+    "build": build_table,
+    "laion": laion_table,
+    "loaders": loaders_table,
+    "own-data": own_data_table,
+    "resume": resume_table,
+}
 
 
 def spread(document: dict[str, Any]) -> str:
@@ -126,5 +179,5 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
 if __name__ == "__main__":
     for name, table in TABLES.items():
         print(*table(recorded(name)), "", sep="\n")
-        if name != "laion":
+        if name not in ("laion", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
