@@ -82,7 +82,7 @@ class Batch:
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
-    """Values of the fields that the setting `fields` names, one for each row."""
+    """Values of the fields that the setting `fields` names, one for each row; or what the `transform` made of them."""
     state: LoaderState
     """State for `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None

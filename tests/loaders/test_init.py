@@ -34,7 +34,7 @@ LOADED = (
 
 RIGHT = """
 from loaders import Batch, Loader, LoaderConfig, LoaderSettings, PilTransform, open_decoder, open_loader, read_fields
-from loaders import Mixture, MixtureSource, mixture
+from loaders import AnnotationFields, AnnotationTransform, Mixture, MixtureSource, TorchvisionTransform, mixture
 
 settings: LoaderSettings = {"seed": 1, "fields": ("caption",)}
 open_loader("gs://bucket/imagenet", "val", batch_size=8, **settings).close()
@@ -46,6 +46,9 @@ mixed: Mixture = mixture([("gs://bucket/coco", 0.5), ("pets", 3, "val"), Mixture
 open_loader(mixed, batch_size=8, seed=1).close()
 open_loader(mixture("mix.json"), "val", batch_size=8).close()
 decoder: str = open_decoder("bilinear", "library").name
+moved = AnnotationTransform(AnnotationFields(masks="segmentation"))
+open_loader("coco", batch_size=8, fields=moved.needed_fields, transform=moved).close()
+open_loader("coco", batch_size=8, transform=TorchvisionTransform(lambda image: image)).close()
 config = LoaderConfig(batch_size=8, scale=(0.08, 1.0), on_error="skip")
 caption = read_fields("webdataset", b"", ("caption",))
 """
