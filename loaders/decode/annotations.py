@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dataprep.errors import FormatError, UsageError
-from dataprep.messages import quoted
 from loaders.decode.boxes import COCO_FLIP_PAIRS, RowView, transform_boxes, transform_keypoints
 from loaders.decode.masks import transform_masks
 
@@ -191,8 +190,10 @@ def carried(fields: Mapping[str, Any], wanted: AnnotationFields, view: RowView) 
     columns = _columns(fields, wanted)
     try:
         size = None if wanted.size is None else (int(fields[wanted.size[0]]), int(fields[wanted.size[1]]))
+        if size is not None and min(size) < 0:
+            raise FormatError(f"annotations of an image of {size[1]}x{size[0]} pixels, expected 0 or more")
         return _carried(columns, wanted, view, size)
-    except (FormatError, TypeError, UsageError, ValueError) as error:
+    except (FormatError, OverflowError, TypeError, UsageError, ValueError) as error:
         raise FormatError(f"field {wanted.objects}: {error}") from error
 
 
@@ -227,7 +228,8 @@ def _columns(fields: Mapping[str, Any], wanted: AnnotationFields) -> Mapping[str
     """Return the columns of the objects; all have as many values."""
     columns = fields[wanted.objects]
     if not isinstance(columns, Mapping) or not all(isinstance(values, Sequence) for values in columns.values()):
-        raise FormatError(f"field {wanted.objects}: {quoted(columns)}, expected columns with a value for each object")
+        found = type(columns).__name__
+        raise FormatError(f"field {wanted.objects}: {found}, expected columns with a list of a value for each object")
     missing = [name for name in wanted.columns if name not in columns]
     if missing:
         raise FormatError(f"field {wanted.objects}: no column {missing[0]}; it has {', '.join(sorted(columns))}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 
 import albumentations
 import numpy as np
@@ -264,8 +265,8 @@ def test_columns_are_carried_and_chosen():
 @pytest.mark.parametrize(
     ("objects", "words"),
     [
-        ([{"bbox": [1, 2, 3, 4]}], "expected columns with a value for each object"),
-        ({"bbox": 7}, "expected columns with a value for each object"),
+        ([{"bbox": [1, 2, 3, 4]}], "objects: list, expected columns with a list"),
+        ({"bbox": 7}, "objects: dict, expected columns with a list"),
         ({"label": [1], "area": [2]}, "no column bbox; it has area, label"),
         ({"bbox": [[1, 2, 3, 4]], "label": []}, r"columns of \[0, 1\] values"),
         ({"bbox": [[1, 2, 3]]}, r"boxes must have the shape \(N, 4\)"),
@@ -277,5 +278,12 @@ def test_columns_are_carried_and_chosen():
 def test_what_holds_no_annotations_is_refused(objects, words):
     with pytest.raises(FormatError, match=words):
         carried({"objects": objects}, BOXES, WHOLE)
-    with pytest.raises(FormatError, match="field objects: "):
-        carried({"objects": {"bbox": []}, "h": "tall", "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("height", "words"),
+    [("tall", "invalid literal"), (-2, "an image of 3x-2 pixels"), (float("inf"), "infinity"), ([1], "int()")],
+)
+def test_a_size_that_no_image_has_is_refused(height, words):
+    with pytest.raises(FormatError, match=f"^field objects: .*{re.escape(words)}"):
+        carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)

@@ -181,6 +181,7 @@ def test_a_large_polygon_of_many_points_is_drawn_in_parts():
         ({"size": [100, 200], "counts": [3]}, "segmentation: a run-length encoding of 3 pixels"),
         ({"size": [100_000, 100_000], "counts": [10**10]}, "a mask of 10,000,000,000 pixels"),
         ("[" * 100_000, "is not JSON"),
+        ("[" * 300 + "]" * 300, "expected x and y of each point"),
     ],
 )
 def test_what_is_no_segmentation_is_refused(segmentation, words):
