@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from contextlib import closing
@@ -74,6 +75,28 @@ def test_a_scrape_of_a_running_loader_agrees_with_what_was_loaded(dataset, proce
         assert 0 <= found["ready_batches", "train"] <= 3
         assert {p for stage in stages.values() for p in stage["percentiles"]} == {"busy_s", "get_wait_s", "put_wait_s"}
     assert loader.metrics_url is None
+
+
+def test_every_scrape_during_loading_is_whole_and_no_counter_falls(dataset):
+    scrapes, taken = [], threading.Event()
+    with open_loader(dataset("webdataset"), **SMALL, metrics_port=0) as loader:
+
+        def scrape():
+            while not taken.is_set():
+                scrapes.append(samples_of(loader.metrics_url))
+
+        scraper = threading.Thread(target=scrape)
+        scraper.start()
+        for _ in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), 40):
+            pass
+        taken.set()
+        scraper.join()
+        scrapes.append(samples_of(loader.metrics_url))
+    assert scrapes[-1]["batches_total", "train"] == 40
+    assert scrapes[-1]["images_total", "train"] == 480
+    counters = [key for key in scrapes[-1] if key[0].endswith(("_total", "_count", "_sum", "_bucket"))]
+    for before, after in itertools.pairwise(scrapes):
+        assert [key for key in counters if after.get(key, 0) < before.get(key, 0)] == []
 
 
 def test_every_metric_is_served_with_its_help(dataset):
