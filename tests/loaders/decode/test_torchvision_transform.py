@@ -61,6 +61,18 @@ def test_a_flip_is_exact(flip, axis):
     assert found.others == given.others
 
 
+def test_keypoints_are_rotated_to_a_fifth_of_a_pixel():
+    """Ten degrees, clockwise around the middle, as the documents say."""
+    given = annotations()
+    _, found = TorchvisionTransform(v2.RandomAffine((10, 10)), FIELDS).augment(noise(), given, np.random.default_rng(0))
+    cos, sin = np.cos(np.radians(10)), np.sin(np.radians(10))
+    expected = (given.keypoints[..., :2] - 16) @ np.array([[cos, sin], [-sin, cos]]) + 16
+    inside = found.keypoints[..., 2] > 0
+    assert inside.sum() >= 4
+    errors = np.hypot(*(found.keypoints[inside][:, :2] - expected[inside]).T)
+    assert errors.max() < 0.2
+
+
 def test_objects_that_are_sanitized_are_left_out_of_every_column():
     """Two objects are too small."""
     augment = v2.Compose([v2.ColorJitter(0.4), v2.SanitizeBoundingBoxes(min_area=70)])
