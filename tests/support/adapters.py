@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 
 from loaders import Batch, Loader, Mixture, MixtureSource, RowView, mixture, open_loader
+from tests.support import warm
 from tests.support.loading import digest, load
 
 REPOSITORY = Path(__file__).parents[2]
@@ -78,9 +79,10 @@ class AdapterContract:
         shutil.copytree(url, broken)
         keys, _ = epochs[WHOLE]
         _damage(broken, keys[0])
-        program = start_module("tests.support.adapters", cls.adapter, url, broken, **cls.environment)
-        out, err = program.communicate(timeout=200)
-        return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+        with start_module("tests.support.adapters", cls.adapter, url, broken, **cls.environment) as program:
+            out, err = program.communicate(timeout=200)
+        assert program.returncode is not None
+        return subprocess.CompletedProcess([], program.returncode, out, err)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -125,7 +127,11 @@ def run_module(module: str, *arguments: object, **environment: str) -> Any:
     return finished(start_module(module, *arguments, **environment))
 
 
-def start_module(module: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
+def start_module(module: str, *arguments: object, **environment: str) -> subprocess.Popen[str] | warm.Process:
+    """Start a test program; where its first argument says that it needs torch_xla, that is imported already."""
+    if arguments[0] in ("xla", "train.pretrain_mae"):
+        variables = {**os.environ, **environment}
+        return warm.start(module, *map(str, arguments), environment=variables, folder=REPOSITORY)
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=REPOSITORY,
@@ -136,9 +142,10 @@ def start_module(module: str, *arguments: object, **environment: str) -> subproc
     )
 
 
-def finished(program: subprocess.Popen[str]) -> Any:
+def finished(program: subprocess.Popen[str] | warm.Process) -> Any:
     """Wait until a program has ended well, and return its report."""
-    out, err = program.communicate(timeout=200)
+    with program:
+        out, err = program.communicate(timeout=200)
     assert program.returncode == 0, err[-3000:]
     return json.loads(out.splitlines()[-1])
 
