@@ -144,10 +144,28 @@ def _shortened(message: str) -> str:
     return f"`{line if len(line) <= SHOWN_OF_A_MESSAGE else line[: SHOWN_OF_A_MESSAGE - 1] + '…'}`"
 
 
+def metrics_table(document: dict[str, Any]) -> list[str]:
+    """Return images/s and CPU time an image with metrics that are scraped and without, and the range of the rounds."""
+    found, lines = document["metrics"], []
+    for which, name in (("with", "`metrics_port`, scraped each second"), ("without", "no port")):
+        rates, cpu_ms = found["rates"][which], found["cpu_ms"][which]
+        lines.append(
+            [
+                name,
+                f"{statistics.median(rates):,.0f}",
+                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                f"{statistics.median(cpu_ms):.3f}",
+                f"{min(cpu_ms):.3f} to {max(cpu_ms):.3f}",
+            ]
+        )
+    return _table(["`instrumentation.py --only metrics`", "images/s", "rounds", "CPU ms/image", "rounds"], lines)
+
+
 TABLES = {
     "build": build_table,
     "laion": laion_table,
     "loaders": loaders_table,
+    "metrics": metrics_table,
     "own-data": own_data_table,
     "resume": resume_table,
 }
@@ -179,5 +197,5 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
 if __name__ == "__main__":
     for name, table in TABLES.items():
         print(*table(recorded(name)), "", sep="\n")
-        if name not in ("laion", "resume"):
+        if name not in ("laion", "metrics", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")

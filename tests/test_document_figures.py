@@ -91,6 +91,16 @@ def test_the_comparison_with_version_0_1_0_is_the_recorded_one():
     assert f"{build:.2f} times the rate of version 0.1.0, a loader {loader:.2f} times" in BENCHMARKS
 
 
+def test_the_cost_of_metrics_in_the_text_is_the_recorded_one():
+    document = recorded("metrics")
+    found, text = document["metrics"], BENCHMARKS.replace("\n", " ")
+    scrape_ms = found["scrape_cpu_ms"]
+    assert scrape_ms / 1e3 < 0.01  # of a core, scraped each second
+    assert f"{found['rounds']} rounds of {found['seconds']:g} s on {document['images']} images" in text
+    assert f"nor in processor time ({found['cpu_overhead']:.1%})" in text
+    assert f"{scrape_ms:.1f} ms of a core, {scrape_ms / 10:.2f} % of one core" in text
+
+
 def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
     ours, encoding, _, best = recorded("laion")["rows"]
     after_start = "after_start_images_per_s"
