@@ -231,10 +231,10 @@ class Launcher:
                 raise RefusedError(_one_line(json.loads(errors[0].read_text())))
             if ended and code.read_text() != "0":
                 raise RefusedError(_one_line((ran.folder / "output.txt").read_text()))
-            if ended and ran.steps is not None:
-                raise RefusedError(f"the epoch ended before step {ran.steps}")
-            if ended or (ran.steps is not None and all(path.exists() for path in ready)):
+            if all(path.exists() for path in ready) if ran.steps is not None else ended:
                 return
+            if ended:
+                raise RefusedError(f"the epoch ended before step {ran.steps}")
             time.sleep(POLL_S)
         raise RefusedError(f"no end after {DEADLINE_S} s")
 

@@ -191,11 +191,15 @@ def _note_error(life: Life, message: str) -> None:
 
 
 def _train(contender: Contender, life: Life) -> None:
+    """Take the steps of a life; note when the state is stored and the batches after it, if there are any, are taken."""
+    ready = life.folder / f"ready-{life.rank}"
     with open(life.folder / f"log-{life.rank}.jsonl", "w") as log:
         for step, keys in enumerate(contender.steps(), start=1):
             print(json.dumps(keys), file=log, flush=True)
             if step == life.steps:
                 contender.save(life.state())
             if life.steps is not None and step == life.steps + STEPS_AFTER_STATE:
-                (life.folder / f"ready-{life.rank}").touch()
+                ready.touch()
                 signal.pause()
+    if life.state().exists():
+        ready.touch()
