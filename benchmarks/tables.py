@@ -161,6 +161,20 @@ def metrics_table(document: dict[str, Any]) -> list[str]:
     return _table(["`instrumentation.py --only metrics`", "images/s", "rounds", "CPU ms/image", "rounds"], lines)
 
 
+def views_table(document: dict[str, Any]) -> list[str]:
+    """Return CPU milliseconds an image by views and contender, with the ratios to one view of the same contender."""
+    contenders = list(dict.fromkeys(row["contender"] for row in document["rows"]))
+    cells: dict[str, dict[str, str]] = {}
+    for row in document["rows"]:
+        target = row["target"]
+        above = f", above {target:g}" if target is not None and row["ratio"] > target else ""
+        shown = f"{statistics.median(row['cpu_ms']):.2f} ({row['ratio']:.2f}{above})"
+        cells.setdefault(row["views"], {})[row["contender"]] = shown
+    return _table(
+        ["`views.py`", *contenders], ([kind, *(by[each] for each in contenders)] for kind, by in cells.items())
+    )
+
+
 TABLES = {
     "build": build_table,
     "laion": laion_table,
@@ -168,13 +182,14 @@ TABLES = {
     "metrics": metrics_table,
     "own-data": own_data_table,
     "resume": resume_table,
+    "views": views_table,
 }
 
 
 def spread(document: dict[str, Any]) -> str:
     """How far apart the rounds of a row are: the ratio of its slowest to its fastest, median and worst of all rows."""
     results = (row.get("result", row) for row in document["rows"])
-    rounds = (found.get("wall_s") or found["rounds_images_per_s"] for found in results)
+    rounds = (found.get("wall_s") or found.get("cpu_ms") or found["rounds_images_per_s"] for found in results)
     ratios = [max(figures) / min(figures) for figures in rounds]
     return (
         f"{statistics.median(ratios):.2f} times as long as its fastest in the median, {max(ratios):.2f} times at worst"

@@ -1,8 +1,6 @@
 """Deterministic, elastic, resumable loaders over datasets that `dataprep build` made or `dataprep adopt` indexed.
 
-    from loaders import open_loader
-
-    with open_loader("gs://bucket/imagenet", batch_size=1024, rank=rank, world_size=hosts) as loader:
+    with loaders.open_loader("gs://bucket/imagenet", batch_size=1024, rank=rank, world_size=hosts) as loader:
         for batch in loader:  # one epoch
             step(batch.images, batch.labels)
             save(batch.state)  # loader.load_state_dict(state) resumes after this batch
@@ -11,6 +9,8 @@ open_loader      Open a loader over one split of a dataset.
 open_packs       Open a loader of images at their own aspect ratio, as patches in rows of one length.
 Packs            How long those rows are, how many images are in one, and how large the images may be.
 PackLoader, PackBatch  A Loader whose batches are packs, and a Batch of patches, with segments, positions and masks.
+open_views, Views  Open a loader of several views of each image: groups of random crops, made of one decode.
+ViewLoader, ViewBatch  A Loader whose batches have such views, and a Batch with an array of images for each group.
 Loader           Iterates over batches, one epoch at a time; load_state_dict, set_epoch, stats, close.
 Batch            Images (uint8, NHWC), labels, keys, mask, fields and the state after one step.
 LoaderConfig, LoaderSettings  Settings with their meanings, help(loaders.LoaderConfig), and as a type of arguments.
@@ -41,7 +41,18 @@ if TYPE_CHECKING:
     from loaders.decode.masks import transform_masks, transform_polygons
     from loaders.decode.pil_transform import PilTransform
     from loaders.decode.torchvision_transform import TorchvisionTransform
-    from loaders.loader import Batch, Loader, PackBatch, PackLoader, open_loader, open_packs
+    from loaders.decode.views import Views
+    from loaders.loader import (
+        Batch,
+        Loader,
+        PackBatch,
+        PackLoader,
+        ViewBatch,
+        ViewLoader,
+        open_loader,
+        open_packs,
+        open_views,
+    )
     from loaders.metrics.callback import MetricsCallback
     from loaders.mixtures.document import MixtureSource
     from loaders.mixtures.loader import Mixture, mixture
@@ -65,10 +76,14 @@ __all__ = [
     "PilTransform",
     "RowView",
     "TorchvisionTransform",
+    "ViewBatch",
+    "ViewLoader",
+    "Views",
     "mixture",
     "open_decoder",
     "open_loader",
     "open_packs",
+    "open_views",
     "read_fields",
     "transform_boxes",
     "transform_keypoints",
@@ -95,10 +110,14 @@ _MODULES = {
     "PilTransform": "loaders.decode.pil_transform",
     "RowView": "loaders.decode.boxes",
     "TorchvisionTransform": "loaders.decode.torchvision_transform",
+    "ViewBatch": "loaders.loader",
+    "ViewLoader": "loaders.loader",
+    "Views": "loaders.decode.views",
     "mixture": "loaders.mixtures.loader",
     "open_decoder": "loaders.decode.decoders",
     "open_loader": "loaders.loader",
     "open_packs": "loaders.loader",
+    "open_views": "loaders.loader",
     "read_fields": "dataprep.formats.fields",
     "transform_boxes": "loaders.decode.boxes",
     "transform_keypoints": "loaders.decode.boxes",

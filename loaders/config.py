@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from numbers import Integral, Real
@@ -15,8 +15,9 @@ from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import did_you_mean
 from loaders.decode.annotations import FieldsTransform
-from loaders.decode.crop import RandomCrop
+from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
+from loaders.decode.views import Views, checked_groups
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
 from loaders.packs.settings import Packs
 
@@ -34,23 +35,18 @@ MAX_THREADS = 16
 """Maximum number of decoding threads that one interpreter can keep busy; `processes` use further cores."""
 
 
-class LoaderSettings(TypedDict, total=False):
-    """Settings that `open_loader` takes besides `batch_size`; `LoaderConfig` says what each means."""
+class SharedSettings(TypedDict, total=False):
+    """Settings that every loader takes besides `batch_size`; `LoaderConfig` says what each means."""
 
     seed: int
     rank: int
     world_size: int
     shuffle: bool | None
-    image_size: int
     interpolation: Interpolation
-    augment: bool | None
-    scale: tuple[float, float] | list[float]
     ratio: tuple[float, float] | list[float]
     flip: float
     clip_crop: bool
-    resize: int | None
     fields: tuple[str, ...] | list[str]
-    views: bool
     transform: Transform | None
     on_error: OnError
     check_digests: bool
@@ -70,6 +66,16 @@ class LoaderSettings(TypedDict, total=False):
     region_policy: RegionPolicy
     metrics_port: int | None
     metrics_address: str
+
+
+class LoaderSettings(SharedSettings, total=False):
+    """Settings that `open_loader` takes besides `batch_size`: also those of a single view of each image."""
+
+    image_size: int
+    augment: bool | None
+    scale: tuple[float, float] | list[float]
+    resize: int | None
+    views: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +155,8 @@ class LoaderConfig:
     """Address of this machine that this port is on; 0.0.0.0 lets every other machine read the metrics."""
     packs: Packs | None = None
     """Images of their own shapes in rows of one length, for `open_packs`; None: squares of `image_size`."""
+    view_groups: tuple[Views, ...] = ()
+    """Several views of each image, for `open_views`; (): one, of `image_size`."""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -162,6 +170,19 @@ class LoaderConfig:
         _require(self.short_side >= self.image_size, f"resize must be {self.image_size} or more, got {self.short_side}")
         if self.packs is not None:
             self._check_packs(self.packs)
+        if self.view_groups != ():
+            self._check_view_groups()
+
+    def _check_view_groups(self) -> None:
+        object.__setattr__(self, "view_groups", checked_groups(self.view_groups, "view_groups"))
+        _require(self.packs is None, "several views of an image are squares, packs are not: choose one")
+        _require(self.augment, "several views of an image are random crops: set augment=True, or call open_loader")
+        _require(
+            not any(isinstance(each, FieldsTransform) and each.needed_fields for each in self.transforms),
+            "several views of an image carry no annotations through a transform; use open_loader, or a transform "
+            "without fields",
+        )
+        _require(not self.views, "batch.views has the crop of a single view: set views=False, or call open_loader")
 
     def _check_fields(self, needed: tuple[str, ...]) -> None:
         """Raise UsageError unless a transform gets the fields that it needs."""
@@ -206,6 +227,22 @@ class LoaderConfig:
         """How `augment` crops and flips."""
         return RandomCrop(self.scale, self.ratio, self.flip, self.clip_crop)
 
+    @cached_property
+    def crop_groups(self) -> tuple[CropGroup, ...]:
+        """Views of each image that `augment` draws: one, or all groups of several."""
+        if not self.view_groups:
+            return (CropGroup(1, self.image_size, self.crop),)
+        return tuple(
+            CropGroup(each.count, each.size, replace(self.crop, scale=each.scale)) for each in self.view_groups
+        )
+
+    @cached_property
+    def transforms(self) -> tuple[Transform | None, ...]:
+        """The transform of each view of an image."""
+        if not self.view_groups:
+            return (self.transform,)
+        return tuple(each.transform or self.transform for each in self.view_groups for _ in range(each.count))
+
     @property
     def short_side(self) -> int:
         """Short side to which an evaluation resizes, pixels."""
@@ -224,9 +261,13 @@ class LoaderConfig:
         names += ["scale", "ratio", "flip", "clip_crop"] if self.augment else ["resize"]
         if self.packs is not None:
             names = [name for name in names if name not in _OF_SQUARES]
+        if self.view_groups:
+            names = [name for name in names if name not in _OF_SINGLE_VIEWS]
         document = {name: getattr(self, name) for name in names}
         if self.packs is not None:
             document["packs"] = self.packs.document()
+        if self.view_groups:
+            document["views"] = {str(number): _group_document(each) for number, each in enumerate(self.view_groups)}
         document["transform"] = None if self.transform is None else _name_of(self.transform)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in document.items()} | {
             "order_version": ORDER_VERSION
@@ -235,6 +276,8 @@ class LoaderConfig:
 
 _OF_SQUARES = ("image_size", "scale", "ratio", "clip_crop", "resize")
 """Settings that packs ignore."""
+_OF_SINGLE_VIEWS = ("image_size", "scale")
+"""Settings of a single view, which several views have in their groups."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -243,6 +286,11 @@ def check_names(names: Iterable[str]) -> None:
     wrong = sorted(set(names) - set(known))
     if wrong:
         raise UsageError(f"no setting {', '.join(wrong)}{did_you_mean(wrong[0], known)}; there are {', '.join(known)}")
+
+
+def _group_document(group: Views) -> dict[str, object]:
+    found: dict[str, object] = {"count": group.count, "size": group.size, "scale": list(group.scale)}
+    return found | ({} if group.transform is None else {"transform": _name_of(group.transform)})
 
 
 def _name_of(transform: Any) -> str:

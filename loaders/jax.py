@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader, LoaderState, PackBatch
+from loaders.loader import Batch, Loader, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
 
 if TYPE_CHECKING:
     import jax
@@ -60,6 +60,14 @@ class JaxPackBatch(JaxBatch):
     """int32."""
 
 
+@dataclass(frozen=True, slots=True)
+class JaxViewBatch(JaxBatch):
+    """The global batch of one step with several views of each image."""
+
+    images: tuple[jax.Array, ...]
+    """For each group of views (B, views, H, W, C), uint8, 0..255."""
+
+
 def host_rank() -> tuple[int, int]:
     """Return this process's number and the number of processes: `rank` and `world_size` of `open_loader`."""
     import jax
@@ -70,7 +78,8 @@ def host_rank() -> tuple[int, int]:
 def device_batches(
     loader: Loader, mesh: jax.sharding.Mesh, *, axis: str | tuple[str, ...] = "data", prefetch: int = 2
 ) -> Generator[JaxBatch]:
-    """Yield the rest of the loader's epoch on the devices of a mesh; a `PackLoader` makes batches `JaxPackBatch`.
+    """Yield the rest of the loader's epoch on the devices of a mesh; a `PackLoader` makes batches `JaxPackBatch`, a
+    `ViewLoader` `JaxViewBatch`.
 
     When the iteration is left early, the loader continues after the batch that was yielded last.
 
@@ -121,11 +130,13 @@ def _on_devices(sharding: jax.sharding.NamedSharding, global_rows: int, batch: B
     import numpy as np
 
     arrays = {}
-    for name in PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS:
-        local = getattr(batch, name)
+    for name, local in arrays_of(batch).items():
         if local.dtype == np.int64:
             local = local.astype(np.int32)  # JAX has no int64 unless jax_enable_x64 is set
         shape = (global_rows, *local.shape[1:])
         arrays[name] = jax.make_array_from_process_local_data(sharding, local, shape)
+    if isinstance(batch, ViewBatch):
+        images, labels, mask = image_groups(arrays), arrays["labels"], arrays["mask"]
+        return JaxViewBatch(images, labels, mask, batch.keys, batch.fields, batch.state)
     kind = JaxPackBatch if isinstance(batch, PackBatch) else JaxBatch
     return kind(**arrays, keys=batch.keys, fields=batch.fields, state=batch.state, views=batch.views)

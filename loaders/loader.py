@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, Unpack, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar, Unpack, cast, runtime_checkable
 
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
-from loaders.config import LoaderConfig, LoaderSettings, check_names
+from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
 from loaders.decode.decoders import open_decoder
+from loaders.decode.views import Views, checked_groups
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats
 from loaders.fetch.budget import check_budget
@@ -42,7 +43,11 @@ if TYPE_CHECKING:
     from loaders.fetch.index import SplitIndex
     from loaders.metrics.exposition import Registration
 
+T = TypeVar("T")
+
 STATE_VERSION = 1
+_OF_SINGLE_VIEWS = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
+"""Settings that say what a single view of an image is."""
 
 
 class MixtureChange(TypedDict):
@@ -115,6 +120,35 @@ class PackBatch(Batch):
     """(R, M, 2): patches of each image along height and width; 0 where there is no image."""
 
 
+@dataclass(frozen=True, slots=True)
+class ViewBatch(Batch):
+    """One rank's part of one step, with several views of each image; labels, keys and the rest are those of images."""
+
+    images: tuple[NDArray[np.uint8], ...]  # type: ignore[assignment]  # in place of one array
+    """For each group of views an array (rows, views, size, size, 3); the memory is reused as that of `Batch`."""
+
+
+def arrays_of(batch: Batch) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a batch by name, for adapters; those of several groups of views are `images/0` and so on."""
+    if isinstance(batch, ViewBatch):
+        images = {f"images/{number}": group for number, group in enumerate(batch.images)}
+        return images | {name: getattr(batch, name) for name in ARRAYS if name != "images"}
+    return {name: getattr(batch, name) for name in (PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS)}
+
+
+def image_groups(arrays: Mapping[str, T]) -> tuple[T, ...]:
+    """Return the groups of views among what became of the arrays of a `ViewBatch`."""
+    return tuple(arrays[f"images/{number}"] for number in range(len(arrays) - len(ARRAYS) + 1))
+
+
+def array_dimensions(config: LoaderConfig) -> dict[str, int]:
+    """Return the names of the arrays of a loader's batches, as `arrays_of` has them, with their dimensions."""
+    if config.view_groups:
+        groups = {f"images/{number}": 5 for number in range(len(config.view_groups))}
+        return groups | {name: dimensions for name, dimensions in ARRAYS.items() if name != "images"}
+    return ARRAYS if config.packs is None else PACK_ARRAYS
+
+
 @runtime_checkable
 class OpensLoader(Protocol):
     """Data that open a loader of their own: `loaders.mixture`."""
@@ -139,8 +173,9 @@ def open_loader(
     Raises:
         UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
     """
-    if "packs" in settings:
-        raise UsageError("open_loader has no setting packs; call open_packs, whose batches have other parts")
+    for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
+        if name in settings:
+            raise UsageError(f"open_loader has no setting {name}; call {door}, whose batches have other parts")
     return open_configured(url, split, _config(url, split, settings, batch_size))
 
 
@@ -168,8 +203,41 @@ def open_packs(
     """
     if not isinstance(packs, Packs):
         raise UsageError(f"packs must be loaders.Packs, got {packs!r}")
-    loader = open_configured(url, split, _config(url, split, settings, batch_size, packs))
+    loader = open_configured(url, split, _config(url, split, settings, batch_size, packs=packs))
     return cast(PackLoader, loader)
+
+
+def open_views(
+    url: str | PathLike[str] | OpensLoader,
+    split: str = "train",
+    *,
+    batch_size: int,
+    views: Views | Sequence[Views],
+    **settings: Unpack[SharedSettings],
+) -> ViewLoader:
+    """Open a loader that delivers several views of each image, made of one decode: random crops, in groups of one size.
+
+    A view depends on the seed, the image's position and the view's number only, counted over all groups: its pixels are
+    the same whatever the other views are, and view 0 is the image that `open_loader` delivers for the same crop.
+
+    Args:
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
+            them, as `loaders.mixture`.
+        split: Name of a split.
+        batch_size: Images in one step, over all ranks.
+        views: Groups of views of each image: 64 views at most.
+        settings: Other settings of `open_loader`, but for those that say what a single view is: `image_size`, `scale`,
+            `augment`, `resize` and `views`. `ratio`, `flip` and `clip_crop` hold for every view.
+
+    Raises:
+        UsageError: As for `open_loader`.
+    """
+    if wrong := sorted(_OF_SINGLE_VIEWS & set(settings)):
+        raise UsageError(f"open_views has no setting {', '.join(wrong)}; each of its views says size and area itself")
+    groups, single = checked_groups(views), cast(LoaderSettings, settings)
+    single["augment"] = True
+    loader = open_configured(url, split, _config(url, split, single, batch_size, view_groups=groups))
+    return cast(ViewLoader, loader)
 
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
@@ -179,7 +247,8 @@ def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: 
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
 
     dataset = open_dataset(str(url), split, config.region_policy)
-    return Loader(dataset, config) if config.packs is None else PackLoader(dataset, config)
+    kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
+    return kind(dataset, config)
 
 
 def _config(
@@ -187,7 +256,7 @@ def _config(
     split: str,
     settings: LoaderSettings,
     batch_size: int,
-    packs: Packs | None = None,
+    **kind: Any,
 ) -> LoaderConfig:
     if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
         raise UsageError(f"url and split must be a folder or gs:// URL and a name, got {url!r} and {split!r}")
@@ -197,7 +266,7 @@ def _config(
     if settings.get("augment") is None:
         settings["augment"] = settings["shuffle"]
     # The config checks every value, and makes tuples of lists.
-    return LoaderConfig(batch_size=batch_size, packs=packs, **settings)  # type: ignore[arg-type]
+    return LoaderConfig(batch_size=batch_size, **kind, **settings)  # type: ignore[arg-type]
 
 
 def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order:
@@ -236,6 +305,8 @@ class Loader:
         check_world(config.batch_size, config.rank, config.world_size)
         if (config.packs is not None) != isinstance(self, PackLoader):
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
+        if bool(config.view_groups) != isinstance(self, ViewLoader):
+            raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
         if config.fields:
             dataset.check_fields(config.fields)
         self.dataset, self.config = dataset, config
@@ -472,6 +543,15 @@ class PackLoader(Loader):
         """Yield the rest of the epoch."""
         for rows in self._rows():
             yield _pack_batch(rows, self.state_dict())
+
+
+class ViewLoader(Loader):
+    """Iterates over batches with several views of each image; otherwise as `Loader`."""
+
+    def __iter__(self) -> Iterator[ViewBatch]:
+        """Yield the rest of the epoch."""
+        for rows in self._rows():
+            yield ViewBatch(rows.groups, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict())
 
 
 def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:

@@ -17,6 +17,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from dataprep.errors import UsageError
+from loaders.decode.views import spans
 from loaders.engine.producer import image_shape
 from loaders.loader import Batch, Loader
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class Element(TypedDict):
     """A batch as tf.data takes it."""
 
-    images: NDArray[np.uint8]
+    images: NDArray[np.uint8] | tuple[NDArray[np.uint8], ...]
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
     keys: list[str]
@@ -51,6 +52,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
     sample lacks it, JSON if it is not text; `state`, JSON for the loader's `load_state_dict`, to continue afterwards;
     `views` (N,) string, with the setting of this name: JSON of how an image was cropped and flipped.
+    Of a `ViewLoader` `images` is a tuple, NVHWC for each group of views.
     tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
     batch that you used to the loader.
 
@@ -63,10 +65,10 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     config = loader.config
     if config.packs is not None:
         raise UsageError("loaders.tf has no packs; iterate over the loader itself, or use loaders.jax or loaders.torch")
-    shape = image_shape(config)
-    rows = shape[:1]
+    rows = (config.rows,)
+    groups = tuple(tf.TensorSpec(each.shape, tf.uint8) for each in spans(config.view_groups, config.rows))
     signature = {
-        "images": tf.TensorSpec(shape, tf.uint8),
+        "images": groups or tf.TensorSpec(image_shape(config), tf.uint8),
         "labels": tf.TensorSpec(rows, tf.int64),
         "mask": tf.TensorSpec(rows, tf.bool),
         "keys": tf.TensorSpec(rows, tf.string),

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 from dataprep.errors import UsageError
 from loaders.decode.boxes import RowView
-from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader, LoaderState, PackBatch
+from loaders.loader import ARRAYS, Batch, Loader, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
 from loaders.samples.source import Sample, Samples
 from loaders.samples.steps import Steps
 
@@ -54,12 +54,14 @@ class TorchBatch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> TorchBatch:
         """Return the batch with its tensors on a device; Lightning and Accelerate call this."""
-        moved = {
-            each.name: part.to(device, non_blocking=non_blocking)
-            for each in fields(self)
-            if isinstance(part := getattr(self, each.name), torch.Tensor)
-        }
-        return replace(self, **moved)  # type: ignore[arg-type]  # only tensors are replaced
+        moved = {each.name: self._moved(getattr(self, each.name), device, non_blocking) for each in fields(self)}
+        return replace(self, **moved)
+
+    def _moved(self, part: Any, device: torch.device | str, non_blocking: bool) -> Any:
+        """Return a part on a device if it is a tensor or a tuple of tensors, and other parts as they are."""
+        if isinstance(part, torch.Tensor):
+            return part.to(device, non_blocking=non_blocking)
+        return tuple(self._moved(each, device, non_blocking) for each in part) if isinstance(part, tuple) else part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,14 @@ class TorchPackBatch(TorchBatch):
     """The segments again, in the host's memory: masks are drawn from them without waiting for the device."""
 
 
+@dataclass(frozen=True, slots=True)
+class TorchViewBatch(TorchBatch):
+    """A `loaders.ViewBatch` with tensors in place of arrays."""
+
+    images: tuple[torch.Tensor, ...]  # type: ignore[assignment]  # in place of one tensor
+    """For each group of views a tensor NVHWC, uint8, 0..255."""
+
+
 class TorchBatches(IterableDataset[TorchBatch]):
     """A loader's batches, one epoch at a time, in the memory that the loader wrote.
 
@@ -93,7 +103,8 @@ class TorchBatches(IterableDataset[TorchBatch]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[TorchBatch]:
-        """Yield the rest of the epoch; a `PackLoader` makes each batch a `TorchPackBatch`.
+        """Yield the rest of the epoch; of a `PackLoader` each batch is a `TorchPackBatch`, of a `ViewLoader` a
+        `TorchViewBatch`.
 
         Raises:
             UsageError: This is a worker process of a DataLoader.
@@ -148,14 +159,15 @@ def batch_node(loader: Loader) -> BaseNode[TorchBatch]:
 
 def tensors(batch: Batch) -> dict[str, torch.Tensor]:
     """Return the arrays of a batch as tensors by name; they share its memory."""
-    names = PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS
-    return {name: torch.from_numpy(getattr(batch, name)) for name in names}
+    return {name: torch.from_numpy(array) for name, array in arrays_of(batch).items()}
 
 
 def torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
-    """Return a batch with tensors in place of its arrays; of packs a `TorchPackBatch`."""
-    images, labels, mask = (arrays[name] for name in ARRAYS)
+    """Return a batch with tensors in place of its arrays: a `TorchPackBatch` of packs, a `TorchViewBatch` of views."""
     others = batch.keys, batch.fields, batch.state, batch.views
+    if isinstance(batch, ViewBatch):
+        return TorchViewBatch(image_groups(arrays), arrays["labels"], arrays["mask"], *others)
+    images, labels, mask = (arrays[name] for name in ARRAYS)
     if not isinstance(batch, PackBatch):
         return TorchBatch(images, labels, mask, *others)
     return TorchPackBatch(

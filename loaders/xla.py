@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.errors import UsageError
 from loaders.engine.mesh import rows_per_part
-from loaders.loader import ARRAYS, PACK_ARRAYS, Batch, Loader
+from loaders.loader import Batch, Loader, array_dimensions
 from loaders.torch import TorchBatch, tensors, torch_batch
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> 
     return {
         # minibatch: each process delivers its own rows. With one process, torch_xla refuses it for a mesh of two axes.
         name: ShardingSpec(mesh, (axes, *[None] * (dimensions - 1)), minibatch=loader.config.world_size > 1)
-        for name, dimensions in (ARRAYS if loader.config.packs is None else PACK_ARRAYS).items()
+        for name, dimensions in array_dimensions(loader.config).items()
     }
 
 

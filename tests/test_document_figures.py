@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.tables import TABLES, recorded, spread
 from dataprep.cli import group
 from dataprep.sources import DATASETS
+from tests.benchmarks import test_views_benchmark as views_benchmark
 from tests.benchmarks.test_own_data_benchmark import check_ratios
 from tests.support.markdown import ROOT, blocks, commands, shows
 
@@ -56,6 +57,29 @@ def test_ratios_in_the_text_about_own_data_follow_from_the_recorded_run():
     shown = " and ".join(f"{row['ratio']:.2f}" for row in unchecked)
     assert f"({shown})" in BENCHMARKS
     assert f"The slowest round of a row takes {spread(document)}.\n\nIn `build_sources" in BENCHMARKS
+
+
+def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():
+    document = recorded("views")
+    views_benchmark.check_ratios(document)
+    rows = {(row["contender"], row["views"]): row for row in document["rows"]}
+    (one, two_whole, one_large, two, eight) = dict.fromkeys(views for _, views in rows)
+    ours = {views: rows["our loader", views] for views in (one, two_whole, one_large, two, eight)}
+    pairs = zip(ours[two]["cpu_ms"], ours[one_large]["cpu_ms"], strict=True)
+    like_for_like = f"{median(mine / base for mine, base in pairs):.2f}"
+    cost = f"Eight views cost our loader {ours[eight]['ratio']:.2f} decodes"
+    decision = (ROOT / "docs/decisions/0018-multi-view.md").read_text().replace("\n", " ")
+    assert f"{cost}, below the target of 2.5. Two views are above theirs of 1.3" in BENCHMARKS
+    assert f"two of 0.4 to 1 cost {like_for_like}." in BENCHMARKS
+    assert f"The slowest round of a row takes {spread(document)}. The loader's column" in BENCHMARKS
+    assert f"{cost} of one default crop, where separate decodes cost" in decision
+    assert f"{rows['separate decodes', eight]['ratio']:.1f}; two views {ours[two_whole]['ratio']:.2f} to" in decision
+    assert f"to {ours[two]['ratio']:.2f}, which is above" in decision
+    assert f"same areas ({like_for_like})" in decision
+    shares = [f"{100 * document['reducible'][views]:.1f}" for views in (two_whole, two)]
+    assert f"in {' and '.join(shares)} % of the benchmark's images" in decision
+    kilobytes = document["bytes"] / document["images"] / 1e3
+    assert f"`views.py`, {document['images']} crops of photographs, {kilobytes:.0f} kB each" in BENCHMARKS
 
 
 def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():

@@ -1,13 +1,15 @@
-/* Decodes what a view needs of a JPEG and scales it into a batch, without Python's lock.
+/* Decodes what the views of a JPEG need and scales them into a batch, without Python's lock.
  *
- * libjpeg-turbo with the accurate integer transform and smooth chroma, as Pillow and simplejpeg have them. Of rows
- * above the view only the Huffman codes are read, columns beside it are neither transformed nor converted, rows below
- * it not read; inside it every sample equals that of a full decode. _jpeg_huffman.h reads the codes of baseline files,
- * _jpeg_resize.h scales; loaders/decode/decoders.py calls this.
+ * libjpeg-turbo with the accurate integer transform and smooth chroma, as Pillow and simplejpeg have them. Several views
+ * of an image are made of one decode of the smallest area that has them all. Of rows above this area only the Huffman
+ * codes are read, columns beside it are neither transformed nor converted, rows below it not read; inside it every
+ * sample equals that of a full decode, so a view's pixels do not depend on the other views. _jpeg_huffman.h reads the
+ * codes of baseline files, _jpeg_resize.h scales; loaders/decode/decoders.py calls this.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -31,6 +33,7 @@
  * pixels. */
 #define MAX_SCANS 500
 #define MAX_SCAN_PIXELS 5000000000LL
+#define MAX_VIEWS 64 /* views of an image, at most: that of loaders/decode/decoders.py */
 #define MAX_SIDE (1 << 24) /* side of a scaled view, at most; of a long, thin image only the middle is computed */
 
 /* Margin in pixels: one for the neighbour, and one more because libjpeg treats a crop of one pixel as an image that is
@@ -50,6 +53,17 @@ typedef struct {
 typedef struct {
     int32_t top, left, height, width, resized_height, resized_width, out_top, out_left, flip;
 } view_t;
+
+/* One view of the image that is decoded. */
+typedef struct {
+    view_t view;
+    output_t out;
+    taps_t columns, lines;
+    int left, top, right, bottom; /* area of the image's pixels that have a weight */
+    size_t stride;                /* bytes from one narrowed row to the next */
+    uint8_t *narrowed;            /* row `top` of the area, scaled to the output's width; a spare row is before it */
+    buffer_t row_taps, column_taps, narrow;
+} crop_t;
 
 #if HAS_HUFFMAN_CODE
 typedef struct {
@@ -71,7 +85,9 @@ typedef struct {
     struct jpeg_progress_mgr progress;
     jmp_buf failed;
     char reason[JMSG_LENGTH_MAX];
-    buffer_t row_taps, column_taps, rows, narrow, whole;
+    crop_t *crops;
+    int num_crops;
+    buffer_t rows, whole;
 #if HAS_HUFFMAN_CODE
     scan_t scan;
 #endif
@@ -283,29 +299,80 @@ static void cut_patches(const uint8_t *whole, const output_t *out)
     }
 }
 
-static void decode_view(
-    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, const output_t *out, int plain)
+/* The smallest area of the image that has all views, and the largest number of quads along a row. */
+typedef struct {
+    int left, top, right, bottom, quads;
+} area_t;
+
+static int smaller(int one, int two)
+{
+    return one < two ? one : two;
+}
+
+static int larger(int one, int two)
+{
+    return one > two ? one : two;
+}
+
+static area_t plan_crops(decoder_t *decoder, filter_t filter)
+{
+    area_t area = {INT_MAX, INT_MAX, 0, 0, 0};
+    for (crop_t *crop = decoder->crops; crop < decoder->crops + decoder->num_crops; crop++) {
+        const view_t *view = &crop->view;
+        const output_t *out = &crop->out;
+        check_view(decoder, view, out);
+        if (!make_taps(&crop->columns, &crop->column_taps, filter, view->width, view->resized_width, view->out_left,
+                       out->width, view->flip)
+            || !make_taps(&crop->lines, &crop->row_taps, filter, view->height, view->resized_height, view->out_top,
+                          out->height, 0))
+            fail(decoder, "out of memory");
+        crop->left = view->left + crop->columns.from;
+        crop->right = view->left + crop->columns.to;
+        crop->top = view->top + crop->lines.from;
+        crop->bottom = view->top + crop->lines.to;
+        crop->stride = 3 * (size_t)out->width + SPARE_BYTES;
+        size_t rows = crop->bottom - crop->top + 2 + 4 * (size_t)crop->lines.quads;
+        crop->narrowed = (uint8_t *)reserve_or_fail(decoder, &crop->narrow, rows * crop->stride) + crop->stride;
+        area.left = smaller(area.left, crop->left);
+        area.right = larger(area.right, crop->right);
+        area.top = smaller(area.top, crop->top);
+        area.bottom = larger(area.bottom, crop->bottom);
+        area.quads = larger(area.quads, crop->columns.quads);
+    }
+    return area;
+}
+
+/* Take what a view needs of two rows, of which one may lie beyond the view; with the last ones write the output.
+ * The rows begin at column `from` of the image. */
+static void take_rows(decoder_t *decoder, crop_t *crop, int row, int from, const uint8_t *pixels, size_t row_bytes)
+{
+    if (row + 1 < crop->top || row >= crop->bottom)
+        return;
+    const uint8_t *first = pixels + (crop->left - from) * PIXEL_BYTES;
+    const uint8_t *rows[2] = {first, first + row_bytes};
+    uint8_t *narrow = crop->narrowed + (row - crop->top) * (Py_ssize_t)crop->stride;
+    uint8_t *both[2] = {narrow, narrow + crop->stride};
+    const output_t *out = &crop->out;
+    narrow_two(rows, both, &crop->columns, out->width);
+    if (row + 2 < crop->bottom)
+        return;
+    uint8_t *whole = out->patch ? reserve_or_fail(decoder, &decoder->whole, output_bytes(out)) : out->start;
+    mix_all(crop->narrowed, crop->stride, &crop->lines, whole, out->height, out->width);
+    if (out->patch)
+        cut_patches(whole, out);
+}
+
+/* Begin to decode the columns of an area; return the first column that is decoded. */
+static int start_decoding(decoder_t *decoder, const area_t *area, int plain)
 {
     j_decompress_ptr jpeg = &decoder->jpeg;
-    read_header(decoder, data);
-    check_image(decoder);
-    check_view(decoder, view, out);
-    taps_t columns, lines;
-    if (!make_taps(&columns, &decoder->column_taps, filter, view->width, view->resized_width, view->out_left,
-                   out->width, view->flip)
-        || !make_taps(&lines, &decoder->row_taps, filter, view->height, view->resized_height, view->out_top,
-                      out->height, 0))
-        fail(decoder, "out of memory");
-    int left = view->left + columns.from, right = view->left + columns.to;
-    int top = view->top + lines.from, height = lines.to - lines.from;
-
     jpeg->out_color_space = JCS_EXT_RGBX;
     jpeg->dct_method = JDCT_ISLOW;
     jpeg->do_fancy_upsampling = TRUE;
     jpeg->do_block_smoothing = FALSE; /* smoothing serves only files that end early, and reads far beyond the view */
     jpeg_start_decompress(jpeg);
-    JDIMENSION from = decode_from(left, jpeg->max_h_samp_factor * DCTSIZE);
-    JDIMENSION to = right + RIGHT_MARGIN < (int)jpeg->image_width ? right + RIGHT_MARGIN : (int)jpeg->image_width;
+    JDIMENSION from = decode_from(area->left, jpeg->max_h_samp_factor * DCTSIZE);
+    JDIMENSION to = smaller(area->right + RIGHT_MARGIN, jpeg->image_width);
     JDIMENSION width = to - from;
     jpeg_crop_scanline(jpeg, &from, &width);
 #if HAS_HUFFMAN_CODE
@@ -315,69 +382,81 @@ static void decode_view(
 #else
     (void)plain;
 #endif
-    size_t row_bytes = ((jpeg->output_width + 4 * (size_t)columns.quads) * PIXEL_BYTES + 31) / 32 * 32;
-    size_t stride = 3 * (size_t)out->width + SPARE_BYTES;
-    uint8_t *two = reserve_or_fail(decoder, &decoder->rows, 2 * row_bytes + ROW_OFFSET);
-    two += ROW_OFFSET;
-    uint8_t *narrow = reserve_or_fail(decoder, &decoder->narrow, (height + 1 + 4 * (size_t)lines.quads) * stride);
-
-    JDIMENSION skipped = decode_from(top, jpeg->max_v_samp_factor * DCTSIZE);
-    if (skipped)
-        jpeg_skip_scanlines(jpeg, skipped);
-    while (jpeg->output_scanline < (JDIMENSION)top)
-        read_row(decoder, two);
-    const uint8_t *rows[2] = {two + (left - from) * PIXEL_BYTES, two + row_bytes + (left - from) * PIXEL_BYTES};
-    for (int row = 0; row < height; row += 2) {
-        read_row(decoder, two);
-        if (row + 1 < height)
-            read_row(decoder, two + row_bytes);
-        uint8_t *both[2] = {narrow + row * stride, narrow + (row + 1) * stride};
-        narrow_two(rows, both, &columns, out->width);
-    }
-    uint8_t *whole = out->patch ? reserve_or_fail(decoder, &decoder->whole, output_bytes(out)) : out->start;
-    mix_all(narrow, stride, &lines, whole, out->height, out->width);
-    if (out->patch)
-        cut_patches(whole, out);
+    return from;
 }
 
-static void decode_one(
-    decoder_t *decoder, const Py_buffer *data, const view_t *view, filter_t filter, const output_t *out)
+static void decode_crops(decoder_t *decoder, const Py_buffer *data, filter_t filter, int plain)
+{
+    j_decompress_ptr jpeg = &decoder->jpeg;
+    read_header(decoder, data);
+    check_image(decoder);
+    area_t area = plan_crops(decoder, filter);
+    int from = start_decoding(decoder, &area, plain);
+    size_t row_bytes = ((jpeg->output_width + 4 * (size_t)area.quads) * PIXEL_BYTES + 31) / 32 * 32;
+    uint8_t *two = reserve_or_fail(decoder, &decoder->rows, 2 * row_bytes + ROW_OFFSET);
+    two += ROW_OFFSET;
+
+    JDIMENSION skipped = decode_from(area.top, jpeg->max_v_samp_factor * DCTSIZE);
+    if (skipped)
+        jpeg_skip_scanlines(jpeg, skipped);
+    while (jpeg->output_scanline < (JDIMENSION)area.top)
+        read_row(decoder, two);
+    for (int row = area.top; row < area.bottom; row += 2) {
+        read_row(decoder, two);
+        if (row + 1 < area.bottom)
+            read_row(decoder, two + row_bytes);
+        for (int i = 0; i < decoder->num_crops; i++)
+            take_rows(decoder, &decoder->crops[i], row, from, two, row_bytes);
+    }
+}
+
+static void decode_one(decoder_t *decoder, const Py_buffer *data, filter_t filter)
 {
     decoder->reason[0] = 0;
     switch (setjmp(decoder->failed)) {
     case 0:
-        decode_view(decoder, data, view, filter, out, 0);
+        decode_crops(decoder, data, filter, 0);
         break;
     case GIVEN_UP:
-        decode_view(decoder, data, view, filter, out, 1);
+        decode_crops(decoder, data, filter, 1);
         break;
     default:
-        memset(out->start, 0, output_bytes(out));
+        for (int i = 0; i < decoder->num_crops; i++)
+            memset(decoder->crops[i].out.start, 0, output_bytes(&decoder->crops[i].out));
     }
 }
 
-static decoder_t *new_decoder(void)
+static void free_decoder(decoder_t *decoder)
+{
+    jpeg_destroy_decompress(&decoder->jpeg);
+    for (int i = 0; i < decoder->num_crops; i++) {
+        free(decoder->crops[i].row_taps.data);
+        free(decoder->crops[i].column_taps.data);
+        free(decoder->crops[i].narrow.data);
+    }
+    free(decoder->crops);
+    free(decoder->rows.data);
+    free(decoder->whole.data);
+    free(decoder);
+}
+
+static decoder_t *new_decoder(int num_crops)
 {
     decoder_t *decoder = calloc(1, sizeof *decoder);
     if (!decoder)
         return NULL;
+    decoder->crops = calloc(num_crops + 1, sizeof *decoder->crops);
+    if (!decoder->crops) {
+        free(decoder);
+        return NULL;
+    }
+    decoder->num_crops = num_crops;
     decoder->jpeg.err = jpeg_std_error(&decoder->errors);
     decoder->errors.error_exit = on_error;
     decoder->errors.emit_message = on_message;
     decoder->progress.progress_monitor = on_progress;
     decoder->jpeg.client_data = decoder;
     return decoder;
-}
-
-static void free_decoder(decoder_t *decoder)
-{
-    jpeg_destroy_decompress(&decoder->jpeg);
-    free(decoder->row_taps.data);
-    free(decoder->column_taps.data);
-    free(decoder->rows.data);
-    free(decoder->narrow.data);
-    free(decoder->whole.data);
-    free(decoder);
 }
 
 /* ---- Python ---- */
@@ -387,8 +466,9 @@ typedef struct {
     Py_ssize_t count;
     Py_buffer *images;
     Py_ssize_t held;
-    Py_buffer views, rows, out;
-    int patch; /* side of the patches that `out` holds; 0 where it holds squares */
+    Py_buffer views, rows, outs[MAX_VIEWS];
+    int num_outs, num_views; /* views of an image, over all outs */
+    int patch; /* side of the patches that the only out holds; 0 where outs hold squares */
     char (*reasons)[JMSG_LENGTH_MAX];
 } batch_t;
 
@@ -398,7 +478,8 @@ static void release(batch_t *batch)
         PyBuffer_Release(&batch->images[i]);
     PyBuffer_Release(&batch->views);
     PyBuffer_Release(&batch->rows);
-    PyBuffer_Release(&batch->out);
+    for (int i = 0; i < batch->num_outs; i++)
+        PyBuffer_Release(&batch->outs[i]);
     PyMem_Free(batch->images);
     PyMem_Free(batch->reasons);
 }
@@ -423,22 +504,45 @@ static int hold_images(batch_t *batch, PyObject *images)
     return ok;
 }
 
+static int hold_out(batch_t *batch, PyObject *out)
+{
+    if (batch->num_outs == MAX_VIEWS) {
+        PyErr_SetString(PyExc_ValueError, "more than 64 outs");
+        return 0;
+    }
+    int ok = PyObject_GetBuffer(out, &batch->outs[batch->num_outs], PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0;
+    batch->num_outs += ok;
+    return ok;
+}
+
+static int hold_outs(batch_t *batch, PyObject *outs)
+{
+    PyObject *items = PySequence_Fast(outs, "outs must be a sequence");
+    if (!items)
+        return 0;
+    int ok = 1;
+    for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(items); i++)
+        ok = hold_out(batch, PySequence_Fast_GET_ITEM(items, i));
+    Py_DECREF(items);
+    return ok;
+}
+
 /* Return whether the grid of image i lies inside a row of out, which must be uint8 [rows, tokens, patch bytes]. */
 static int is_inside_row(const batch_t *batch, Py_ssize_t i)
 {
     const view_t *view = (const view_t *)batch->views.buf + i;
-    int64_t token = ((const int32_t *)batch->rows.buf)[i], in_row = batch->out.shape[1], patch = batch->patch;
+    int64_t token = ((const int32_t *)batch->rows.buf)[i], in_row = batch->outs->shape[1], patch = batch->patch;
     if (view->out_top || view->out_left || view->resized_height < patch || view->resized_width < patch
         || view->resized_height % patch || view->resized_width % patch)
         return 0;
     int64_t tokens = view->resized_height / patch * (view->resized_width / patch);
-    return token >= 0 && token / in_row < batch->out.shape[0] && token % in_row + tokens <= in_row;
+    return token >= 0 && token / in_row < batch->outs->shape[0] && token % in_row + tokens <= in_row;
 }
 
 static int check_patches(const batch_t *batch)
 {
-    const Py_buffer *out = &batch->out;
-    if (batch->patch < 1 || batch->patch > JPEG_MAX_DIMENSION || out->ndim != 3 || out->itemsize != 1
+    const Py_buffer *out = batch->outs;
+    if (batch->patch > JPEG_MAX_DIMENSION || out->ndim != 3 || out->itemsize != 1
         || out->shape[1] < 1 || out->shape[2] != 3 * (Py_ssize_t)batch->patch * batch->patch) {
         PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, tokens, 3 * patch * patch]");
         return 0;
@@ -451,17 +555,26 @@ static int check_patches(const batch_t *batch)
     return 1;
 }
 
+/* Return the number of views of an image that an array holds, [rows, views, size, size, 3]; 0 for other shapes. */
+static int views_of(const Py_buffer *out)
+{
+    const Py_ssize_t *shape = out->shape;
+    if (out->ndim != 5 || out->itemsize != 1 || shape[2] != shape[3] || shape[4] != 3 || shape[2] < 1
+        || shape[2] > JPEG_MAX_DIMENSION || shape[1] < 1 || shape[1] > MAX_VIEWS)
+        return 0;
+    return (int)shape[1];
+}
+
 static int check_squares(const batch_t *batch)
 {
-    const Py_buffer *rows = &batch->rows, *out = &batch->out;
-    if (out->ndim != 4 || out->itemsize != 1 || out->shape[1] != out->shape[2] || out->shape[3] != 3
-        || out->shape[1] < 1 || out->shape[1] > JPEG_MAX_DIMENSION) {
-        PyErr_SetString(PyExc_ValueError, "out must be uint8 [rows, size, size, 3]");
-        return 0;
-    }
+    for (const Py_buffer *out = batch->outs; out < batch->outs + batch->num_outs; out++)
+        if (!views_of(out) || out->shape[0] != batch->outs->shape[0]) {
+            PyErr_SetString(PyExc_ValueError, "each out must be uint8 [rows, views, size, size, 3]");
+            return 0;
+        }
     for (Py_ssize_t i = 0; i < batch->count; i++) {
-        int32_t row = ((const int32_t *)rows->buf)[i];
-        if (row < 0 || row >= out->shape[0]) {
+        int32_t row = ((const int32_t *)batch->rows.buf)[i];
+        if (row < 0 || row >= batch->outs->shape[0]) {
             PyErr_SetString(PyExc_ValueError, "a row is not one of out");
             return 0;
         }
@@ -472,8 +585,10 @@ static int check_squares(const batch_t *batch)
 static int check_batch(const batch_t *batch, int filter)
 {
     const Py_buffer *views = &batch->views, *rows = &batch->rows;
-    if (views->len != batch->count * (Py_ssize_t)sizeof(view_t))
-        PyErr_SetString(PyExc_ValueError, "views must be int32 [images, 9]");
+    if (batch->num_views < 1 || batch->num_views > MAX_VIEWS)
+        PyErr_SetString(PyExc_ValueError, "outs must hold 1 to 64 views of an image, as uint8 [rows, views, size, size, 3]");
+    else if (views->len != batch->count * batch->num_views * (Py_ssize_t)sizeof(view_t))
+        PyErr_SetString(PyExc_ValueError, "views must be int32 [images, views, 9]");
     else if (rows->len != batch->count * (Py_ssize_t)sizeof(int32_t))
         PyErr_SetString(PyExc_ValueError, "rows must be int32 [images]");
     else if (filter < BILINEAR || filter > BILINEAR_NO_ANTIALIAS)
@@ -483,25 +598,34 @@ static int check_batch(const batch_t *batch, int filter)
     return 0;
 }
 
-static output_t output_of(const batch_t *batch, Py_ssize_t i)
+/* Set views and outputs of image i. */
+static void set_crops(const batch_t *batch, Py_ssize_t i, crop_t *crops)
 {
-    const view_t *view = (const view_t *)batch->views.buf + i;
+    const view_t *views = (const view_t *)batch->views.buf + i * batch->num_views;
     size_t place = ((const int32_t *)batch->rows.buf)[i];
-    uint8_t *start = batch->out.buf;
-    if (batch->patch)
-        return (output_t){start + place * batch->out.shape[2], view->resized_height, view->resized_width, batch->patch};
-    int size = (int)batch->out.shape[1];
-    return (output_t){start + place * 3 * size * size, size, size, 0};
+    for (int v = 0; v < batch->num_views; v++)
+        crops[v].view = views[v];
+    if (batch->patch) {
+        uint8_t *start = (uint8_t *)batch->outs->buf + place * batch->outs->shape[2];
+        crops->out = (output_t){start, views->resized_height, views->resized_width, batch->patch};
+        return;
+    }
+    for (const Py_buffer *out = batch->outs; out < batch->outs + batch->num_outs; out++) {
+        int size = (int)out->shape[2], count = (int)out->shape[1];
+        uint8_t *start = (uint8_t *)out->buf + place * count * 3 * size * size;
+        for (int v = 0; v < count; v++, crops++, start += 3 * (size_t)size * size)
+            crops->out = (output_t){start, size, size, 0};
+    }
 }
 
 static int decode_batch(batch_t *batch, filter_t filter)
 {
-    decoder_t *decoder = new_decoder();
+    decoder_t *decoder = new_decoder(batch->num_views);
     if (!decoder)
         return 0;
     for (Py_ssize_t i = 0; i < batch->count; i++) {
-        output_t out = output_of(batch, i);
-        decode_one(decoder, &batch->images[i], (const view_t *)batch->views.buf + i, filter, &out);
+        set_crops(batch, i, decoder->crops);
+        decode_one(decoder, &batch->images[i], filter);
         memcpy(batch->reasons[i], decoder->reason, JMSG_LENGTH_MAX);
     }
     free_decoder(decoder);
@@ -522,24 +646,53 @@ static PyObject *reasons_list(const batch_t *batch)
     return reasons;
 }
 
-static PyObject *decode_many(PyObject *module, PyObject *args)
+/* Decode what was parsed into a batch, and release it. */
+static PyObject *decode_and_release(batch_t *batch, PyObject *images, int filter)
 {
-    (void)module;
-    PyObject *images, *out, *reasons = NULL;
-    int filter;
-    batch_t batch = {0};
-    if (!PyArg_ParseTuple(args, "Oy*y*Oi|i", &images, &batch.views, &batch.rows, &out, &filter, &batch.patch))
-        return NULL;
-    if (PyObject_GetBuffer(out, &batch.out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS) == 0 && hold_images(&batch, images)
-        && check_batch(&batch, filter)) {
+    PyObject *reasons = NULL;
+    if (hold_images(batch, images) && check_batch(batch, filter)) {
         int ok;
         Py_BEGIN_ALLOW_THREADS
-        ok = decode_batch(&batch, filter);
+        ok = decode_batch(batch, filter);
         Py_END_ALLOW_THREADS
-        reasons = ok ? reasons_list(&batch) : PyErr_NoMemory();
+        reasons = ok ? reasons_list(batch) : PyErr_NoMemory();
     }
-    release(&batch);
+    release(batch);
     return reasons;
+}
+
+static PyObject *decode_views(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *images, *outs;
+    int filter;
+    batch_t batch = {0};
+    if (!PyArg_ParseTuple(args, "Oy*y*Oi", &images, &batch.views, &batch.rows, &outs, &filter))
+        return NULL;
+    if (!hold_outs(&batch, outs)) {
+        release(&batch);
+        return NULL;
+    }
+    for (int i = 0; i < batch.num_outs; i++)
+        batch.num_views += views_of(&batch.outs[i]);
+    return decode_and_release(&batch, images, filter);
+}
+
+static PyObject *decode_patches(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *images, *out;
+    int filter;
+    batch_t batch = {.num_views = 1};
+    if (!PyArg_ParseTuple(args, "Oy*y*Oii", &images, &batch.views, &batch.rows, &out, &filter, &batch.patch))
+        return NULL;
+    if (batch.patch < 1)
+        PyErr_SetString(PyExc_ValueError, "patch must be 1 or more");
+    if (batch.patch < 1 || !hold_out(&batch, out)) {
+        release(&batch);
+        return NULL;
+    }
+    return decode_and_release(&batch, images, filter);
 }
 
 static PyObject *image_size(PyObject *module, PyObject *data)
@@ -549,7 +702,7 @@ static PyObject *image_size(PyObject *module, PyObject *data)
     if (PyObject_GetBuffer(data, &bytes, PyBUF_SIMPLE))
         return NULL;
     PyObject *size = NULL;
-    decoder_t *decoder = new_decoder();
+    decoder_t *decoder = new_decoder(0);
     if (!decoder)
         PyErr_NoMemory();
     else {
@@ -566,13 +719,17 @@ static PyObject *image_size(PyObject *module, PyObject *data)
 }
 
 static PyMethodDef methods[] = {
-    {"decode_many", decode_many, METH_VARARGS,
-     "decode_many(images, views, rows, out, filter, patch=0) -> list[str | None]\n\n"
-     "Writes image i, cut and scaled by views[i], to out[rows[i]]; says why where it cannot, and zeroes that row.\n"
-     "images: bytes-like; views: int32 [n, 9]; rows: int32 [n]; out: uint8 [rows, size, size, 3], each C-contiguous;\n"
-     "filter: 0 bilinear, 1 bicubic, 2 bilinear without antialiasing. Releases the interpreter lock.\n"
-     "With a patch the whole view is cut into patches: out is uint8 [rows, tokens, 3 * patch * patch], and rows has\n"
-     "the token at which each image begins, counted over all rows of out."},
+    {"decode_views", decode_views, METH_VARARGS,
+     "decode_views(images, views, rows, outs, filter) -> list[str | None]\n\n"
+     "Decodes each image once, and writes its views to row rows[i] of the outs: the first views to the first out, and\n"
+     "so on. Says why where it cannot, and zeroes the row.\n"
+     "images: bytes-like; views: int32 [n, views, 9]; rows: int32 [n]; outs: arrays of uint8 [rows, views, size, size,\n"
+     "3], whose views add up to those of an image, 64 at most; each C-contiguous.\n"
+     "filter: 0 bilinear, 1 bicubic, 2 bilinear without antialiasing. Releases the interpreter lock."},
+    {"decode_patches", decode_patches, METH_VARARGS,
+     "decode_patches(images, views, starts, out, filter, patch) -> list[str | None]\n\n"
+     "Cuts each view, int32 [n, 9], into patches; out is uint8 [rows, tokens, 3 * patch * patch], and starts has the\n"
+     "token at which each image begins, counted over all rows of out. Otherwise as decode_views."},
     {"image_size", image_size, METH_O,
      "image_size(data) -> (height, width)\n\nFrom a JPEG's header. Raises ValueError where it cannot be read."},
     {NULL, NULL, 0, NULL},

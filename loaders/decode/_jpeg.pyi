@@ -5,13 +5,21 @@ from numpy.typing import NDArray
 
 LIBRARY_VERSION: str
 
-def decode_many(
+def decode_views(
     images: Sequence[bytes | memoryview],
     views: NDArray[np.int32],
     rows: NDArray[np.int32],
+    outs: Sequence[NDArray[np.uint8]],
+    filter: int,
+    /,
+) -> list[str | None]: ...
+def decode_patches(
+    images: Sequence[bytes | memoryview],
+    views: NDArray[np.int32],
+    starts: NDArray[np.int32],
     out: NDArray[np.uint8],
     filter: int,
-    patch: int = 0,
+    patch: int,
     /,
 ) -> list[str | None]: ...
 def image_size(data: bytes | memoryview, /) -> tuple[int, int]: ...

@@ -1,4 +1,5 @@
-"""How each image is cropped, scaled and flipped: a pure function of the seed and the image's global position.
+"""How each image is cropped, scaled and flipped: a pure function of the seed, the image's global position, and which of
+its views this is.
 
 The draws follow torchvision's RandomResizedCrop and RandomHorizontalFlip, but take raw Philox words, so that neither
 the batch, the world size nor the release of a library changes them.
@@ -81,7 +82,7 @@ def train_views(
     size: int,
     crop: RandomCrop | None = None,
 ) -> list[View]:
-    """Draw a random box for each image, scaled to the output and flipped or not.
+    """Draw a random box for each image, scaled to the output and flipped or not: its view number 0.
 
     Args:
         seed: Seed of the loader.
@@ -91,12 +92,51 @@ def train_views(
         size: Side of the output, pixels.
         crop: Ranges of the draws; by default those of `RandomCrop()`.
     """
+    crop = crop or RandomCrop()
+    return _views(_draws(seed, positions), heights, widths, size, crop) if len(positions) else []
+
+
+class CropGroup(NamedTuple):
+    """Views of each image that are drawn alike."""
+
+    views: int
+    """Number of views of each image."""
+    size: int
+    """Side of the outputs, pixels."""
+    crop: RandomCrop
+
+
+def grouped_views(
+    seed: int, positions: Sequence[int], heights: Sequence[int], widths: Sequence[int], groups: Sequence[CropGroup]
+) -> list[list[View]]:
+    """Draw all views of each image; they are numbered from 0 on, over all groups.
+
+    A view depends on its number and its own group only, and number 0 is that of `train_views`.
+
+    Args:
+        seed: Seed of the loader.
+        positions: Global positions of the samples, at least one; fastest where they ascend and lie close together.
+        heights: Heights of the images, pixels.
+        widths: Widths of the images, pixels.
+        groups: Views of each image.
+    """
     import numpy as np
 
-    crop = crop or RandomCrop()
-    if not len(positions):
-        return []
-    draws = _draws(seed, positions)
+    by_number: list[list[View]] = []
+    for count, size, crop in groups:
+        draws = [_draws(seed, positions, number) for number in range(len(by_number), len(by_number) + count)]
+        # All views of a group in one pass, because a pass over a few images costs as much as one over many.
+        views = _views(np.concatenate(draws), [*heights] * count, [*widths] * count, size, crop)
+        by_number += [views[first : first + len(positions)] for first in range(0, len(views), len(positions))]
+    return [list(views) for views in zip(*by_number, strict=True)]
+
+
+def _views(
+    draws: NDArray[np.float64], heights: Sequence[int], widths: Sequence[int], size: int, crop: RandomCrop
+) -> list[View]:
+    """Return the box of each row of draws in its image, scaled to the output and flipped or not."""
+    import numpy as np
+
     height, width = (np.asarray(sides, np.int64)[:, None] for sides in (heights, widths))
     box_heights, box_widths = _boxes(draws[:, : 2 * TRIES], height, width, crop)
     fits = (box_widths > 0) & (box_widths <= width) & (box_heights > 0) & (box_heights <= height)
@@ -177,27 +217,32 @@ def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
     return View(0, 0, height, width, resized_height, resized_width, out_top, out_left, False)
 
 
-def transform_generator(seed: int, position: int) -> np.random.Generator:
-    """Return the random generator of one sample, for a user's own transform.
+def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Generator:
+    """Return the random generator of one view of a sample, for a user's own transform.
 
     Its raw words never change; what NumPy's Generator draws from them may change between NumPy's releases.
     """
     import numpy as np
 
     return np.random.Generator(
-        np.random.Philox(key=philox_words(2, seed=seed, purpose="load/transform", start=4 * position))
+        np.random.Philox(key=philox_words(2, seed=seed, purpose=_of_view("load/transform", view), start=4 * position))
     )
 
 
-def _draws(seed: int, positions: Sequence[int]) -> NDArray[np.float64]:
+def _of_view(purpose: str, view: int) -> str:
+    """Return the purpose of a view's random words: each view has a stream of its own, which no other view moves."""
+    return f"{purpose}/{view}" if view else purpose
+
+
+def _draws(seed: int, positions: Sequence[int], view: int = 0) -> NDArray[np.float64]:
     """Return random numbers in [0, 1), shape (positions, WORDS)."""
     import numpy as np
 
-    draws = []
+    draws, purpose = [], _of_view("load/augment", view)
     for first, stop in _runs(positions):
         start = positions[first]
         count = positions[stop - 1] - start + 1
-        words = philox_words(count * WORDS, seed=seed, purpose="load/augment", start=start * WORDS)
+        words = philox_words(count * WORDS, seed=seed, purpose=purpose, start=start * WORDS)
         wanted = np.asarray(positions[first:stop], np.int64) - start
         draws.append(words.reshape(count, WORDS)[wanted])
     # A float64 holds the upper 53 bits exactly.

@@ -1,9 +1,11 @@
-"""From an image's bytes and a view to one row of a batch, or to patches of one: decode, crop, scale, flip.
+"""From an image's bytes and its views to one row of a batch, or to patches of one: decode once, crop, scale, flip.
 
-The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the view needs and scales as Pillow does, bit for bit.
+The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the views need and scales as Pillow does, bit for bit.
 Without it, simplejpeg decodes the whole image, and torch or Pillow scales. In either case Pillow decodes what is not a
-plain JPEG. Shapes: N rows of the batch, T tokens, V values of a patch, H height, W width, C = 3 colours, red first;
-uint8.
+plain JPEG. A view's pixels are the same whatever other views of the image are made with it.
+
+Shapes: N rows of the batch, V views of an image, T tokens, P values of a patch, H height, W width, C = 3 colours, red
+first; uint8.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
 """How a view is scaled; the last one is what tf.image.resize and OpenCV do."""
 Backend: TypeAlias = Literal["auto", "extension", "library"]
+MAX_VIEWS = 64
+"""Most views of one image; `_jpeg.c` has the same bound."""
 RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
@@ -77,28 +81,55 @@ class Decoder(ABC):
         Returns:
             For each image None, or why it could not be decoded; then its row is filled with 0.
         """
+        return self.decode_views(images, [(view,) for view in views], (out_NHWC[:, None],), rows)
+
+    def decode_views(
+        self,
+        images: Sequence[bytes | memoryview],
+        views: Sequence[Sequence[View]],
+        outs: Sequence[NDArray[np.uint8]],
+        rows: Sequence[int],
+    ) -> list[str | None]:
+        """Decode each image once, and write view v of image i, views[i][v], to the v-th of rows[i] of all `outs`.
+
+        Every view has the pixels that `decode_many` gives for it alone.
+
+        Args:
+            images: Encoded files.
+            views: Views of each image: as many as the `outs` hold, at most `MAX_VIEWS`.
+            outs: NVHWC, C-contiguous; each has some of the views, in their order, and its images have the size of these
+                views' outputs.
+            rows: Row of the `outs` for each image.
+
+        Returns:
+            For each image None, or why it could not be decoded; then its rows are filled with 0.
+        """
         import numpy as np
 
-        reasons = self._decode_jpegs(images, np.asarray(views, np.int32), out_NHWC, np.asarray(rows, np.int32))
+        if not images:
+            return []
+        reasons = self._decode_jpegs(images, np.asarray(views, np.int32), outs, np.asarray(rows, np.int32))
         for index, reason in enumerate(reasons):
             if reason is not None:
-                reasons[index] = self._decode_by_pillow(images[index], views[index], out_NHWC[rows[index]], reason)
+                reasons[index] = self._decode_by_pillow(
+                    images[index], views[index], images_of_row(outs, rows[index]), reason
+                )
         return reasons
 
     def decode_patches(
         self,
         images: Sequence[bytes | memoryview],
         views: Sequence[View],
-        out_NTV: NDArray[np.uint8],
+        out_NTP: NDArray[np.uint8],
         starts: Sequence[int],
     ) -> list[str | None]:
-        """Write the patches of image i, seen through views[i], to the tokens of `out_NTV` from starts[i] on.
+        """Write the patches of image i, seen through views[i], to the tokens of `out_NTP` from starts[i] on.
 
         Args:
             images: Encoded files.
             views: One for each image; their resized sides are multiples of the patch, and all of them is used.
-            out_NTV: C-contiguous; V is 3 * patch * patch, and a patch holds its pixels row by row.
-            starts: First token of each image, counted over all rows of `out_NTV`. Its patches follow row by row.
+            out_NTP: C-contiguous; P is 3 * patch * patch, and a patch holds its pixels row by row.
+            starts: First token of each image, counted over all rows of `out_NTP`. Its patches follow row by row.
 
         Returns:
             For each image None, or why it could not be decoded; then its patches are filled with 0.
@@ -106,13 +137,13 @@ class Decoder(ABC):
         import numpy as np
 
         places = np.asarray(starts, np.int32)
-        reasons = self._decode_jpeg_patches(images, np.asarray(views, np.int32), out_NTV, places)
+        reasons = self._decode_jpeg_patches(images, np.asarray(views, np.int32), out_NTP, places)
         for index, reason in enumerate(reasons):
             if reason is not None:
                 view = views[index]
                 whole_HWC = np.empty((view.resized_height, view.resized_width, 3), np.uint8)
-                reasons[index] = self._decode_by_pillow(images[index], view, whole_HWC, reason)
-                cut_patches(whole_HWC, out_NTV, starts[index])
+                reasons[index] = self._decode_by_pillow(images[index], [view], [whole_HWC], reason)
+                cut_patches(whole_HWC, out_NTP, starts[index])
         return reasons
 
     @abstractmethod
@@ -120,7 +151,7 @@ class Decoder(ABC):
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NTV: NDArray[np.uint8],
+        out_NTP: NDArray[np.uint8],
         starts: NDArray[np.int32],
     ) -> list[str | None]:
         """Do what `decode_patches` does, but for plain JPEGs only."""
@@ -134,26 +165,32 @@ class Decoder(ABC):
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NHWC: NDArray[np.uint8],
+        outs: Sequence[NDArray[np.uint8]],
         rows: NDArray[np.int32],
     ) -> list[str | None]:
-        """Do what `decode_many` does, but for plain JPEGs only."""
+        """Do what `decode_views` does, but for plain JPEGs only."""
 
     def _decode_by_pillow(
-        self, data: bytes | memoryview, view: View, out_HWC: NDArray[np.uint8], reason: str
+        self,
+        data: bytes | memoryview,
+        views: Sequence[View],
+        outs_HWC: Sequence[NDArray[np.uint8]],
+        reason: str,
     ) -> str | None:
         """Decode what a JPEG decoder refuses: CMYK, arithmetic coding, PNG."""
         import numpy as np
 
         try:
             with _open(data) as image:
-                check_view(view, image.height, image.width, out_HWC.shape[:2])
+                check_views(views, image.height, image.width, outs_HWC)
                 _refuse_scans(data, image.height, image.width)
                 image_HWC = np.asarray(image.convert("RGB"))
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
-            out_HWC[...] = 0
+            for out_HWC in outs_HWC:
+                out_HWC[...] = 0
             return f"{reason}; by Pillow: {_reason(error)}"
-        out_HWC[...] = scale_by_pillow(image_HWC, view, out_HWC.shape[:2], self._interpolation)
+        for view, out_HWC in zip(views, outs_HWC, strict=True):
+            out_HWC[...] = scale_by_pillow(image_HWC, view, out_HWC.shape[:2], self._interpolation)
         return None
 
 
@@ -208,24 +245,24 @@ class _ExtensionDecoder(Decoder):
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NHWC: NDArray[np.uint8],
+        outs: Sequence[NDArray[np.uint8]],
         rows: NDArray[np.int32],
     ) -> list[str | None]:
         from loaders.decode import _jpeg
 
-        return _jpeg.decode_many(images, views, rows, out_NHWC, FILTERS[self._interpolation])
+        return _jpeg.decode_views(images, views, rows, outs, FILTERS[self._interpolation])
 
     def _decode_jpeg_patches(
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NTV: NDArray[np.uint8],
+        out_NTP: NDArray[np.uint8],
         starts: NDArray[np.int32],
     ) -> list[str | None]:
         from loaders.decode import _jpeg
 
-        patch = patch_side(out_NTV)
-        return _jpeg.decode_many(images, views, starts, out_NTV, FILTERS[self._interpolation], patch)
+        patch = patch_side(out_NTP)
+        return _jpeg.decode_patches(images, views, starts, out_NTP, FILTERS[self._interpolation], patch)
 
 
 class _LibraryDecoder(Decoder):
@@ -254,19 +291,19 @@ class _LibraryDecoder(Decoder):
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NHWC: NDArray[np.uint8],
+        outs: Sequence[NDArray[np.uint8]],
         rows: NDArray[np.int32],
     ) -> list[str | None]:
         return [
-            self._decode_jpeg(data, View(*view), out_NHWC[row])
-            for data, view, row in zip(images, views.tolist(), rows.tolist(), strict=True)
+            self._decode_jpeg(data, [View(*view) for view in numbers], images_of_row(outs, row))
+            for data, numbers, row in zip(images, views.tolist(), rows.tolist(), strict=True)
         ]
 
     def _decode_jpeg_patches(
         self,
         images: Sequence[bytes | memoryview],
         views: NDArray[np.int32],
-        out_NTV: NDArray[np.uint8],
+        out_NTP: NDArray[np.uint8],
         starts: NDArray[np.int32],
     ) -> list[str | None]:
         import numpy as np
@@ -275,24 +312,32 @@ class _LibraryDecoder(Decoder):
         for data, numbers, start in zip(images, views.tolist(), starts.tolist(), strict=True):
             view = View(*numbers)
             whole_HWC = np.zeros((view.resized_height, view.resized_width, 3), np.uint8)
-            reasons.append(self._decode_jpeg(data, view, whole_HWC))
-            cut_patches(whole_HWC, out_NTV, start)
+            reasons.append(self._decode_jpeg(data, [view], [whole_HWC]))
+            cut_patches(whole_HWC, out_NTP, start)
         return reasons
 
-    def _decode_jpeg(self, data: bytes | memoryview, view: View, out_HWC: NDArray[np.uint8]) -> str | None:
+    def _decode_jpeg(
+        self, data: bytes | memoryview, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]
+    ) -> str | None:
         import simplejpeg
 
         try:
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             if colours in ("CMYK", "YCCK"):
                 return f"{colours} colours"
-            check_view(view, height, width, out_HWC.shape[:2])
+            check_views(views, height, width, outs_HWC)
             _refuse_scans(data, height, width)
             image_HWC = simplejpeg.decode_jpeg(data, strict=False)
         except (ValueError, KeyError) as error:
             return _reason(error)
-        out_HWC[...] = self._scale(image_HWC, view, out_HWC.shape[:2], self._interpolation)
+        for view, out_HWC in zip(views, outs_HWC, strict=True):
+            out_HWC[...] = self._scale(image_HWC, view, out_HWC.shape[:2], self._interpolation)
         return None
+
+
+def images_of_row(outs: Sequence[NDArray[np.uint8]], row: int) -> list[NDArray[np.uint8]]:
+    """Return the images of one row, each HWC, in the order of its views."""
+    return [image_HWC for out_NVHWC in outs for image_HWC in out_NVHWC[row]]
 
 
 def patch_side(patches: NDArray[np.uint8]) -> int:
@@ -300,12 +345,12 @@ def patch_side(patches: NDArray[np.uint8]) -> int:
     return math.isqrt(patches.shape[-1] // 3)
 
 
-def cut_patches(image_HWC: NDArray[np.uint8], out_NTV: NDArray[np.uint8], start: int) -> None:
-    """Write the patches of an image to the tokens of `out_NTV` from `start` on, counted over all rows of it."""
-    side = patch_side(out_NTV)
+def cut_patches(image_HWC: NDArray[np.uint8], out_NTP: NDArray[np.uint8], start: int) -> None:
+    """Write the patches of an image to the tokens of `out_NTP` from `start` on, counted over all rows of it."""
+    side = patch_side(out_NTP)
     rows, columns = image_HWC.shape[0] // side, image_HWC.shape[1] // side
     patches = image_HWC.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(rows * columns, -1)
-    out_NTV.reshape(-1, out_NTV.shape[-1])[start : start + len(patches)] = patches
+    out_NTP.reshape(-1, out_NTP.shape[-1])[start : start + len(patches)] = patches
 
 
 def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
@@ -316,21 +361,22 @@ def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.
     return pixels.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
 
 
-def check_view(view: View, height: int, width: int, size: tuple[int, ...]) -> None:
-    """Refuse a view that would take too much memory, or that reaches outside of the image.
+def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+    """Refuse views that would take too much memory, or that reach outside of the image.
 
     Raises:
         ValueError: The reason, in the type that the libraries raise as well: callers treat both alike.
     """
-    scaled_pixels = view.resized_height * view.resized_width
-    if max(height * width, scaled_pixels) > MAX_PIXELS:
-        raise ValueError(f"more than {MAX_PIXELS:,} pixels")
-    inside = 0 <= view.top <= height - view.height and 0 <= view.left <= width - view.width
-    if not inside or view.height < 1 or view.width < 1:
-        raise ValueError("the view is not inside the image")
-    rows, columns = size
-    if not (0 <= view.out_top <= view.resized_height - rows and 0 <= view.out_left <= view.resized_width - columns):
-        raise ValueError("the output is not inside the resized view")
+    for view, out_HWC in zip(views, outs_HWC, strict=True):
+        scaled_pixels = view.resized_height * view.resized_width
+        if max(height * width, scaled_pixels) > MAX_PIXELS:
+            raise ValueError(f"more than {MAX_PIXELS:,} pixels")
+        inside = 0 <= view.top <= height - view.height and 0 <= view.left <= width - view.width
+        if not inside or view.height < 1 or view.width < 1:
+            raise ValueError("the view is not inside the image")
+        rows, columns, _ = out_HWC.shape
+        if not (0 <= view.out_top <= view.resized_height - rows and 0 <= view.out_left <= view.resized_width - columns):
+            raise ValueError("the output is not inside the resized view")
 
 
 def _refuse_scans(data: bytes | memoryview, height: int, width: int) -> None:

@@ -26,8 +26,9 @@ from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, Origin
 from loaders.decode.annotations import FieldsTransform
 from loaders.decode.boxes import RowView, row_view
-from loaders.decode.crop import View, evaluation_view, train_views, transform_generator
-from loaders.decode.decoders import open_decoder
+from loaders.decode.crop import View, evaluation_view, grouped_views, transform_generator
+from loaders.decode.decoders import images_of_row, open_decoder
+from loaders.decode.views import spans
 from loaders.engine.packing import Place, place_images, transform_patches
 from loaders.engine.stats import Moment, Stats
 from loaders.engine.watch import Activity, some
@@ -57,7 +58,8 @@ class Rows:
     """Rows that become a batch, in the order of their positions."""
 
     images: NDArray[np.uint8]
-    """(rows, size, size, 3), or with packs (rows, tokens, bytes of a patch); the others have an entry an image."""
+    """(rows, size, size, 3), or with packs (rows, tokens, bytes of a patch), or with several views all bytes of their
+    groups; the others have an entry an image."""
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
     """False where the row holds no sample: the tail of an evaluation, or an image that could not be read."""
@@ -73,6 +75,8 @@ class Rows:
     """What each token is, once the rows are finished."""
     moments: list[Moment] = field(default_factory=list)
     """When its images were in which stage, for traces; decoding threads append to it."""
+    groups: tuple[NDArray[np.uint8], ...] = ()
+    """The memory of `images` by groups of views, each NVHWC: one group of one view for squares, none for packs."""
 
 
 def finish(rows: Rows) -> Rows:
@@ -84,7 +88,8 @@ def finish(rows: Rows) -> Rows:
         rows.images[rows.layout.segments_RT == 0] = 0
         rows.grids[~rows.mask] = 0
     elif not rows.mask.all():
-        rows.images[~rows.mask] = 0
+        for images_NVHWC in rows.groups:
+            images_NVHWC[~rows.mask] = 0
     return rows
 
 
@@ -97,7 +102,16 @@ def empty_rows(images: NDArray[np.uint8], config: LoaderConfig) -> Rows:
     fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
     rows = Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
     rows.grids = None if config.packs is None else np.zeros((count, 2), np.int32)
+    rows.groups = _groups(images, config)
     return rows
+
+
+def _groups(images: NDArray[np.uint8], config: LoaderConfig) -> tuple[NDArray[np.uint8], ...]:
+    if config.packs is not None:
+        return ()
+    if not config.view_groups:
+        return (images[:, None],)
+    return tuple(images[each.start : each.stop].reshape(each.shape) for each in spans(config.view_groups, config.rows))
 
 
 def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
@@ -265,29 +279,24 @@ class Pipeline:
         sized = [image for image in chunk if image.place is not None or self._has_size(image, rows)]
         places = [image.place for image in sized if image.place is not None]
         data = [image.data for image in sized]
-        views = [place.view for place in places] if places else self._views(sized)
+        views = [[place.view] for place in places] if places else self._views(sized)
         self._begin("decoding", sized)
         if places:
-            faults = self.decoder.decode_patches(data, views, rows.images, [place.start for place in places])
+            starts = [place.start for place in places]
+            faults = self.decoder.decode_patches(data, [place.view for place in places], rows.images, starts)
         else:
-            faults = self.decoder.decode_many(data, views, rows.images, [image.row for image in sized])
+            faults = self.decoder.decode_views(data, views, rows.groups, [image.row for image in sized])
         self.activity.advance()
-        for image, view, fault in zip(sized, views, faults, strict=True):
+        for image, (view, *_), fault in zip(sized, views, faults, strict=True):
             if fault is not None:
                 self._skip(rows, image, self._undecodable(image, fault))
                 continue
             rows.mask[image.row] = True
             if rows.views is not None:
                 rows.views[image.row] = row_view(view, image.height, image.width, self._config.image_size)
-            if self._config.transform is not None:
+            if any(self._config.transforms):
                 self._begin("transforming", [image])
-                transform = partial(self._transform, self._config.transform, image.pick)
-                if image.place is not None:
-                    transform_patches(transform, rows.images, image.place)
-                elif isinstance(self._config.transform, FieldsTransform):
-                    self._transform_fields(self._config.transform, image, view, rows)
-                else:
-                    transform(rows.images[image.row])
+                self._transform_views(image, view, rows)
 
     def _has_size(self, image: _Image, rows: Rows) -> bool:
         """Set the image's height and width from the index, or from its own header."""
@@ -301,23 +310,35 @@ class Pipeline:
                 return False
         return True
 
-    def _views(self, chunk: list[_Image]) -> list[View]:
-        """Return how each image is cropped."""
+    def _views(self, chunk: list[_Image]) -> list[list[View]]:
+        """Return how each image is cropped, for each of its views."""
         config = self._config
         if not config.augment:
             size, resize = config.image_size, config.short_side
-            return [evaluation_view(image.height, image.width, size=size, resize=resize) for image in chunk]
-        return train_views(
+            return [[evaluation_view(image.height, image.width, size=size, resize=resize)] for image in chunk]
+        return grouped_views(
             config.seed,
             [image.pick.position for image in chunk],
             [image.height for image in chunk],
             [image.width for image in chunk],
-            size=config.image_size,
-            crop=config.crop,
+            config.crop_groups,
         )
 
-    def _transform(self, transform: Transform, pick: Pick, image_HWC: NDArray[np.uint8]) -> None:
-        _replace(image_HWC, transform(image_HWC, transform_generator(self._config.seed, pick.position)))
+    def _transform_views(self, image: _Image, first: View, rows: Rows) -> None:
+        """Let the transforms change an image's views in place, each with a generator of its own."""
+        for view, transform in enumerate(self._config.transforms):
+            if transform is None:
+                continue
+            change = partial(self._transform, transform, image.pick.position, view)
+            if image.place is not None:
+                transform_patches(change, rows.images, image.place)
+            elif isinstance(transform, FieldsTransform) and not self._config.view_groups:
+                self._transform_fields(transform, image, first, rows)
+            else:
+                change(images_of_row(rows.groups, image.row)[view])
+
+    def _transform(self, transform: Transform, position: int, view: int, image_HWC: NDArray[np.uint8]) -> None:
+        _replace(image_HWC, transform(image_HWC, transform_generator(self._config.seed, position, view)))
 
     def _transform_fields(self, transform: FieldsTransform, image: _Image, view: View, rows: Rows) -> None:
         """Change an image and fields of its sample; fields that the transform cannot use are an error in the image."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from dataprep.errors import StorageError
 from loaders.config import LoaderConfig
 from loaders.dataset import Dataset
+from loaders.decode.views import spans
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffers
 from loaders.engine.pipeline import CLOSE_S, CLOSED, Pipeline, Rows, empty_rows, finish
@@ -67,9 +68,11 @@ def open_producer(dataset: Dataset, index: SplitIndex, config: LoaderConfig, pla
 
 
 def image_shape(config: LoaderConfig) -> tuple[int, ...]:
-    """Return the shape of a batch's images: NHWC, or rows, tokens and bytes of a patch."""
+    """Return the shape of a batch's images: NHWC; of packs rows, tokens and bytes of a patch; of views all bytes."""
     if config.packs is not None:
         return config.rows // config.packs.images, config.packs.tokens, config.packs.patch_bytes
+    if config.view_groups:
+        return (spans(config.view_groups, config.rows)[-1].stop,)
     return config.rows, config.image_size, config.image_size, 3
 
 

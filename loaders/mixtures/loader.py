@@ -19,7 +19,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
 from loaders.engine.batch_plan import BatchPlan
 from loaders.fetch.budget import HEDGED_SHARE, bytes_held
-from loaders.loader import Loader, LoaderState, order_of
+from loaders.loader import Loader, LoaderState, ViewLoader, order_of
 from loaders.mixtures.dataset import MixedDataset, MixedIndex, Part, joined_dataset
 from loaders.mixtures.document import (
     MAX_DATASETS,
@@ -83,7 +83,8 @@ class Mixture:
         """Open a loader with settings that were checked already; see `loaders.open_loader`."""
         if config.packs is not None:
             raise UsageError("packs of a mixture: rows of images of any shape are planned for one dataset; give one")
-        return MixtureLoader(self.open_dataset(split, config.region_policy), self.spec, config)
+        kind = _MixedViewLoader if config.view_groups else MixtureLoader
+        return kind(self.open_dataset(split, config.region_policy), self.spec, config)
 
     def open_dataset(self, split: str, region_policy: str = "refuse") -> MixedDataset:
         """Read the manifests of all datasets.
@@ -265,6 +266,10 @@ class MixtureLoader(Loader):
             "epoch_samples": self.order.epoch_samples,
             **self._decoding,
         }
+
+
+class _MixedViewLoader(MixtureLoader, ViewLoader):
+    """A mixture's loader whose batches have several views of each image."""
 
 
 class _Change(TypedDict):

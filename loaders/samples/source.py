@@ -49,7 +49,7 @@ _OF_PIXELS = (
 )
 """Settings of decoding, which say nothing about encoded images."""
 _OF_BATCHES = (
-    *("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs"),
+    *("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs", "view_groups"),
     *("metrics_port", "metrics_address"),
 )
 """Settings of batches, which say nothing about single samples."""

@@ -149,7 +149,7 @@ def test_settings_of_open_loader_are_those_of_the_config():
         "cache_dir": "str | PathLike[str] | None",
     }
     fields = LoaderConfig.__dataclass_fields__
-    config = {name: field.type for name, field in fields.items() if name not in ("batch_size", "packs")}
+    config = {name: field.type for name, field in fields.items() if name not in ("batch_size", "packs", "view_groups")}
     settings = {name: kind.__forward_arg__ for name, kind in LoaderSettings.__annotations__.items()}
     assert settings == config | wider
 

@@ -8,47 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError
 from loaders.decode.crop import (
-    TRIES,
-    WORDS,
+    CropGroup,
     RandomCrop,
     View,
     evaluation_view,
+    grouped_views,
     train_views,
     transform_generator,
     whole_views,
 )
+from tests.support.crop_reference import reference_view
 
 SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
 RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
-
-
-def reference_view(seed, position, height, width, size, scale, ratio, flip, *, clip=False):
-    """One image after the other, in Python floats, as torchvision.transforms.RandomResizedCrop.get_params; with `clip`
-    the first box that is drawn is cut to the image."""
-    words = philox_words(WORDS, seed=seed, purpose="load/augment", start=position * WORDS)
-    draws = [(word >> 11) / 2**53 for word in words.tolist()]
-    flipped = draws[2 * TRIES + 2] < flip
-    for attempt in range(TRIES):
-        area = height * width * (scale[0] + draws[2 * attempt] * (scale[1] - scale[0]))
-        low, high = math.log(ratio[0]), math.log(ratio[1])
-        aspect = math.exp(low + draws[2 * attempt + 1] * (high - low))
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if clip:
-            w, h = max(1, min(w, width)), max(1, min(h, height))
-        if 0 < w <= width and 0 < h <= height:
-            top = math.floor(draws[2 * TRIES] * (height - h + 1))
-            left = math.floor(draws[2 * TRIES + 1] * (width - w + 1))
-            return View(top, left, h, w, size, size, 0, 0, flipped)
-    if width / height < min(ratio):
-        w, h = width, round(width / min(ratio))
-    elif width / height > max(ratio):
-        w, h = round(height * max(ratio)), height
-    else:
-        w, h = width, height
-    return View((height - h) // 2, (width - w) // 2, h, w, size, size, 0, 0, flipped)
 
 
 @settings(max_examples=300)
@@ -75,6 +49,28 @@ def test_views_are_those_of_torchvisions_algorithm(seed, first, stride, sides, r
         assert 0 <= view.left <= width - view.width
 
 
+@settings(max_examples=50)
+@given(
+    seed=st.integers(0, 2**40),
+    first=st.integers(0, 2**45),
+    sides=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=9),
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+)
+def test_several_views_are_those_of_torchvisions_algorithm_each_with_draws_of_its_own(seed, first, sides, counts):
+    positions = [first + 3 * index for index in range(len(sides))]
+    heights, widths = zip(*sides, strict=True)
+    areas = [(0.4, 1.0), (0.05, 0.4), (0.3, 0.3)][: len(counts)]
+    groups = [
+        CropGroup(count, 96 + count, RandomCrop(area, flip=0.3)) for count, area in zip(counts, areas, strict=True)
+    ]
+    found = grouped_views(seed, positions, heights, widths, groups)
+    for position, of_image, views in zip(positions, sides, found, strict=True):
+        expected = [(size, crop.scale, crop.ratio, crop.flip) for count, size, crop in groups for _ in range(count)]
+        assert views == [
+            reference_view(seed, position, *of_image, *each, number=number) for number, each in enumerate(expected)
+        ]
+
+
 @given(st.integers(0, 10**9), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40))
 def test_a_view_depends_on_seed_and_position_alone(first, world_size, batch):
     positions = range(first, first + batch)
@@ -94,6 +90,17 @@ def test_golden_views():
         View(0, 4, 1, 2, 224, 224, 0, 0, False),
         View(121, 22, 503, 437, 224, 224, 0, 0, False),
     ]
+
+
+def test_golden_views_of_one_image():
+    crop = RandomCrop()
+    (views,) = grouped_views(7, [5], [375], [500], [CropGroup(1, 224, crop), CropGroup(2, 96, crop)])
+    assert views == [
+        View(15, 224, 214, 245, 224, 224, 0, 0, True),
+        View(61, 9, 224, 208, 96, 96, 0, 0, True),
+        View(30, 98, 226, 270, 96, 96, 0, 0, False),
+    ]
+    assert views[:1] == train_views(7, [5], [375], [500], size=224)
 
 
 def test_views_do_not_depend_on_the_order_of_positions():
@@ -167,6 +174,9 @@ def test_a_transforms_randomness_is_keyed_by_seed_and_position():
     assert words[0] == transform_generator(1, 9).bit_generator.random_raw(2).tolist()
     assert len({tuple(each) for each in words}) == 3
     assert words[0] == [16293946995671285133, 4050090813740418290]
+    views = [transform_generator(1, 9, view).bit_generator.random_raw(2).tolist() for view in range(3)]
+    assert views[0] == words[0]
+    assert len({tuple(each) for each in views}) == 3
 
 
 def test_whole_views_keep_the_shape_and_depend_on_seed_and_position_alone():

@@ -210,8 +210,8 @@ def test_plain_c_equals_the_code_for_the_processor(tmp_path):
         rows = np.arange(len(images), dtype=np.int32)
         for number in decode.FILTERS.values():
             out = np.zeros((2, len(images), size, size, 3), np.uint8)
-            assert not any(_jpeg.decode_many(images, views, rows, out[0], number))
-            assert not any(plain.decode_many(images, views, rows, out[1], number))
+            assert not any(_jpeg.decode_views(images, views, rows, [out[0, :, None]], number))
+            assert not any(plain.decode_views(images, views, rows, [out[1, :, None]], number))
             assert np.array_equal(out[0], out[1])
 
 
@@ -329,24 +329,75 @@ def test_the_extension_refuses_arguments_that_do_not_fit_together():
 
     data = [simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8))]
     views, rows = np.array([[0, 0, 8, 8, 8, 8, 0, 0, 0]], np.int32), np.zeros(1, np.int32)
-    out = np.zeros((1, 8, 8, 3), np.uint8)
-    assert _jpeg.decode_many([memoryview(data[0])], views, rows, out, 1) == [None]
+    out = np.zeros((1, 1, 8, 8, 3), np.uint8)
+    assert _jpeg.decode_views([memoryview(data[0])], views, rows, [out], 1) == [None]
+    assert _jpeg.decode_views(data, np.tile(views, 64), rows, [out] * 64, 1) == [None]
     for wrong in (
-        (data, views[:, :8].copy(), rows, out, 1),
-        (data, views, np.zeros(2, np.int32), out, 1),
-        (data, views, rows + 1, out, 1),
-        (data, views, rows - 1, out, 1),
-        (data, views, rows, out[0], 1),
-        (data, views, rows, np.zeros((1, 8, 9, 3), np.uint8), 1),
-        (data, views, rows, np.zeros((1, 8, 8, 3), np.float32), 1),
-        (data, views, rows, out[:, ::-1], 1),
-        (data, views, rows, out, 3),
-        (data * 2, views, rows, out, 1),
+        (data, views[:, :8].copy(), rows, [out], 1),
+        (data, views, np.zeros(2, np.int32), [out], 1),
+        (data, views, rows + 1, [out], 1),
+        (data, views, rows - 1, [out], 1),
+        (data, views, rows, [out[0]], 1),
+        (data, views, rows, [np.zeros((1, 1, 8, 9, 3), np.uint8)], 1),
+        (data, views, rows, [np.zeros((1, 1, 8, 8, 3), np.float32)], 1),
+        (data, views, rows, [out[..., ::-1]], 1),
+        (data, views, rows, [np.zeros((1, 0, 8, 8, 3), np.uint8)], 1),
+        (data, views, rows, [], 1),
+        (data, views, rows, [out], 3),
+        (data * 2, views, rows, [out], 1),
+        (data, views, rows, [out, out], 1),
+        (data, np.tile(views, 2), rows, [out, np.zeros((2, 1, 8, 8, 3), np.uint8)], 1),
+        (data, np.tile(views, 65), rows, [out] * 65, 1),
+        (data, np.tile(views, 65), rows, [np.zeros((1, 65, 8, 8, 3), np.uint8)], 1),
     ):
         with pytest.raises((ValueError, BufferError)):
-            _jpeg.decode_many(*wrong)
-    with pytest.raises(TypeError):
-        _jpeg.decode_many(["text"], views, rows, out, 1)
+            _jpeg.decode_views(*wrong)
+    for wrong in ((["text"], views, rows, [out], 1), (data, views, rows, 1, 1), (data, views, rows, ["text"], 1)):
+        with pytest.raises(TypeError):
+            _jpeg.decode_views(*wrong)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear-no-antialias"])
+def test_a_view_has_the_same_pixels_whatever_other_views_are_made_with_it(backend, interpolation):
+    rng = np.random.default_rng(11)
+    decoder = open_decoder(interpolation, backend)
+    for _ in range(3):
+        height, width = (int(side) for side in rng.integers(1, 300, 2))
+        images = [data for _, data in jpegs(rng, height, width)]
+        sizes = [40, 40, 17, 17, 17, 64]
+        views = [[random_view(rng, height, width, size) for size in sizes] for _ in images]
+        outs = [np.full((len(images) + 1, *shape, 3), 7, np.uint8) for shape in ((2, 40, 40), (3, 17, 17), (1, 64, 64))]
+        rows = rng.permutation(len(images) + 1)[: len(images)]
+        assert decoder.decode_views(images, views, outs, rows) == [None] * len(images)
+        (left,) = set(range(len(images) + 1)) - set(rows.tolist())
+        assert all((image == 7).all() for image in decode.images_of_row(outs, left))
+        for data, of_image, row in zip(images, views, rows, strict=True):
+            for view, found in zip(of_image, decode.images_of_row(outs, row), strict=True):
+                expected, reason = decode_one(decoder, data, view, len(found))
+                assert reason is None
+                assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_of_other_formats_are_decoded_and_those_of_damaged_files_are_black(backend):
+    image = picture(np.random.default_rng(2), 40, 60)
+    png = io.BytesIO()
+    Image.fromarray(image).save(png, "PNG")
+    good = by_pillow(image)
+    views = [View(0, 0, 40, 60, 32, 32, 0, 0, False), View(3, 5, 20, 30, 24, 24, 0, 0, True)]
+    outside = [views[0], views[1]._replace(left=31)]
+    outs = [np.full((4, 1, 32, 32, 3), 7, np.uint8), np.full((4, 1, 24, 24, 3), 7, np.uint8)]
+    images, given = [png.getvalue(), b"\xff\xd8no", good, good], [views, views, outside, views]
+    reasons = open_decoder("bicubic", backend).decode_views(images, given, outs, range(4))
+    assert [reason is None for reason in reasons] == [True, False, False, True]
+    for view, found in zip(views, decode.images_of_row(outs, 0), strict=True):
+        expected = pillow_result(png.getvalue(), view, len(found), Image.Resampling.BICUBIC)
+        assert np.array_equal(found, expected)
+    for row in (1, 2):
+        assert not any(each.any() for each in decode.images_of_row(outs, row))
+    assert all(each.any() for each in decode.images_of_row(outs, 3))
+    assert open_decoder("bicubic", backend).decode_views([], [], outs, []) == []
 
 
 def test_decoder_names_hold_everything_that_pixels_depend_on(monkeypatch):
@@ -429,5 +480,5 @@ def test_patches_outside_of_a_row_are_refused_by_the_extension():
     cases = [(good, 3, 16), (good, -1, 16), (good, 8, 16), (rows, 0, 16), (columns, 0, 16), (offset, 0, 16)]
     for view, start, patch in [*cases, (good, 0, 8), (good, 0, -16)]:
         out = np.zeros((1, 8, 768), np.uint8)
-        with pytest.raises(ValueError, match=r"row of out|out must be uint8"):
-            _jpeg.decode_many([data], np.array([view], np.int32), np.array([start], np.int32), out, 1, patch)
+        with pytest.raises(ValueError, match=r"row of out|out must be uint8|patch must be 1"):
+            _jpeg.decode_patches([data], np.array([view], np.int32), np.array([start], np.int32), out, 1, patch)

@@ -1,0 +1,326 @@
+"""Several views of an image: those of the slow reference, the same for any ranks and workers, resumable."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from dataprep.errors import FormatError, UsageError
+from loaders import (
+    AnnotationFields,
+    AnnotationTransform,
+    LoaderConfig,
+    Packs,
+    PilTransform,
+    Views,
+    mixture,
+    open_loader,
+    open_packs,
+    open_views,
+)
+from loaders.decode.crop import RandomCrop, train_views
+from loaders.decode.decoders import extension_available, open_decoder
+from loaders.loader import Loader
+from tests.support.adapters import run_module
+from tests.support.adoption import adopt_here
+from tests.support.crop_reference import reference_view
+from tests.support.view_batches import GROUPS, described, load_views, view_rows
+
+SMALL = {"batch_size": 24, "views": GROUPS}
+
+
+@pytest.fixture(scope="module")
+def reference(dataset):
+    """Ten batches, over more than one pass."""
+    return load_views(dataset("webdataset"), 10, **SMALL, threads=1)
+
+
+def all_samples(loader):
+    shards = loader.dataset.split.shards
+    return [(shard, sample) for shard, entry in enumerate(shards) for sample in range(entry["samples"])]
+
+
+def files_of(loader, folder):
+    """Path of each image by key, in an image folder."""
+    return {
+        loader.index.shard(shard).key(sample): folder / loader.index.file(shard, sample)
+        for shard, sample in all_samples(loader)
+    }
+
+
+def test_views_are_those_of_the_slow_reference(dataset):
+    """Each image is opened by Pillow, and each view is drawn, cut out, scaled and mirrored on its own."""
+    folder = dataset("imagefolder")
+    with open_views(str(folder), **SMALL, seed=3, flip=0.3, ratio=(0.5, 2.0), rank=1, world_size=2) as loader:
+        paths = files_of(loader, folder)
+        for number, batch in enumerate(itertools.islice(itertools.chain(loader, loader), 6)):
+            assert [images.shape for images in batch.images] == [(12, 2, 48, 48, 3), (12, 3, 24, 24, 3)]
+            for row, position in enumerate(loader.positions(number)):
+                found = [image for group in batch.images for image in group[row]]
+                with Image.open(paths[batch.keys[row]]) as image:
+                    for view, (pixels, expected) in enumerate(zip(found, slow_views(image, position), strict=True)):
+                        most = 0 if extension_available() else 2
+                        assert np.abs(pixels.astype(int) - expected).max() <= most, (position, view)
+
+
+def slow_views(image, position):
+    for number in range(5):
+        size, scale = (48, (0.4, 1.0)) if number < 2 else (24, (0.05, 0.4))
+        view = reference_view(3, position, image.height, image.width, size, scale, (0.5, 2.0), 0.3, number=number)
+        box = view.left, view.top, view.left + view.width, view.top + view.height
+        scaled = np.asarray(image.convert("RGB").crop(box).resize((size, size), Image.Resampling.BICUBIC), int)
+        yield scaled[:, ::-1] if view.flip else scaled
+
+
+def test_view_0_is_the_image_of_a_single_view_and_no_view_moves_another(dataset):
+    url = str(dataset("webdataset"))
+    with (
+        open_loader(url, batch_size=24, image_size=48, scale=(0.4, 1.0)) as single,
+        open_views(url, **SMALL) as several,
+        open_views(url, batch_size=24, views=(GROUPS[0], Views(size=16), GROUPS[1])) as more,
+    ):
+        for one, some, many in itertools.islice(zip(single, several, more, strict=True), 3):
+            assert one.keys == some.keys == many.keys
+            assert np.array_equal(one.labels, some.labels)
+            assert np.array_equal(one.images, some.images[0][:, 0])
+            assert np.array_equal(some.images[0], many.images[0])
+
+
+@pytest.mark.parametrize(("fmt", "processes", "threads"), [("tfrecord", 0, 4), ("imagefolder", 3, 1)])
+def test_batches_are_the_same_for_every_format_and_any_number_of_workers(reference, dataset, fmt, processes, threads):
+    assert load_views(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
+
+
+def test_batches_are_the_same_from_a_bucket(reference, bucket_dataset):
+    assert load_views(bucket_dataset("webdataset"), 10, **SMALL) == reference
+
+
+def test_data_that_other_tools_wrote_have_views(dataset, tmp_path):
+    """An adopted folder's index knows no size of an image, so the size is read from each header."""
+    data = tmp_path / "data"
+    shutil.copytree(dataset("imagefolder"), data, symlinks=True)
+    (data / "dataset.json").unlink()
+    shutil.rmtree(data / "index")
+    adopt_here(data)
+    with open_views(str(data), **SMALL) as loader:
+        batch = next(iter(loader))
+        path = files_of(loader, data)[batch.keys[0]]
+    with Image.open(path) as image:
+        view = reference_view(0, 0, image.height, image.width, 24, (0.05, 0.4), (3 / 4, 4 / 3), 0.5, number=4)
+    out = np.zeros((1, 24, 24, 3), np.uint8)
+    assert open_decoder().decode_many([path.read_bytes()], [view], out, [0]) == [None]
+    assert np.array_equal(batch.images[1][0, 2], out[0])
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset, world_size):
+    ranks = [
+        load_views(dataset("webdataset"), 10, **SMALL, rank=rank, world_size=world_size) for rank in range(world_size)
+    ]
+    for parts, expected in zip(zip(*ranks, strict=True), reference, strict=True):
+        assert [row for rows in zip(*parts, strict=True) for row in rows] == expected
+
+
+def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference, dataset):
+    with open_views(str(dataset("webdataset")), **SMALL) as loader:
+        states = [batch.state for batch in itertools.islice(itertools.chain(loader, loader), 9)]
+    for step, world_size in ((0, 3), (4, 2), (8, 6)):
+        state = json.loads(json.dumps(states[step]))
+        for rank in (0, world_size - 1):
+            with open_views(str(dataset("webdataset")), **SMALL, rank=rank, world_size=world_size) as loader:
+                loader.load_state_dict(state)
+                batch = next(itertools.chain(loader, loader))
+                assert view_rows(batch) == reference[step + 1][rank::world_size]
+
+
+def invert(image_HWC, rng):
+    return 255 - image_HWC
+
+
+CHANGED = [
+    ((Views(count=2, size=48, min_area=0.4), Views(count=4, size=24, min_area=0.05, max_area=0.4)), "views.1.count"),
+    ((Views(count=2, size=40, min_area=0.4), GROUPS[1]), "views.0.size is 48 in the state, 40 here"),
+    ((GROUPS[0], Views(count=3, size=24, min_area=0.05, max_area=0.5)), r"views.1.scale is \[0.05, 0.4\]"),
+    ((GROUPS[0],), "views.1 is "),
+    ((GROUPS[0], Views(count=3, size=24, min_area=0.05, max_area=0.4, transform=invert)), "views.1.transform is null"),
+]
+
+
+@pytest.mark.parametrize(("views", "message"), CHANGED, ids=lambda value: str(value)[-20:])
+def test_a_state_of_other_views_is_refused_with_what_differs(dataset, views, message):
+    url = str(dataset("webdataset"))
+    with open_views(url, **SMALL) as loader, open_views(url, batch_size=24, views=views) as other:
+        with pytest.raises(UsageError, match=f"the state is of another sequence: .*{message}"):
+            other.load_state_dict(loader.state_dict())
+
+
+def test_states_of_one_view_and_of_several_are_not_exchanged(dataset):
+    url = str(dataset("webdataset"))
+    with open_views(url, **SMALL) as loader, open_loader(url, batch_size=24) as single:
+        assert len(json.dumps(loader.state_dict())) < 4096
+        for one, other in ((loader, single), (single, loader)):
+            with pytest.raises(UsageError, match="views is "):
+                one.load_state_dict(other.state_dict())
+
+
+def draw(image_HWC, rng):
+    image_HWC[:2, :, :] = rng.integers(256, size=(2, image_HWC.shape[1], 3))
+    return image_HWC
+
+
+def test_a_transform_sees_each_view_with_a_generator_of_its_own(dataset):
+    url, plain = str(dataset("webdataset")), {**SMALL, "batch_size": 8}
+    one = replaced(GROUPS[1], transform=invert)
+    with (
+        open_views(url, **plain) as without,
+        open_views(url, **plain, transform=draw, threads=1) as drawn,
+        open_views(url, **plain, transform=draw, processes=2) as elsewhere,
+        open_views(url, batch_size=8, views=(GROUPS[0], one), transform=draw) as two_kinds,
+    ):
+        batches = [next(iter(loader)) for loader in (without, drawn, elsewhere, two_kinds)]
+    plain_images, images, same, mixed = (batch.images for batch in batches)
+    for one_group, other in zip(images, same, strict=True):
+        assert np.array_equal(one_group, other)
+    heads = [image[:2, :24].tobytes() for group in images for row in group for image in row]
+    assert len(set(heads)) == len(heads)
+    assert np.array_equal(images[0][:, :, 2:], plain_images[0][:, :, 2:])
+    assert np.array_equal(mixed[0], images[0])
+    assert np.array_equal(mixed[1], 255 - plain_images[1])
+
+
+def test_a_transform_of_a_library_sees_each_view(dataset):
+    plain = {**SMALL, "batch_size": 8}
+    with (
+        open_views(str(dataset("webdataset")), **plain) as without,
+        open_views(str(dataset("webdataset")), **plain, transform=PilTransform(ImageOps.mirror)) as mirrored,
+        open_views(str(dataset("webdataset")), **plain, transform=AnnotationTransform(None)) as carried,
+    ):
+        for group, turned, same in zip(
+            *(next(iter(each)).images for each in (without, mirrored, carried)), strict=True
+        ):
+            assert np.array_equal(group[:, :, :, ::-1], turned)
+            assert np.array_equal(group, same)
+
+
+def replaced(group, **values):
+    return Views(**{**{name: getattr(group, name) for name in ("count", "size", "min_area", "max_area")}, **values})
+
+
+def test_an_image_that_is_skipped_has_no_view(dataset, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(dataset("imagefolder"), folder, symlinks=True)
+    settings = {**SMALL, "threads": 1, "check_digests": False}
+    with open_views(str(folder), **settings) as loader:
+        good = next(iter(loader))
+        images, keys, paths = [each.copy() for each in good.images], good.keys, files_of(loader, folder)
+    path = paths[keys[5]]
+    num_bytes = path.stat().st_size
+    path.unlink()
+    path.write_bytes(b"x" * num_bytes)
+    with open_views(str(folder), **settings) as loader, pytest.raises(FormatError, match="cannot be decoded"):
+        next(iter(loader))
+    with open_views(str(folder), **settings, on_error="skip") as loader:
+        batch = next(iter(loader))
+    assert np.flatnonzero(~batch.mask).tolist() == [5]
+    for expected, found in zip(images, batch.images, strict=True):
+        expected[5] = 0
+        assert np.array_equal(expected, found)
+
+
+def test_the_stored_order_has_views_of_every_image_once(dataset):
+    url = str(dataset("webdataset"))
+    passes = [load_views(url, None, **SMALL, split="val", world_size=2, rank=1) for _ in range(2)]
+    assert passes[0] == passes[1]
+    with open_views(url, "val", **SMALL) as loader:
+        keys = [key for batch in loader for key, real in zip(batch.keys, batch.mask, strict=True) if real]
+        assert sorted(keys) == sorted(loader.index.shard(shard).key(sample) for shard, sample in all_samples(loader))
+        *_, last = loader
+        assert not last.mask.all()
+        assert not any(images[~last.mask].any() for images in last.images)
+
+
+def test_a_mixture_draws_views_of_several_datasets(dataset):
+    mix = mixture([(str(dataset("webdataset")), 2), (str(dataset("coco")), 1)])
+    expected = load_views(mix, 4, **SMALL, threads=1)
+    assert load_views(mix, 4, **SMALL, processes=2) == expected
+    with open_views(mix, **SMALL) as loader, open_loader(mix, batch_size=24, image_size=48) as single:
+        batch = next(iter(loader))
+        assert set(batch.fields["dataset"]) == set(next(iter(single)).fields["dataset"])
+        shared = []
+        for rank in range(2):
+            with open_views(mix, **SMALL, rank=rank, world_size=2, threads=1) as half:
+                half.load_state_dict(batch.state)
+                shared += view_rows(next(iter(half)))
+        assert sorted(shared) == sorted(expected[1])
+        with pytest.raises(UsageError, match="views is "):
+            single.load_state_dict(batch.state)
+
+
+WRONG = [
+    ({"image_size": 96}, "open_views has no setting image_size; each of its views says size and area itself"),
+    ({"scale": (0.1, 1), "resize": 9}, "open_views has no setting resize, scale; "),
+    ({"augment": False}, "open_views has no setting augment"),
+    ({"packs": Packs(tokens=48, images=4)}, "several views of an image are squares, packs are not: choose one"),
+    ({"views": (48, 4)}, r"views must be loaders.Views or a tuple of them, got \(48, 4\)"),
+    ({"views": True}, "views must be loaders.Views or a tuple of them, got True"),
+    ({"views": ()}, "views must be loaders.Views or a tuple of them"),
+    ({"views": (Views(count=60), Views(count=5))}, "views: an image may have 64 views, got 65; take fewer"),
+    (
+        {"transform": AnnotationTransform(AnnotationFields(size=None)), "fields": ("objects",)},
+        "several views of an image carry no annotations through a transform; use open_loader, or a transform without",
+    ),
+    ({"vews": 1}, "no setting vews; did you mean views"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG, ids=lambda value: str(value)[:30])
+def test_settings_that_do_not_fit_are_refused_with_what_would(settings, message):
+    with pytest.raises(UsageError, match=message):
+        open_views(**{"url": "nowhere", **SMALL, **settings})
+
+
+def test_views_and_single_images_have_doors_of_their_own(dataset):
+    with pytest.raises(UsageError, match="open_loader has no setting view_groups; call open_views"):
+        open_loader("nowhere", batch_size=24, view_groups=GROUPS)
+    with pytest.raises(UsageError, match="several views of an image are squares, packs are not: choose one"):
+        open_packs("nowhere", batch_size=24, packs=Packs(tokens=48, images=4), view_groups=GROUPS)
+    with pytest.raises(UsageError, match=r"batch.views has the crop of a single view: set views=False"):
+        LoaderConfig(batch_size=24, view_groups=GROUPS, views=True)
+    with pytest.raises(UsageError, match="several views of an image are random crops: set augment=True"):
+        LoaderConfig(batch_size=24, view_groups=GROUPS, augment=False)
+    with open_views(str(dataset("webdataset")), **SMALL) as loader:
+        with pytest.raises(UsageError, match="several views of an image are loaded by a ViewLoader"):
+            Loader(loader.dataset, loader.config)
+        with pytest.raises(UsageError, match="several views of an image are loaded by a ViewLoader"):
+            type(loader)(loader.dataset, LoaderConfig(batch_size=24))
+
+
+def test_a_view_that_is_larger_than_its_crop_is_enlarged_as_alone(dataset):
+    """Views are made at full resolution, so that a large view of a small crop beside others is exact, too."""
+    views = (Views(size=200, min_area=0.05, max_area=0.05), Views(size=8))
+    folder = dataset("imagefolder")
+    with open_views(str(folder), batch_size=4, views=views) as loader:
+        batch, paths = next(iter(loader)), files_of(loader, folder)
+    for row, key in enumerate(batch.keys):
+        with Image.open(paths[key]) as image:
+            crop = RandomCrop((0.05, 0.05))
+            (view,) = train_views(0, [row], [image.height], [image.width], size=200, crop=crop)
+        out = np.zeros((1, 200, 200, 3), np.uint8)
+        open_decoder().decode_many([paths[key].read_bytes()], [view], out, [0])
+        assert np.array_equal(out[0], batch.images[0][row, 0])
+
+
+@pytest.fixture(scope="module")
+def sums(dataset):
+    """Keys, and shapes and sums of the groups, of every batch of two epochs."""
+    with open_views(str(dataset("webdataset")), batch_size=32, views=GROUPS, threads=1) as loader:
+        return [(batch.keys, *described(batch.images)) for batch in itertools.chain(loader, loader)]
+
+
+@pytest.mark.parametrize("kinds", [("torch", "xla"), ("jax", "tf")], ids=" ".join)
+def test_adapters_deliver_every_group(sums, dataset, kinds):
+    for report in run_module("tests.support.view_batches", dataset("webdataset"), *kinds):
+        assert [tuple(batch) for batch in report] == sums
