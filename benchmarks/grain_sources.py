@@ -221,7 +221,6 @@ def main() -> None:
     try:
         with GCSEmulator() as emulator:
             os.environ["STORAGE_EMULATOR_HOST"] = emulator.url
-            os.environ["NO_GCE_CHECK"] = "true"  # else every open looks for the server of a cloud machine
             emulator.create_bucket(BUCKET)
             images = corpus_images(options.corpus, work, options.images)
             folder = image_folder(images, work / "folder")

@@ -342,7 +342,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to which the table is written as JSON; rows of others stay")
     parser.add_argument("--picture", type=Path, help="file to which the picture is written: .png or .svg")
     options = parser.parse_args()
-    os.environ.setdefault("NO_GCE_CHECK", "true")  # else Google's libraries look for a server of a cloud machine
     loaders = [each for each in LOADERS if not options.loaders or each.name in options.loaders]
     changes = [tuple(map(int, each.split(","))) for each in options.changes] if options.changes else CHANGES
     work = options.work.resolve() / f"resume-{os.getpid()}"
