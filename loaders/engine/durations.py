@@ -82,7 +82,7 @@ class Durations:
 
         This is numpy.percentile with method="inverted_cdf", within RELATIVE_ERROR.
         """
-        needed, passed = max(1, math.ceil(self.count * percent / 100)), 0
+        needed, passed = max(1, math.ceil(self.count * (percent / 100))), 0
         for bucket in sorted(self.counts):
             passed += self.counts[bucket]
             if passed >= needed:
@@ -101,7 +101,7 @@ class Durations:
 
 def _middle(bucket: int) -> float:
     """Return the duration whose relative error is the same for both bounds of a bucket."""
-    if bucket in (0, len(BOUNDS_S) - 1):
-        return BOUNDS_S[bucket]
+    if bucket == 0:
+        return SMALLEST_S
     low, high = BOUNDS_S[bucket - 1], BOUNDS_S[bucket]
     return 2 * low * high / (low + high)
