@@ -1,6 +1,6 @@
 """Batches of several views in a form that can be compared; and through each adapter, in a process of its own.
 
-python -m tests.support.view_batches URL jax tf        prints a list for each: (keys, shapes, sums) of every batch
+python -m tests.support.view_batches jax tf URL        prints a list for each: (keys, shapes, sums) of every batch
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def described(groups: Iterable[Any]) -> tuple[list[list[int]], list[int]]:
 
 def main() -> None:
     """Print what adapters deliver."""
-    _, url, *kinds = sys.argv
+    _, *kinds, url = sys.argv
     reports = []
     for kind in kinds:
         with open_views(url, batch_size=32, views=GROUPS, threads=1) as loader:
