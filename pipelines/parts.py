@@ -126,6 +126,7 @@ class Helper:
     patience_s: float
     _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Number of missing shards of each part, and when it last changed."""
+    _silent: set[int] = field(default_factory=set)
 
     def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
         """Return at most `workers` shards to build next; none while the other parts are at work on all that are left.
@@ -143,8 +144,9 @@ class Helper:
             if count != len(indexes):
                 since_s = now_s
             self._seen[owner] = len(indexes), since_s
-            is_silent = owner == self.part.number or now_s - since_s >= self.patience_s
-            free += indexes if is_silent else indexes[2 * self.workers :]
+            if owner == self.part.number or now_s - since_s >= self.patience_s:
+                self._silent.add(owner)  # for good: what others build of its shards does not bring it back
+            free += indexes if owner in self._silent else indexes[2 * self.workers :]
         return self._share(sorted(free))
 
     def _share(self, free: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
-from tests.support.builds import FORMATS, build_arguments, dataprep, digests
+from tests.support.builds import FORMATS, build_arguments, dataprep_anew, digests
 from tests.support.other_codecs import other_pillow
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.stopping import ENDED, Stopper, Stops
@@ -235,6 +235,6 @@ def test_a_build_killed_before_its_plan_exists_may_later_allow_fewer_images(stop
 
 def test_a_worker_with_another_pillow_ends_the_build_and_names_both(sources, tmp_path):
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], tmp_path / "out", "webdataset", "--workers", 1)
-    run = dataprep(*arguments, **other_pillow(tmp_path))
+    run = dataprep_anew(*arguments, **other_pillow(tmp_path))
     assert run.returncode == 2, run.stderr
     assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr

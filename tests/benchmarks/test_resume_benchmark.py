@@ -128,6 +128,7 @@ def outcomes(row: dict) -> list[str]:
     return [resume_outcome(change)[0] for change in row["changes"]]
 
 
+@pytest.mark.long
 def test_a_small_run_finds_our_loader_exact_and_a_sampler_of_other_ranks_refused(tmp_path: Path):
     rows = run_small(tmp_path, "dataprep", "Grain, ElasticIterator", "Grain, DataLoader")
     assert outcomes(rows["dataprep"]) == ["exact", "exact"]

@@ -320,7 +320,7 @@ def sums(dataset):
         return [(batch.keys, *described(batch.images)) for batch in itertools.chain(loader, loader)]
 
 
-@pytest.mark.parametrize("kinds", [("xla", "torch"), ("jax", "tf")], ids=" ".join)
+@pytest.mark.parametrize("kinds", [("xla", "torch"), pytest.param(("jax", "tf"), marks=pytest.mark.long)], ids=" ".join)
 def test_adapters_deliver_every_group(sums, dataset, kinds):
     for report in run_module("tests.support.view_batches", *kinds, dataset("webdataset")):
         assert [tuple(batch) for batch in report] == sums

@@ -14,7 +14,7 @@ from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.newest import RowPlaces
 from dataprep.fetched.retry_plan import RETRY_JSON, rows_file
 from dataprep.fetched.retry_shards import _retrier, retry_shard
-from tests.support.builds import dataprep
+from tests.support.builds import dataprep, dataprep_anew
 from tests.support.fetched import PASSING, begin_retry, build_table, check_built
 from tests.support.other_codecs import other_pillow
 from tests.support.picture_web import WEB
@@ -83,7 +83,7 @@ def test_a_worker_with_other_codecs_is_refused(job):
 def test_a_worker_with_another_pillow_ends_the_command_and_names_both(root, web, tmp_path):
     web.faults = {}
     arguments = ("retry-failed", root, *WEB, "--workers", 1)
-    run = dataprep(*arguments, **other_pillow(tmp_path))
+    run = dataprep_anew(*arguments, **other_pillow(tmp_path))
     assert run.returncode == 2, run.stderr
     assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr
     again = dataprep(*arguments)

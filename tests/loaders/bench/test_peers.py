@@ -68,13 +68,11 @@ def foreign_layout(layouts: Path, layout: str) -> Path:
     return layouts / layout
 
 
-IN_ANOTHER_ENVIRONMENT = ("grain", "mosaic")
-"""Peers that the soak measures: their pins change rarely."""
+LONG = ("grain", "mosaic", "tf.data")
+"""Peers that the soak measures: their pins change rarely, or TensorFlow takes seconds to come up."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[pytest.mark.long] * (each in IN_ANOTHER_ENVIRONMENT)) for each in PEERS]
-)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.long] * (each in LONG)) for each in PEERS])
 def test_images_are_cropped_flipped_and_labelled(layouts: Path, tmp_path: Path, name: str) -> None:
     """Crops of 0.2 to 1 of the area and 3/4 to 4/3, half of them flipped, each with the label of its image."""
     images_NHWC, labels_N = _delivered(layouts, tmp_path, name)

@@ -11,6 +11,7 @@ from tests.support.training import flags_of, start
 STEPS = 300
 
 
+@pytest.mark.long
 def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     arguments = flags_of(device="xla", model="tiny_cnn", output_dir=tmp_path, data_path="none")
     with start("train.train_resnet", *arguments, PJRT_DEVICE="TPU") as process:
