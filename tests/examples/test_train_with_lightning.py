@@ -1,27 +1,48 @@
 """The example of Lightning: stopped in the middle of an epoch, and resumed there by another trainer."""
 
 import importlib.util
+import json
+import os
+import sys
 from pathlib import Path
 
-import pytest
-
 from loaders import open_loader
+from tests.support import warm
 from tests.support.finished import finished_dataset
 
-EXAMPLE = Path(__file__).parents[2] / "examples/train_with_lightning.py"
+REPOSITORY = Path(__file__).parents[2]
+STEPS = ("3", "7")
+"""Steps after which each run ends; an epoch has 4 or 5."""
 
 
-@pytest.mark.filterwarnings("ignore")  # Lightning's advice
-def test_a_run_goes_on_after_its_last_batch(originals, tmp_path_factory, tmp_path, monkeypatch):
-    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "none")  # torch_xla takes no TPU without a name for an error
+def test_a_run_goes_on_after_its_last_batch(originals, tmp_path_factory, tmp_path):
+    """In a process of its own: Lightning imports torch_xla, which must not find TensorFlow there."""
     url = str(finished_dataset("imagenet-webdataset", originals, tmp_path_factory))
     with open_loader(url, batch_size=24, image_size=32) as loader:
         expected = [batch.keys for _ in range(2) for batch in loader]
-    spec = importlib.util.spec_from_file_location("train_with_lightning", EXAMPLE)
+    variables = {**os.environ, "TPU_ACCELERATOR_TYPE": "none"}  # torch_xla takes no TPU without a name for an error
+    words = ("tests.examples.test_train_with_lightning", url, str(tmp_path / "run.ckpt"))
+    with warm.start(*words, environment=variables, folder=REPOSITORY) as process:
+        out, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    assert json.loads(out.splitlines()[-1]) == [list(keys) for keys in expected[:7]]
+
+
+def main(url: str, checkpoint: str) -> None:
+    """Train twice, the second time from the checkpoint, and print the keys of every batch."""
+    spec = importlib.util.spec_from_file_location(
+        "train_with_lightning", REPOSITORY / "examples/train_with_lightning.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     trained_on = []
-    for steps in ("3", "7"):  # an epoch has 4 or 5 steps
-        arguments = [url, str(tmp_path / "run.ckpt"), "--steps", steps, "--image-size", "32", "--accelerator", "cpu"]
+    for steps in STEPS:
+        arguments = [url, checkpoint, "--steps", steps, "--image-size", "32", "--accelerator", "cpu"]
         trained_on += example.main(arguments).trained_on
-    assert trained_on == expected[:7]
+    print(json.dumps(trained_on))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
