@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dataprep.build.job import BuildJob
+from dataprep.build.job import BuildJob, Engine
 from dataprep.build.open_build import open_build
 from dataprep.build.receipts import finished_shards
 from dataprep.dataset.manifest import MANIFEST
@@ -32,7 +32,8 @@ PATIENCE_SHARDS = 4
 """A part is silent when it finishes no shard while this part could have built so many in one process."""
 AUTO = "auto"
 
-_Build = Callable[[Iterable[int]], Iterator[ShardReceipt]]
+_Build = Callable[[BuildJob, Iterable[int]], Iterator[ShardReceipt]]
+"""Function that builds the shards of some indexes and yields their receipts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ class Helper:
     _seen: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Number of missing shards of each part, and when it last changed."""
     _silent: set[int] = field(default_factory=set)
+    """Parts of which every shard may be taken."""
 
     def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
         """Return at most `workers` shards to build next; none while the other parts are at work on all that are left.
@@ -156,12 +158,12 @@ class Helper:
         return (free[first:] + free[:first])[: min(self.workers, most)]
 
 
-def part_engine(
-    part: Part,
-    workers: int,
-    build: Callable[[BuildJob, Iterable[int]], Iterator[ShardReceipt]],
-    log: Callable[[str], object],
-) -> Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]:
+def patience_s(shard_s: float) -> float:
+    """Return the seconds after which a part is silent, where one process takes `shard_s` seconds for a shard."""
+    return max(MIN_PATIENCE_S, PATIENCE_SHARDS * shard_s)
+
+
+def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], object]) -> Engine:
     """Make an engine for dataprep.build.driver, which yields the receipts of the shards that this part has built.
 
     Args:
@@ -177,18 +179,14 @@ def part_engine(
         started_s = time.monotonic()
         yield from build(job, own)
         shard_s = workers * (time.monotonic() - started_s) / max(1, len(own))
-        helper = Helper(part, workers, max(MIN_PATIENCE_S, PATIENCE_SHARDS * shard_s))
+        helper = Helper(part, workers, patience_s(shard_s))
         yield from _help(helper, job, set(indexes), build, log)
 
     return engine
 
 
 def _help(
-    helper: Helper,
-    job: BuildJob,
-    indexes: set[int],
-    build: Callable[[BuildJob, Iterable[int]], Iterator[ShardReceipt]],
-    log: Callable[[str], object],
+    helper: Helper, job: BuildJob, indexes: set[int], build: _Build, log: Callable[[str], object]
 ) -> Iterator[ShardReceipt]:
     """Build what others have left, until no shard is missing; then wait a while for another part's manifest."""
     opened = open_build(job.output_url, job.root)
@@ -214,9 +212,9 @@ def _help(
         _await_manifest(opened.storage, helper.patience_s)
 
 
-def _await_manifest(storage: Storage, patience_s: float) -> None:
+def _await_manifest(storage: Storage, wait_s: float) -> None:
     """Leave the manifest to the part that built the last shard, unless that one does not write it."""
-    until_s = time.monotonic() + patience_s
+    until_s = time.monotonic() + wait_s
     while time.monotonic() < until_s and storage.stat(MANIFEST) is None:
         beat()
         time.sleep(POLL_S)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pipelines.parts import MIN_PATIENCE_S, PATIENCE_SHARDS, POLL_S, Helper, Part
+from pipelines.parts import POLL_S, Helper, Part, patience_s
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Part:
         if self._helper is None:
             own = sum(self.part.owner(index) == self.part.number for index in range(len(self._shard_s)))
             mean_s = self._workers * (now_s - self._begun_s) / max(1, own)
-            self._helper = Helper(self.part, self._workers, max(MIN_PATIENCE_S, PATIENCE_SHARDS * mean_s))
+            self._helper = Helper(self.part, self._workers, patience_s(mean_s))
         missing = set(range(len(self._shard_s))) - result.finished
         for index in self._helper.shards_to_take(missing, now_s):
             self._begin(index, now_s, result)
