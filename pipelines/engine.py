@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from dataprep.build.job import BuildJob
-from dataprep.build.receipts import finished_shards, read_receipts
+from dataprep.build.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError
 from dataprep.host.processes import WORKER_ENVIRONMENT, environment
@@ -37,7 +37,6 @@ from dataprep.storage import open_storage
 from pipelines.options import pipeline_options
 from pipelines.runners import prepare_arguments, shards_at_once
 
-POLL_S = 0.5
 STATE_POLL_S = 5.0
 DEFAULT_STALL_S = 1200.0
 """Seconds after which a job that finishes no shard counts as hanging; a slow worker needs a minute for 256 MiB."""
@@ -121,22 +120,22 @@ def _run(
         )
         process.start()
     theirs.close()
-    waiting = set(indexes)
+    receipts = ReceiptWatch(open_storage(job.output_url), job.root, indexes)
     watch = _Watch(runner, stall_s, log)
     try:
         while process.is_alive() and watch.end is None:
             process.join(POLL_S)
             watch.hear(ours)
-            for receipt in _new_receipts(job, waiting):
+            for receipt in receipts.receipts():
                 watch.progressed()
                 yield receipt
-            watch.check(len(waiting))
+            watch.check(len(receipts.missing))
         watch.hear(ours)
-        yield from _new_receipts(job, waiting)
+        yield from receipts.receipts(now=True)
     finally:
         ours.close()
         _end_group(process)
-    _raise_unfinished(runner, watch.end, process.exitcode, len(waiting), len(indexes))
+    _raise_unfinished(runner, watch.end, process.exitcode, len(receipts.missing), len(indexes))
 
 
 def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, missing: int, shards: int) -> None:
@@ -198,15 +197,6 @@ def _end_group(process: BaseProcess) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.join()
-
-
-def _new_receipts(job: BuildJob, waiting: set[int]) -> Iterator[ShardReceipt]:
-    storage = open_storage(job.output_url)
-    new = sorted(finished_shards(storage, job.root) & waiting)
-    for index, found in zip(new, read_receipts(storage, new, job.root), strict=True):
-        if found is not None:
-            waiting.discard(index)
-            yield found[0]
 
 
 def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:

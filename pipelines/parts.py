@@ -17,16 +17,13 @@ from dataclasses import dataclass, field
 
 from dataprep.build.job import BuildJob, Engine
 from dataprep.build.open_build import open_build
-from dataprep.build.receipts import finished_shards
+from dataprep.build.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.storage import Storage
 
-POLL_S = 0.5
-POLL_SHARE = 0.05
-"""Maximum share of the time that a waiting part spends on listing receipts."""
 MIN_PATIENCE_S = 2.0
 PATIENCE_SHARDS = 4
 """A part is silent when it finishes no shard while this part could have built so many in one process."""
@@ -190,23 +187,23 @@ def _help(
 ) -> Iterator[ShardReceipt]:
     """Build what others have left, until no shard is missing; then wait a while for another part's manifest."""
     opened = open_build(job.output_url, job.root)
+    receipts = ReceiptWatch(opened.storage, opened.root, indexes)
     built_last = True
     while True:
         beat()
-        listed_s = time.monotonic()
-        missing = indexes - finished_shards(opened.storage, opened.root)
+        receipts.look()
+        missing = receipts.missing
         if opened.storage.stat(MANIFEST) is not None:
             return  # and the receipts may be gone
         opened.check()
         if not missing:
             break
-        now_s = time.monotonic()
-        taken = helper.shards_to_take(missing, now_s)
+        taken = helper.shards_to_take(missing, time.monotonic())
         if taken:
             log(f"{helper.part}: building {len(taken)} of {len(missing)} shards that other parts have left")
             yield from build(job, taken)
         else:
-            time.sleep(max(POLL_S, (now_s - listed_s) / POLL_SHARE))
+            time.sleep(receipts.wait_s)
         built_last = bool(taken)
     if not built_last:
         _await_manifest(opened.storage, helper.patience_s)

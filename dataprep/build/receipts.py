@@ -1,22 +1,29 @@
-"""Receipts of the shards of a build or a retry: a shard with a receipt is done."""
+"""Receipts of the shards of a build or a retry: a shard with a receipt is done.
+
+A receipt is a parquet file of the shard's index rows, with the `ShardReceipt` in its footer. Names sort as indexes do:
+`00000` to `99999`, then `a100000` and so on, with a letter for each further digit. So the receipts of the shards from
+an index on are one range of a listing.
+"""
 
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dataprep.dataset.documents import decode
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import FormatError
-from dataprep.storage import Storage
+from dataprep.messages import one_line
+from dataprep.storage import ObjectInfo, Storage
 from dataprep.storage.base import read_bounded
-from dataprep.storage.parquet import table_in
+from dataprep.storage.parquet import footer_metadata, table_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,11 +31,38 @@ if TYPE_CHECKING:
 
 MAX_RECEIPT_BYTES = 512 << 20
 """Maximum size of a receipt; that of one shard of all 1.3 million images of ImageNet would have 100 MB."""
+POLL_S = 0.5
+"""Minimum time between two listings of receipts, in seconds."""
+LISTING_SHARE = 0.02
+"""Maximum share of the time that is spent on listing receipts."""
+PAGE_RECEIPTS = 1000
+"""Receipts that one request lists."""
+MAX_ALONE = 64
+"""Maximum number of receipts that are looked up one by one in place of a longer listing."""
+_DIGITS = 5
+_LETTERS = "abcdefghijklm"
+_SUFFIX = ".parquet"
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def receipt_file(index: int, root: str) -> str:
     """Return the name of a shard's receipt below the folder of its build or retry."""
-    return f"{root}/receipts/{index:05d}.parquet"
+    digits = f"{index:0{_DIGITS}d}"
+    letter = _LETTERS[len(digits) - _DIGITS - 1] if len(digits) > _DIGITS else ""
+    return f"{_folder(root)}{letter}{digits}{_SUFFIX}"
+
+
+def _folder(root: str) -> str:
+    return f"{root}/receipts/"
+
+
+def _index_of(name: str, root: str) -> int | None:
+    """Return the index of the shard whose receipt has this name; None for a name that no receipt has."""
+    digits = name.removeprefix(_folder(root)).removesuffix(_SUFFIX).lstrip(_LETTERS)
+    if not digits.isdecimal() or len(digits) > _DIGITS + len(_LETTERS):
+        return None
+    return int(digits) if receipt_file(int(digits), root) == name else None
 
 
 def write_receipt(storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str) -> None:
@@ -58,41 +92,153 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
     Raises:
         FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
     """
-    advice = f"dataprep did not write it: remove {root}/ and run the same command again"
-    data = read_bounded(storage, receipt_file(index, root), MAX_RECEIPT_BYTES, advice=advice)
+    data = read_bounded(storage, receipt_file(index, root), MAX_RECEIPT_BYTES, advice=_advice(root))
     if data is None:
         return None
     table = table_in(data)
-    metadata, where = table.schema.metadata or {}, storage.url_of(receipt_file(index, root))
-    written_for = metadata.get(b"of", b"").decode()
+    return _receipt_in(table.schema.metadata or {}, storage, index, root), table.replace_schema_metadata(None)
+
+
+def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> ShardReceipt | None:
+    """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone.
+
+    Args:
+        storage: Where the dataset lies.
+        info: The receipt's file, as it was listed.
+        index: Index of the shard.
+        root: Folder of the build or retry.
+
+    Raises:
+        FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
+    """
+    try:
+        metadata = footer_metadata(storage, info, MAX_RECEIPT_BYTES)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise FormatError(f"{storage.url_of(info.name)}: no receipt ({one_line(error)}); {_advice(root)}") from error
+    return _receipt_in(metadata, storage, index, root)
+
+
+def _receipt_in(metadata: Mapping[bytes, bytes], storage: Storage, index: int, root: str) -> ShardReceipt:
+    where, written_for = storage.url_of(receipt_file(index, root)), metadata.get(b"of", b"").decode()
     if written_for != root:
         whose = written_for or "dataprep 0.1.0"
         raise FormatError(f"{where}: a receipt of {whose}, expected one of {root}; start over with --overwrite")
-    receipt = decode(metadata.get(b"receipt", b""), ShardReceipt, where=where, advice=advice)
-    return receipt, table.replace_schema_metadata(None)
+    return decode(metadata.get(b"receipt", b""), ShardReceipt, where=where, advice=_advice(root))
+
+
+def _advice(root: str) -> str:
+    return f"dataprep did not write it: remove {root}/ and run the same command again"
 
 
 def read_receipts(
     storage: Storage, indexes: Iterable[int], root: str
 ) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
     """Yield what `read_receipt` returns for each index, in order; over a network many are read at a time."""
-    read = partial(read_receipt, storage, root=root)
+    yield from _read_ahead(storage, partial(read_receipt, storage, root=root), indexes)
+
+
+def _read_ahead(storage: Storage, read: Callable[[T], U], wanted: Iterable[T]) -> Iterator[U]:
+    """Yield what `read` returns for each argument, in order; over a network many are read at a time."""
     if storage.reads_in_flight == 1:
-        yield from map(read, indexes)
+        yield from map(read, wanted)
         return
     with ThreadPoolExecutor(storage.reads_in_flight, thread_name_prefix="dataprep-receipts") as threads:
-        waiting = iter(indexes)
-        ahead: deque[Future[tuple[ShardReceipt, pa.Table] | None]] = deque()
-        for index in islice(waiting, storage.reads_in_flight):
-            ahead.append(threads.submit(read, index))
+        waiting = iter(wanted)
+        ahead: deque[Future[U]] = deque()
+        for argument in islice(waiting, storage.reads_in_flight):
+            ahead.append(threads.submit(read, argument))
         while ahead:
             found = ahead.popleft().result()
-            for index in islice(waiting, 1):
-                ahead.append(threads.submit(read, index))
+            for argument in islice(waiting, 1):
+                ahead.append(threads.submit(read, argument))
             yield found
 
 
 def finished_shards(storage: Storage, root: str) -> set[int]:
     """Return the indexes of the shards that have a receipt."""
-    names = (info.name.rpartition("/")[2] for info in storage.list(f"{root}/receipts/"))
-    return {int(name.removesuffix(".parquet")) for name in names}
+    return set(_listed(storage, root, ""))
+
+
+def _listed(storage: Storage, root: str, first: str) -> dict[int, ObjectInfo]:
+    """Return the receipts whose names do not come before `first`, by the index of their shard."""
+    listed = ((_index_of(info.name, root), info) for info in storage.list(_folder(root), first))
+    return {index: info for index, info in listed if index is not None}
+
+
+class ReceiptWatch:
+    """Finds the receipts of a build as they appear, in at most LISTING_SHARE of the time.
+
+    A look lists the receipts from a missing shard on, so that a long build does not list again and again what it has
+    seen; a few shards before that one, which take longer than others, are looked up one by one. After a look that took
+    long, the next one comes later.
+
+    Args:
+        storage: Where the dataset lies.
+        root: Folder of the build or retry.
+        indexes: Indexes of the shards to wait for; all others are finished.
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(
+        self, storage: Storage, root: str, indexes: Iterable[int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        import numpy as np
+
+        self._storage, self._root, self._clock = storage, root, clock
+        self.missing = set(indexes)
+        """Indexes of the shards without a receipt, as of the last look."""
+        self._missing = np.array(sorted(self.missing), np.int64)
+        """The same, ascending."""
+        self._last = max(self.missing, default=0)
+        """The largest known index."""
+        self._due_s = clock()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look is due; 0 if it is."""
+        return max(0.0, self._due_s - self._clock())
+
+    def look(self) -> dict[int, ObjectInfo]:
+        """Look now, and return the receipts that are new, by shard in ascending order."""
+        started_s = self._clock()
+        listed = self._looked_up()
+        new = {index: listed[index] for index in sorted(listed.keys() & self.missing)}
+        if new:
+            self.missing -= new.keys()
+            self._missing = self._missing[[index not in new for index in self._missing.tolist()]]
+            self._last = max(self._last, *listed)
+        ended_s = self._clock()
+        self._due_s = ended_s + max(POLL_S, (ended_s - started_s) / LISTING_SHARE)
+        return new
+
+    def receipts(self, *, now: bool = False) -> Iterator[ShardReceipt]:
+        """Yield the new receipts, without their index rows; nothing where no look is due, unless it must be `now`."""
+        if self.wait_s and not now:
+            return
+        new = self.look()
+        yield from filter(None, _read_ahead(self._storage, lambda index: self._summary(index, new[index]), new))
+
+    def _looked_up(self) -> dict[int, ObjectInfo]:
+        """Return the receipts of the lowest missing shards, and all from a missing shard on."""
+        if not self.missing:
+            return {}
+        alone = self._num_alone()
+        names = {index: receipt_file(index, self._root) for index in self._missing[: alone + 1].tolist()}
+        *others, first = names
+        listed = _listed(self._storage, self._root, names[first])
+        found = _read_ahead(self._storage, lambda index: self._storage.stat(names[index]), others)
+        return listed | {index: info for index, info in zip(others, found, strict=True) if info is not None}
+
+    def _num_alone(self) -> int:
+        """Return how many of the lowest missing shards are looked up one by one, for the fewest requests in all."""
+        import numpy as np
+
+        lowest = self._missing[: MAX_ALONE + 1]
+        alone = np.arange(len(lowest))
+        seen_above = (self._last - lowest) - (len(self._missing) - 1 - alone)
+        return int(np.argmin(alone + seen_above // PAGE_RECEIPTS))
+
+    def _summary(self, index: int, info: ObjectInfo) -> ShardReceipt | None:
+        return read_summary(self._storage, info, index, self._root)

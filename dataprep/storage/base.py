@@ -42,8 +42,13 @@ class Storage(Protocol):
     def stat(self, name: str) -> ObjectInfo | None:
         """Return the object's size and, where the store keeps it, its CRC32C; None if the object does not exist."""
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name."""
+    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
+        """Iterate over all objects below a prefix (whole path components, e.g. `train/`), ordered by name.
+
+        Args:
+            prefix: The prefix.
+            first: Leave out objects whose names come before this one; in a bucket they cost no request.
+        """
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         """Return the whole object.

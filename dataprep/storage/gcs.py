@@ -109,9 +109,9 @@ class GCSStorage:
                 return None
         return ObjectInfo(name, blob.size, blob.crc32c, blob.generation)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """List objects with one request for each thousand. Empty objects that only represent folders are left out."""
-        for blob in self._blobs(check_prefix(prefix)):
+        for blob in self._blobs(check_prefix(prefix), first):
             if not blob.name.endswith("/"):
                 yield ObjectInfo(blob.name[len(self._root) :], blob.size, blob.crc32c, blob.generation)
 
@@ -397,11 +397,13 @@ class GCSStorage:
     def _blob(self, name: str) -> Blob:
         return gcs_client.client().bucket(self.bucket).blob(self._full(name))
 
-    def _blobs(self, prefix: str) -> Iterator[Blob]:
-        full = f"{self._full(prefix)}/" if prefix else self._root
+    def _blobs(self, prefix: str, first: str = "") -> Iterator[Blob]:
+        full, start = f"{self._full(prefix)}/" if prefix else self._root, self._full(first) if first else None
         with bucket_errors(self.url_of(prefix), "storage.objects.list"):
             retry = gcs_retry.retry_policy()
-            yield from gcs_client.client().list_blobs(self.bucket, prefix=full, fields=LISTED_FIELDS, retry=retry)
+            yield from gcs_client.client().list_blobs(
+                self.bucket, prefix=full, start_offset=start, fields=LISTED_FIELDS, retry=retry
+            )
 
     def _delete(self, blob: Blob) -> None:
         from google.api_core.exceptions import NotFound

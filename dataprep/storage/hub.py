@@ -166,11 +166,11 @@ class HubStorage(ReadOnlyStorage):
         num_bytes = self._sizes.get(check_name(name))
         return None if num_bytes is None else ObjectInfo(name, num_bytes, None)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """List files by name."""
         folder = f"{check_prefix(prefix)}/" if prefix else ""
         for name in sorted(self._sizes):
-            if name.startswith(folder):
+            if name.startswith(folder) and name >= first:
                 yield ObjectInfo(name, self._sizes[name], None)
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:

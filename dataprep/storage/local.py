@@ -112,11 +112,11 @@ class LocalStorage:
                 return None
         return ObjectInfo(name, status.st_size, None) if stat.S_ISREG(status.st_mode) else None
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """List files, following links to files anywhere and to folders inside the root; a loop of links is cut."""
         prefix = check_prefix(prefix)
         folder = self._path(prefix) if prefix else self.root
-        pending = [self._entries(folder, f"{prefix}/" if prefix else "", ())]
+        pending = [self._entries(folder, f"{prefix}/" if prefix else "", (), first)]
         while pending:
             entry = next(pending[-1], None)
             if entry is None:
@@ -430,23 +430,35 @@ class LocalStorage:
         parts = folder.relative_to(self.root).parts
         return self._links_in_root and bool(parts) and resolved.is_relative_to((self.root / parts[0]).resolve())
 
-    def _entries(self, folder: Path, prefix: str, above: tuple[os.stat_result, ...]) -> _Walk:
-        """Yield a folder's objects, and for each folder in it an iterator like this one, in the order of full names."""
+    def _entries(self, folder: Path, prefix: str, above: tuple[os.stat_result, ...], first: str) -> _Walk:
+        """Yield a folder's objects, and for each folder in it an iterator like this one, in the order of full names.
+
+        Objects whose full names come before `first` are left out, most of them without a look at their size.
+        """
         with disk_errors(folder):
             try:
                 here = folder.stat()
                 entries = [] if any(os.path.samestat(here, one) for one in above) else list(os.scandir(folder))
             except (FileNotFoundError, NotADirectoryError):
                 return
+            if first:  # compared as the name of a folder, which may hold later names
+                entries = [each for each in entries if not _is_before(f"{prefix}{each.name}/", first)]
             found = [(name, size) for entry in entries for name, size in _measure(entry)]
         for name, num_bytes in sorted(found):
+            if num_bytes is not None and f"{prefix}{name}" < first:
+                continue
             if num_bytes is not None:
                 yield ObjectInfo(f"{prefix}{name}", num_bytes, None)
                 continue
             inner = folder / name
             if inner.is_symlink():
                 self._check_inside(inner)
-            yield self._entries(inner, f"{prefix}{name}", (*above, here))
+            yield self._entries(inner, f"{prefix}{name}", (*above, here), first)
+
+
+def _is_before(folder: str, first: str) -> bool:
+    """Return whether all names in a folder, given with its slash, come before `first`."""
+    return folder < first[: len(folder)]
 
 
 def _measure(entry: os.DirEntry[str]) -> Iterator[tuple[str, int | None]]:

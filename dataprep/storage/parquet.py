@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
-from dataprep.storage.base import Storage
+from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.range_file import RangeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+_TAIL_BYTES = 1 << 14
+"""Bytes at the end of a file that are read for its footer; that of one row group of ten columns has some 3 kB."""
+_MAGIC = b"PAR1"
 
 
 def open_parquet(storage: Storage, name: str, *, window_bytes: int = 0, buffer_bytes: int = 0) -> pq.ParquetFile:
@@ -67,3 +72,30 @@ def table_in(data: bytes) -> pa.Table:
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
+def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mapping[bytes, bytes]:
+    """Return the metadata of a parquet file from its footer: one request, a second one for a large footer.
+
+    Args:
+        storage: Where the file lies.
+        info: The file, as it was listed.
+        max_bytes: Maximum size of the footer.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The end of the file is no footer of at most `max_bytes` bytes.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tail = storage.read_range(info.name, max(0, info.num_bytes - _TAIL_BYTES), min(info.num_bytes, _TAIL_BYTES))
+    footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8
+    if tail[-4:] != _MAGIC or footer_bytes > min(info.num_bytes, max_bytes):
+        raise ValueError(f"{info.num_bytes:,} bytes that do not end as a parquet file of at most {max_bytes:,}")
+    if footer_bytes > len(tail):
+        tail = storage.read_range(info.name, info.num_bytes - footer_bytes, footer_bytes)
+    try:
+        return pq.read_metadata(pa.BufferReader(tail)).metadata or {}
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(one_line(error)) from error

@@ -153,6 +153,17 @@ def test_objects_are_listed_in_the_order_of_their_names(storage: Storage) -> Non
     assert [info.num_bytes for info in listed] == [len(info.name.encode()) for info in listed]
 
 
+def test_a_listing_begins_at_any_name(storage: Storage) -> None:
+    written = sorted(["a", "b-", "b/1", "b/1/x", "b/2", "b0", "b/é", "c"], key=str.encode)
+    written.remove("b/1")
+    for name in written:
+        storage.create(name, b"1")
+    for first in [*written, "b", "b/10", "b/1.", "b.", "d", "0"]:
+        assert [info.name for info in storage.list("", first)] == [name for name in written if name >= first], first
+        below = [name for name in written if name.startswith("b/") and name >= first]
+        assert [info.name for info in storage.list("b/", first)] == below, first
+
+
 @pytest.mark.parametrize("prefix", ["train", "train/"])
 def test_a_prefix_is_a_whole_component(storage: Storage, prefix: str) -> None:
     for name in ("train", "train2/x", "train-x", "other/train/x"):
