@@ -63,8 +63,10 @@ _SCHEDULERS = (
     _Scheduler("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP", count="SLURM_ARRAY_TASK_COUNT"),
     _Scheduler("BATCH_TASK_INDEX", count="BATCH_TASK_COUNT"),
     _Scheduler("JOB_COMPLETION_INDEX"),
+    _Scheduler("DATAPREP_WORKER", count="DATAPREP_WORKERS"),
 )
-"""Slurm's job arrays, Google Batch, and Indexed Jobs of Kubernetes, which do not tell their number."""
+"""Slurm's job arrays, Google Batch, Indexed Jobs of Kubernetes, which do not tell their number, and `dataprep tpu run`.
+"""
 
 
 def part_of(text: str, environment: Mapping[str, str]) -> Part:

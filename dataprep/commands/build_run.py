@@ -52,7 +52,7 @@ _OPTIONS = (
         "--part",
         metavar="K/N",
         help="Build part K of N beside other parts, on any machines: no scheduler is needed, and parts that are gone "
-        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes.",
+        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes, and under dataprep tpu run.",
     ),
     stall_option(
         "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "

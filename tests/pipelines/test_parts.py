@@ -20,6 +20,7 @@ SLURM = {
 }
 KUBERNETES = {"JOB_COMPLETION_INDEX": "0"}
 BATCH = {"BATCH_TASK_INDEX": "7", "BATCH_TASK_COUNT": "8"}
+TPU = {"DATAPREP_WORKER": "0", "DATAPREP_WORKERS": "4"}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ BATCH = {"BATCH_TASK_INDEX": "7", "BATCH_TASK_COUNT": "8"}
         ("auto", SLURM, Part(3, 4)),
         ("auto", BATCH, Part(8, 8)),
         ("auto/8", KUBERNETES, Part(1, 8)),
+        ("auto", TPU, Part(1, 4)),
         ("auto/9", BATCH, Part(8, 9)),
     ],
 )
@@ -45,7 +47,12 @@ def test_a_part_is_named_or_left_to_the_scheduler(text, variables, part):
         ("3", {}, "--part 3: expected K/N such as 2/8"),
         ("1/8/2", {}, "expected K/N such as 2/8"),
         ("-1/8", {}, "expected K/N such as 2/8"),
-        ("auto", {}, "none of SLURM_ARRAY_TASK_ID, BATCH_TASK_INDEX, JOB_COMPLETION_INDEX is set; say --part K/N"),
+        (
+            "auto",
+            {},
+            "none of SLURM_ARRAY_TASK_ID, BATCH_TASK_INDEX, JOB_COMPLETION_INDEX, DATAPREP_WORKER is set; "
+            "say --part K/N",
+        ),
         ("auto", KUBERNETES, "JOB_COMPLETION_INDEX does not tell the number of parts; say --part auto/N"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "4"}, "SLURM_ARRAY_TASK_ID=4 is none of 4 tasks in equal steps"),
         ("auto", SLURM | {"SLURM_ARRAY_TASK_ID": "11"}, "SLURM_ARRAY_TASK_ID=11 is none of 4 tasks in equal steps"),

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
@@ -69,21 +69,27 @@ class Fleet:
         workers: Iterable[int] | None = None,
         *,
         timeout_s: float = TIMEOUT_S,
-        sent: Sent | None = None,
+        sent: Callable[[int], Sent] | None = None,
     ) -> list[Answer]:
         """Run a line of shell on workers, by default on all.
 
         The line must be safe to run twice, because gcloud repeats it after a dropped connection.
+
+        Args:
+            line: The line.
+            workers: Numbers of the workers.
+            timeout_s: Deadline for each worker.
+            sent: Function that returns what a worker gets on stdin, by its number.
         """
         chosen = list(range(len(self.target.instances)) if workers is None else workers)
         if self.gcloud.dry_run:
-            self.gcloud.run(ssh_command(self.target, 0, line), sent=sent)
+            self.gcloud.run(ssh_command(self.target, 0, line), sent=sent and sent(0))
             return []
 
         def ask(worker: int) -> Answer:
             argv = ssh_command(self.target, worker, line)
             try:
-                ran = self.gcloud.run(argv, timeout_s=timeout_s, sent=sent)
+                ran = self.gcloud.run(argv, timeout_s=timeout_s, sent=sent and sent(worker))
             except UndecidedError as error:
                 return Answer(worker=worker, code=None, trouble=str(error))
             if ran.returncode and (ran.returncode == 255 or _GCLOUD_FAILED.search(ran.stderr)):
@@ -103,7 +109,7 @@ class Fleet:
         *words: str,
         workers: Iterable[int] | None = None,
         timeout_s: float = TIMEOUT_S,
-        sent: Sent | None = None,
+        sent: Callable[[int], Sent] | None = None,
     ) -> list[Answer]:
         """Run an action of `worker.py`, which is first copied to the workers that do not have it yet."""
         source, name = worker_program()

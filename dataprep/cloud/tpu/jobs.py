@@ -21,12 +21,16 @@ STARTUP_TIMEOUT_S = 1800.0
 """Maximum time for which the start-up script is waited for."""
 HIDDEN = "…hidden"
 """Text that replaces a variable's value."""
+UNKNOWN = "…"
+"""Text in place of a number that a dry run does not know."""
 ENDED = ("done", "lost", "absent")
 FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
     "torch": {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1"},
     "jax": {"JAX_PLATFORMS": "tpu,cpu", "PYTHONUNBUFFERED": "1"},
 }
 """Environment variables of a run, by framework. They prevent JAX from silently using the CPU if the TPU is in use."""
+WORKER, WORKERS = "DATAPREP_WORKER", "DATAPREP_WORKERS"
+"""Environment variables of a run with the worker's number, from 0, and the number of workers."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -61,10 +65,10 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
         UsageError: The run exists with another command.
         UndecidedError: Some workers were not reached.
     """
-    sent, words = _sent(env), ["start", "--variables", run, "--", *argv]
-    missing = list(range(len(fleet.target.instances)))
+    count, words = len(fleet.target.instances), ["start", "--variables", run, "--", *argv]
+    missing = list(range(count))
     for _ in range(START_ATTEMPTS):
-        answers = fleet.call(*words, workers=missing, sent=sent)
+        answers = fleet.call(*words, workers=missing, sent=lambda worker: _sent(env, worker, count))
         refusals = (answer for answer in answers if "error" in answer.reply and not answer.reply.get("again"))
         refused = next(refusals, None)
         if refused:
@@ -79,11 +83,13 @@ def start(fleet: Fleet, run: str, argv: Sequence[str], env: Mapping[str, str]) -
     )
 
 
-def _sent(env: Mapping[str, str]) -> Sent:
-    """Return variables as JSON for stdin; only values of FRAMEWORKS are shown."""
+def _sent(env: Mapping[str, str], worker: int, count: int) -> Sent:
+    """Return the variables of a worker as JSON for stdin; only values that are no secrets are shown."""
     known = {item for framework in FRAMEWORKS.values() for item in framework.items()}
     shown = {key: value if (key, value) in known else HIDDEN for key, value in env.items()}
-    return Sent(text=json.dumps(env), shown=json.dumps(shown, ensure_ascii=False))
+    place = {WORKER: str(worker), WORKERS: str(count)}
+    unknown = place | {WORKERS: UNKNOWN}  # what is shown is a dry run, which does not look up the workers
+    return Sent(text=json.dumps(place | dict(env)), shown=json.dumps(unknown | shown, ensure_ascii=False))
 
 
 def follow(

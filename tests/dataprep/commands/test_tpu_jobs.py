@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
+from tests.support.builds import build, build_arguments, command, digests
 from tests.support.tpu import QUICK, alive, counting, starts, tpu, wait_for
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
@@ -51,7 +52,8 @@ def test_the_commands_of_a_dry_run_are_those_of_the_run(pod):
     *start, sign, sent = start
     assert start in pod.calls(" start ")
     assert sign == "<<<"
-    assert json.loads(sent) == {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1", "A": "…hidden"}
+    place = {"DATAPREP_WORKER": "0", "DATAPREP_WORKERS": "…"}
+    assert json.loads(sent) == {**place, "PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1", "A": "…hidden"}
     for line in shown.splitlines():
         assert line.startswith("#") or "scp" in line or any(shlex.split(line)[1:5] == call[1:5] for call in pod.calls())
 
@@ -124,6 +126,19 @@ def test_a_run_of_a_missing_program_says_so(pod):
     result = tpu("run", "--run", "r", *QUICK, "--", "no-such-program")
     assert result.exit_code == 1
     assert "worker 1: could not start: [Errno 2] No such file or directory: 'no-such-program'" in result.stderr
+
+
+def test_workers_build_the_parts_of_a_dataset(pod, originals, tmp_path):
+    options = ("imagenet", originals["imagenet"])
+    shards = ("--num-shards", 4, "--split", "val", "--workers", 1)
+    build(*options, tmp_path / "plain", "webdataset", *shards)
+    words = command(*build_arguments(*options, tmp_path / "out", "webdataset", *shards), "--part", "auto")
+    words.remove("--json")
+    result = tpu("run", "--run", "parts", *QUICK, "--keep-going", "--", *words)
+    assert result.exit_code == 0, result.output
+    assert digests(tmp_path / "out") == digests(tmp_path / "plain")
+    logs = [path.read_text() for path in sorted(Path("logs/my-tpu/parts").iterdir())]
+    assert [f"part {number} of 2" in log for number, log in enumerate(logs, 1)] == [True, True]
 
 
 # kill
