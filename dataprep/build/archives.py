@@ -160,6 +160,10 @@ class ArchiveRecipe:
         """Return the requests and bytes with which a build reads its originals."""
         return archives_traffic(plan)
 
+    def web_bytes(self, plan: Plan) -> int:
+        """Return 0: workers read originals from disks and buckets."""
+        return 0
+
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the format's metadata files, and those of every shard."""
         plan = claim.plan

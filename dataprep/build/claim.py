@@ -1,6 +1,7 @@
 """The claim of a build on its output, and the files in `<dataset>/_build/` while the build runs.
 
-    plan.json                        create-only; the plan that owns the place, its hash, and the id of this build
+    plan.json                        create-only; the plan that owns the place, its hash, the id of this build, and the
+                                     version of this package that began it; the hash covers neither of the last two
     <plan hash>/<id>/plan.parquet    references, one row group a shard; a table of URLs has none
     <plan hash>/<id>/receipts/       create-only; 00007.parquet is shard 7's receipt with its index rows
     <plan hash>/<id>/folder/         an image folder on disk before it is renamed into place
@@ -26,6 +27,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from dataprep import __version__
 from dataprep.build.plan import Plan, plan_from_document
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.dataset.differences import differences
@@ -91,7 +93,8 @@ def goes_on(plan: Plan, claim: Claim) -> bool:
 
 def _begin(storage: Storage, planned: Planned, before: Claim | None) -> Claim:
     plan, build_id = planned.plan, uuid.uuid4().hex
-    document = json.dumps(plan.document() | {"build": build_id}, indent=1, sort_keys=True).encode() + b"\n"
+    named = plan.document() | {"build": build_id, "version": __version__}
+    document = json.dumps(named, indent=1, sort_keys=True).encode() + b"\n"
     claim = Claim(plan, f"{BUILD}/{plan.plan_hash}/{build_id}", document)
     planned.store(storage, claim.root)  # before plan.json: a process that finds plan.json finds these as well
     with storage.alone():

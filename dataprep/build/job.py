@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from dataprep import __version__
 from dataprep.build.recipe import recipe_named
 from dataprep.dataset.records import ShardReceipt
+from dataprep.errors import DISTRIBUTION, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class BuildJob:
     """Name of the recipe, one of `dataprep.build.recipe.RECIPES`."""
     links: str = field(default="in root", kw_only=True)
     """How links in the source are followed: a name in `dataprep.dataset.links.LINKS`."""
+    version: str = field(default=__version__, kw_only=True)
+    """Version of this package in the process that made the job; every worker must have the same."""
 
 
 Engine = Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]
@@ -42,8 +46,10 @@ def build_shard(job: BuildJob, index: int) -> ShardReceipt:
         ImageError: An image is bad and `--on-bad fail` was given.
         StorageError: The shard could not be published: either nothing of it is visible, or a rerun finishes it.
         OvertakenError: Another build owns the output now, and nothing was written there.
-        UsageError: This process has other codec versions than the plan, and would write other bytes.
+        UsageError: This process has other codec versions than the plan, or another version of this package than the
+            driver, and would write other bytes.
     """
+    refuse_other_version(job)
     return recipe_named(job.recipe).build_shard(job, index)
 
 
@@ -51,5 +57,18 @@ def begin_shard(job: BuildJob, index: int) -> Future[ShardReceipt]:
     """Build one shard, but return when only its last step is left: publishing it, or waiting for late downloads.
 
     To be called by one thread of a process: the next call reads ahead until the shard before is done or has failed.
+
+    Raises:
+        UsageError: See `build_shard`.
     """
+    refuse_other_version(job)
     return recipe_named(job.recipe).begin_shard(job, index)
+
+
+def refuse_other_version(job: BuildJob) -> None:
+    """Raise UsageError if this process has another version of this package than the process that made the job."""
+    if job.version != __version__:
+        raise UsageError(
+            f"this worker has {DISTRIBUTION} {__version__}, the build was planned with {job.version}: another version "
+            "may write other bytes; give every worker the driver's version, from the same wheel or image"
+        )

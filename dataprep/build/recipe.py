@@ -97,6 +97,9 @@ class Recipe(Protocol):
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the requests and bytes with which a build reads its originals."""
 
+    def web_bytes(self, plan: Plan) -> int:
+        """Return the bytes that a build downloads from the web, as an estimate; 0 if it needs no web."""
+
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""
 

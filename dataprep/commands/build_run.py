@@ -25,6 +25,7 @@ from dataprep.build.recipe import recipe_of
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
+from dataprep.commands.private_workers import private_worker_lines, telling
 from dataprep.commands.progress import BuildProgress
 from dataprep.commands.region_options import (
     beside_option,
@@ -142,7 +143,8 @@ def build(
             buckets = planned_buckets(
                 plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
             )
-            _print_plan(plan, request, buckets, shown.plan_lines(plan), as_json=run.as_json)
+            lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, beam_options)))
+            _print_plan(plan, request, buckets, lines, as_json=run.as_json)
             return
         started_s = time.monotonic()
         with _open_engine(request, run, beam_options, progress) as engine:
@@ -220,7 +222,7 @@ def _open_engine(
         from pipelines.engine import beam_engine
     urls = (request.source_url, request.output_url)
     engine = beam_engine(run.runner, run.workers, beam_options, urls, stall_s=progress.stall_s, log=progress.log)
-    return nullcontext(engine)
+    return nullcontext(telling(engine, beam_options, progress.warn))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from dataprep.fetched.manifest import (
 from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import FetchRequest, laion_of, plan_tables
 from dataprep.fetched.shards import FetchJob, ShardFetcher
-from dataprep.fetched.traffic import fetched_traffic, tables_traffic
+from dataprep.fetched.traffic import fetched_traffic, tables_traffic, web_bytes
 from dataprep.storage import Storage, open_storage
 
 
@@ -84,6 +84,10 @@ class WebRecipe:
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the traffic between a build and its tables."""
         return tables_traffic(plan)
+
+    def web_bytes(self, plan: Plan) -> int:
+        """Return the bytes of the images that are still there."""
+        return web_bytes(plan)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the TFDS files, and the three files of every shard."""

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dataprep import __version__
 from dataprep.build.claim import OvertakenError, claim_place, goes_on, read_claim, refuse_overtaken, withdraw
 from dataprep.dataset.paths import BUILD, OVERWRITING, PLAN_JSON
 from dataprep.errors import FormatError, UsageError
@@ -22,6 +23,16 @@ def test_second_build_of_a_plan_joins_the_first(storage):
     assert first.root.startswith(f"{BUILD}/{small_plan().plan_hash}/")
     assert not first.begun_before_claims
     refuse_overtaken(storage, first)
+
+
+def test_version_of_the_package_is_named_beside_the_plan_and_not_in_its_hash(storage, monkeypatch):
+    first = claim_place(storage, planned(small_plan()))
+    document = json.loads(first.pointer)
+    assert document["version"] == __version__
+    assert document["plan_hash"] == small_plan().plan_hash
+    assert "version" not in small_plan().document()
+    monkeypatch.setattr("dataprep.build.claim.__version__", "9.9.9")
+    assert claim_place(storage, planned(small_plan())) == first, "a newer version goes on with the same plan"
 
 
 def test_other_plan_is_refused_with_what_differs(storage):

@@ -1,10 +1,15 @@
 """A shard as a task: it travels, and its recipe does it."""
 
+import dataclasses
 import pickle
 from concurrent.futures import Future
 
+import pytest
+
+from dataprep import __version__
 from dataprep.build import job as jobs
 from dataprep.build.job import BuildJob, begin_shard, build_shard
+from dataprep.errors import UsageError
 
 JOB = BuildJob("gs://bucket/out", "originals", "_build/0/1", recipe="archives")
 
@@ -29,3 +34,11 @@ def test_recipe_of_the_job_builds_its_shards(monkeypatch):
     build_shard(JOB, 3)
     begin_shard(JOB, 4)
     assert asked == [("build", JOB, 3), ("begin", JOB, 4)]
+
+
+@pytest.mark.parametrize("do_shard", [build_shard, begin_shard])
+def test_worker_with_another_version_of_the_package_builds_nothing_and_names_both(do_shard):
+    older = dataclasses.replace(JOB, version="0.0.9")
+    expected = rf"this worker has tpu-dataprep {__version__}, the build was planned with 0\.0\.9"
+    with pytest.raises(UsageError, match=expected):
+        do_shard(older, 0)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dataprep.fetched.traffic import fetched_traffic, tables_traffic
+from dataprep.fetched.traffic import fetched_traffic, tables_traffic, web_bytes
 from dataprep.sources.tables import TABLE_WINDOW_BYTES
 from tests.support.plans import small_plan
 
@@ -24,3 +24,7 @@ def test_tables_are_measured_and_read_once():
     small, large = tables_traffic(plan_of(2)), tables_traffic(plan_of(2, 10 * TABLE_WINDOW_BYTES))
     assert (small.num_bytes, large.num_bytes) == (1000, 10 * TABLE_WINDOW_BYTES)
     assert large.gets - small.gets == 10 - 2
+
+
+def test_downloads_are_estimated_from_rows_the_share_of_living_links_and_their_size():
+    assert web_bytes(plan_of(10)) == 1000 * 0.68 * 190_000
