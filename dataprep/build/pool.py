@@ -22,7 +22,6 @@ import signal
 import tempfile
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -34,28 +33,15 @@ from multiprocessing.context import ForkServerProcess
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, StorageError, UsageError
+from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s, failure_of, shards_set_aside
+from dataprep.errors import BuildError, UsageError
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
 from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
 
 T = TypeVar("T")
 
-MAX_DEATHS = 3
-"""Number of workers that one task may kill or hang before it is set aside. If this many times the number of workers
-hang in a row, with no task done in between, no single task is the cause, and the run ends."""
-MAX_ATTEMPTS = 4
-"""Maximum number of attempts at a task that fails with a retryable error of storage or operating system."""
-FIRST_BACKOFF_S = 0.5
 COLLECT_AFTER = 20_000
 """Number of new objects after which a worker collects garbage; Python's default is 700."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Message that a worker sends instead of a result."""
-
-    error: DataprepError
-    may_pass: bool
 
 
 @dataclass(slots=True)
@@ -138,11 +124,7 @@ class Pool:
             self._workers.append(self._start())
         yield from self._supervise(state)
         if state.set_aside:
-            names = "; ".join(f"shard {index}: {why}" for index, why in sorted(state.set_aside.items()))
-            raise BuildError(
-                f"{len(state.set_aside)} of the shards could not be built: {names}. "
-                "All others are done; run the same command again to try these"
-            )
+            raise shards_set_aside(state.set_aside)
 
     def _supervise(self, state: _Progress) -> Iterator[Any]:
         while state.waiting or any(worker.indexes for worker in self._workers):
@@ -162,7 +144,7 @@ class Pool:
                     continue
                 index, answer = message
                 worker.indexes.remove(index)
-                if isinstance(answer, _Failure):
+                if isinstance(answer, Failure):
                     self._failed(index, answer, state)
                 else:
                     state.hangs_in_a_row = 0
@@ -190,11 +172,11 @@ class Pool:
         by_pipe = {worker.pipe: worker for worker in self._workers}
         return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
 
-    def _failed(self, index: int, failure: _Failure, state: _Progress) -> None:
+    def _failed(self, index: int, failure: Failure, state: _Progress) -> None:
         attempts = state.attempts[index] = state.attempts.get(index, 0) + 1
         if not failure.may_pass or attempts >= MAX_ATTEMPTS:
             raise failure.error
-        delay_s = FIRST_BACKOFF_S * 2 ** (attempts - 1)
+        delay_s = backoff_s(attempts)
         self._log(f"shard {index}: {failure.error}; trying again in {delay_s:g} s")
         heapq.heappush(state.waiting, (time.monotonic() + delay_s, index))
 
@@ -228,6 +210,7 @@ class Pool:
         how = f"hung, without progress for {idle}, and was killed"
         self._try_again(worker, index, state, f"hung its worker {{}} times, last for {idle}", how)
         state.hangs_in_a_row += 1
+        # Hangs in a row, with no task done in between, are no single task's fault.
         if state.waiting and state.hangs_in_a_row >= MAX_DEATHS * self._num_workers:
             raise BuildError(
                 f"{state.hangs_in_a_row} workers hung one after the other, each without progress for "
@@ -336,10 +319,5 @@ def _answer(send: Callable[[object], None], index: int, future: Future[Any]) -> 
     error = future.exception()
     if error is None:
         send((index, future.result()))
-    elif isinstance(error, DataprepError):
-        may_pass = isinstance(error, StorageError) and not isinstance(error, AccessError | ConflictError)
-        send((index, _Failure(error, may_pass)))
     else:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"shard {index}: unexpected {type(error).__name__}: {error} ({where.name}:{where.lineno})"
-        send((index, _Failure(BuildError(text), may_pass=isinstance(error, OSError))))
+        send((index, failure_of(index, error)))
