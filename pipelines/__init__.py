@@ -1,6 +1,11 @@
-"""Builds on Apache Beam: a linear graph of shard indexes, `Create | Reshuffle | ParDo(build_shard)`, for every dataset.
+"""Engines: what builds the shards of a dataset, on this machine or on many.
 
-The graph is small whatever the dataset, because its elements are numbers (docs/decisions/0002). It runs in its own
-process, which the driver watches; with every runner, progress is read from the receipts. Runners that lose data are
-refused by name.
+    protocol.py   what `dataprep build` asks of an engine; engines.py: the engines by the name of --runner
+    local.py      the pool of processes of this machine; parts.py: one of several parts, which need no scheduler
+    beam/         Apache Beam's runners, the only modules that import Beam
+    watching.py   whether a job that runs elsewhere still makes progress
+
+Every engine calls `dataprep.build.job.build_shard` for the shards that are missing, so all of them write the same
+bytes. An engine's module is imported when `--runner` names it, since its library may be absent and takes seconds to
+import.
 """

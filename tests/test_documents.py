@@ -15,7 +15,7 @@ from dataprep.cli import COMMANDS, group
 from dataprep.commands.train import ENTRIES
 from dataprep.sources import DATASETS
 from dataprep.sources.coco import PARTS
-from pipelines.options import pipeline_options
+from pipelines.beam.options import pipeline_options
 from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, shows, words_of
 
 DATA = (ROOT / "DATA.md").read_text()
@@ -119,7 +119,7 @@ def test_the_parser_accepts_every_documented_dataprep_command(words):
         assert command is not None
     parsed = command.make_context(name, arguments).params
     if parsed.get("runner", "local") != "local":
-        words = parsed.get("beam_options") or parsed["others"]  # a table of URLs may have several sources before them
+        words = parsed.get("engine_options") or parsed["others"]  # a table of URLs may have several sources before them
         pipeline_options(parsed["runner"], tuple(dropwhile(lambda word: not word.startswith("-"), words)))
 
 

@@ -92,7 +92,7 @@ class _Datasets(click.Group):
             )
 
 
-@click.group("build", cls=_Datasets, epilog=EPILOG, subcommand_metavar="DATASET [OPTIONS] [-- BEAM_OPTIONS]")
+@click.group("build", cls=_Datasets, epilog=EPILOG, subcommand_metavar="DATASET [OPTIONS] [-- ENGINE_OPTIONS]")
 def command() -> None:
     """Build a dataset from its original files: plan, shards, index, manifest.
 
@@ -101,7 +101,7 @@ def command() -> None:
 
 
 @click.command("build")
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", metavar="URL", help="Folder or gs:// prefix that holds the original files.")
 @click.option(
     "--images", "fake_images", type=WHOLE, help="imagenet-fake: number of images in train.  [default: 10,000]"
@@ -127,7 +127,7 @@ def command() -> None:
 @shared_options
 def _archives(
     dataset: str,
-    beam_options: tuple[str, ...],
+    engine_options: tuple[str, ...],
     run: Run,
     source: str | None,
     output: str,
@@ -144,7 +144,7 @@ def _archives(
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     facts = configured(dataset, fake_images=fake_images)
     options["fake_images"] = fake_images or (DEFAULT_IMAGES if facts.generated else None)
     request = BuildRequest(
@@ -154,7 +154,7 @@ def _archives(
         max_reject_ratio=facts.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    build_images(request, run, beam_options, compare=compare)
+    build_images(request, run, engine_options, compare=compare)
 
 
 def _command_of(dataset: str) -> click.Command:
@@ -195,19 +195,19 @@ def _options(dataset: str, format_name: str, splits: tuple[str, ...], **options:
     return BuildOptions(dataset=dataset, format=format_name, splits=tuple(splits), images=images, **options)
 
 
-def build_images(request: BuildRequest, run: Run, beam_options: tuple[str, ...], *, compare: bool = False) -> None:
+def build_images(request: BuildRequest, run: Run, engine_options: tuple[str, ...], *, compare: bool = False) -> None:
     """Build or convert a dataset of images and print the result, or print its plan.
 
     Args:
         request: What to build.
         run: Options of the run.
-        beam_options: Options of a Beam runner.
+        engine_options: Options of the engine, given after `--`.
         compare: Compare the archives with their published sizes and digests first.
     """
     _refuse_unfit(request)
     shown = Shown(progress=BuildProgress, plan_lines=plan_lines, split_line=split_line)
     check = partial(_check_source, request) if compare else lambda _progress: None
-    build(request, run, beam_options, shown, check=check)
+    build(request, run, engine_options, shown, check=check)
 
 
 def _refuse_unfit(request: BuildRequest) -> None:

@@ -42,7 +42,7 @@ result has the same bytes.
 
 
 @click.command("coco", epilog=EPILOG)
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", required=True, metavar="URL", help="Folder or gs:// prefix that holds the original files.")
 @click.option(
     "--annotations",
@@ -66,7 +66,7 @@ result has the same bytes.
 )
 @shared_options
 def command(
-    beam_options: tuple[str, ...],
+    engine_options: tuple[str, ...],
     run: Run,
     source: str,
     output: str,
@@ -84,7 +84,7 @@ def command(
     Annotations keep their values: boxes are [x, y, width, height] in pixels, and segmentations are the JSON of their
     polygons or run-length encodings.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     splits = splits or COCO.default_splits
     for split in splits:
         if split not in COCO.splits:
@@ -102,7 +102,7 @@ def command(
         max_reject_ratio=COCO.default_max_reject_ratio if max_reject_ratio is None else max_reject_ratio,
         overwrite=overwrite,
     )
-    build_images(request, run, beam_options, compare=compare)
+    build_images(request, run, engine_options, compare=compare)
 
 
 def _annotations(source: str, kinds: tuple[str, ...], splits: tuple[str, ...]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ docs/own-dataset.md has a complete class.
 
 
 @click.command("build")
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--source", required=True, metavar="URL", help="Folder or gs:// prefix that the class lists.")
 @click.option("--name", help="Name of the dataset.  [default: that of the class]")
 @click.option("--licence", help="Licence of the images, for the manifest.  [default: that of the class]")
@@ -47,7 +47,7 @@ docs/own-dataset.md has a complete class.
 @shared_options
 def _custom(
     class_name: str,
-    beam_options: tuple[str, ...],
+    engine_options: tuple[str, ...],
     run: Run,
     source: str,
     name: str | None,
@@ -65,7 +65,7 @@ def _custom(
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     dataset = custom_dataset(class_name)
     for split in splits:
         dataset.split_facts(split)
@@ -83,7 +83,7 @@ def _custom(
         max_reject_ratio=max_reject_ratio or 0.0,
         overwrite=overwrite,
     )
-    build_images(request, run, beam_options)
+    build_images(request, run, engine_options)
 
 
 def command_of(class_name: str) -> click.Command:

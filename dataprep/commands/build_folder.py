@@ -43,7 +43,7 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
 
 
 @click.command("folder", epilog=EPILOG)
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option(
     "--source",
     required=True,
@@ -72,12 +72,12 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
 @shard_options
 @image_options
 @shared_options
-def command(beam_options: tuple[str, ...], run: Run, source: str, **options: Any) -> None:
+def command(engine_options: tuple[str, ...], run: Run, source: str, **options: Any) -> None:
     """Build your own pictures: any tree of files, or a zip or tar of one.
 
     Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP)
     are re-encoded as JPEG; those that cannot be decoded are rejected and listed.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     place = place_of(source, lambda url: url.lower().rpartition(".")[2] in ARCHIVES)
-    build_own("folder", place, run, beam_options, options)
+    build_own("folder", place, run, engine_options, options)

@@ -80,7 +80,7 @@ class _Options(WebOptions):
 
 
 @click.command("laion", epilog=EPILOG)
-@click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[MORE TABLES] [-- BEAM_OPTIONS]")
+@click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[MORE TABLES] [-- ENGINE_OPTIONS]")
 @click.option(
     "--source",
     "sources",
@@ -191,11 +191,11 @@ def command(
     and columns are those of img2dataset. The rows stay in the table's order.
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
-    beam_options = others[len(more) :]
-    refuse_unknown_runner(run, beam_options)
+    engine_options = others[len(more) :]
+    refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    at_once = shards_at_once(run, beam_options, (source_url, output))
+    at_once = shards_at_once(run, engine_options, (source_url, output))
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,
@@ -211,7 +211,7 @@ def command(
         ),
     )
     shown = Shown(progress=LaionProgress, plan_lines=_plan_lines, split_line=_split_lines)
-    build(request, run, beam_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
+    build(request, run, engine_options, shown, check=lambda _progress: None if run.dry_run else tell_networks(limits))
 
 
 def _own_data(values: _Options) -> OwnData | None:

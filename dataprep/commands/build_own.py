@@ -80,7 +80,7 @@ def place_of(source: str, is_file: Callable[[str], bool]) -> tuple[str, str]:
 
 
 def build_own(
-    dataset: str, place: tuple[str, str], run: Run, beam_options: tuple[str, ...], options: JsonObject
+    dataset: str, place: tuple[str, str], run: Run, engine_options: tuple[str, ...], options: JsonObject
 ) -> None:
     """Build a user's own data.
 
@@ -88,7 +88,7 @@ def build_own(
         dataset: Kind of the data.
         place: Root of the originals, and the only file or folder to read below it, or an empty text.
         run: Options of the run.
-        beam_options: Options of a Beam runner.
+        engine_options: Options of the engine, given after `--`.
         options: All other options of the command.
     """
     root, only = place
@@ -110,7 +110,7 @@ def build_own(
         max_reject_ratio=ratio or 0.0,
         overwrite=overwrite,
     )
-    build_images(request, run, beam_options)
+    build_images(request, run, engine_options)
 
 
 def _on_hub(url: str, options: JsonObject) -> str:

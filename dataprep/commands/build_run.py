@@ -8,9 +8,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 import click
@@ -18,10 +17,8 @@ import click
 from dataprep.build.cards import write_cards
 from dataprep.build.driver import BuildResult, prepare, run_build
 from dataprep.build.finished import numbering_faults
-from dataprep.build.job import BuildJob, Engine, begin_shard
+from dataprep.build.job import Engine
 from dataprep.build.plan import Plan
-from dataprep.build.pool import Pool
-from dataprep.build.recipe import recipe_of
 from dataprep.build.request import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.options import json_option, stall_option, workers_option
@@ -37,14 +34,14 @@ from dataprep.commands.region_options import (
 )
 from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
-from dataprep.dataset.records import ShardReceipt, SplitManifest
-from dataprep.errors import DataprepError, UsageError, install_hint
+from dataprep.dataset.records import SplitManifest
+from dataprep.errors import DataprepError, UsageError
 from dataprep.storage import open_storage
-from pipelines.parts import Part, part_engine, part_of
+from pipelines.engines import LOCAL, engine_module
+from pipelines.parts import Part, part_of
+from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
 
-LOCAL = "local"
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
-_BUCKET_MODULES = ("google.cloud.storage", "obstore.store")
 _OPTIONS = (
     click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
     click.option("--runner", default=LOCAL, show_default=True, help="Engine: local, or the name of a Beam runner."),
@@ -58,6 +55,12 @@ _OPTIONS = (
     stall_option(
         "Minutes without progress after which a worker is killed and its shard tried again, and minutes without a "
         "finished shard after which a job of a Beam runner is cancelled."
+    ),
+    click.option(
+        "--detach",
+        is_flag=True,
+        help="Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
+        "dataset, or says how far the job is.",
     ),
     beside_option,
     tpu_option,
@@ -77,6 +80,8 @@ class Run:
     part: Part | None
     """Part of the dataset that this run builds, beside others; None: all of it."""
     stall_minutes: float
+    detach: bool
+    """Whether to submit the job and leave it running."""
     beside: str | None
     tpu: str | None
     region_policy: str
@@ -118,7 +123,7 @@ def shared_options(command: Callable[..., None]) -> Callable[..., None]:
 def build(
     request: BuildRequest,
     run: Run,
-    beam_options: tuple[str, ...],
+    engine_options: tuple[str, ...],
     shown: Shown,
     *,
     check: Callable[[BuildProgress], object] = lambda _progress: None,
@@ -128,11 +133,11 @@ def build(
     Args:
         request: What to build.
         run: Options of the run.
-        beam_options: Options of a Beam runner.
+        engine_options: Options of the engine, given after `--`.
         shown: The output that depends on the kind of dataset.
         check: Checks the originals, before anything else is read.
     """
-    reader, builder = named_place(run.beside, run.tpu), place_of_workers(beam_options)
+    reader, builder = named_place(run.beside, run.tpu), place_of_workers(engine_options)
     if not run.dry_run:
         _guard(request, run, reader=reader, builder=builder)
     with shown.progress(quiet=run.as_json, stall_s=60 * run.stall_minutes) as progress:
@@ -143,12 +148,17 @@ def build(
             buckets = planned_buckets(
                 plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
             )
-            lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, beam_options)))
+            lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, engine_options)))
             _print_plan(plan, request, buckets, lines, as_json=run.as_json)
             return
         started_s = time.monotonic()
-        with _open_engine(request, run, beam_options, progress) as engine:
-            result = run_build(request, engine, progress)
+        try:
+            with _open_engine(request, run, engine_options, progress) as engine:
+                result = run_build(request, engine, progress)
+        except DetachedJob as job:
+            progress.stop()
+            click.echo(json.dumps({"url": request.output_url, "job": job.name}) if run.as_json else str(job))
+            return
         for split, fault in numbering_faults(result.manifest):
             progress.warn(f"{split}: {fault}")
         _write_cards(request.output_url, result, progress)
@@ -164,38 +174,33 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
         progress.warn(f"the cards are not written: {error}; write them with dataprep card {url}")
 
 
-def refuse_unknown_runner(run: Run, beam_options: tuple[str, ...]) -> None:
+def refuse_unknown_runner(run: Run, engine_options: tuple[str, ...]) -> None:
     """Refuse a runner, or its options, if no build can run with them; no cluster is contacted.
 
     Raises:
-        UsageError: There are Beam options without a Beam runner, or --part with one; the runner or an option is
-            unknown, the runner loses data, or Beam is not installed.
+        UsageError: There are options without an engine that has some, or --part with one; the runner or an option is
+            unknown, the runner loses data, or its library is not installed.
     """
-    runner = run.runner
-    if run.part is not None and runner != LOCAL:
-        raise UsageError(f"--part with --runner {runner}: a Beam runner has workers of its own; give one of the two")
-    if runner == LOCAL:
-        if beam_options:
-            raise UsageError(f"got Beam options {' '.join(beam_options)} with --runner local; name a Beam runner")
-        return
-    with _needing_beam(runner):
-        from pipelines.options import pipeline_options
-    pipeline_options(runner, beam_options)
+    if run.part is not None and run.runner != LOCAL:
+        raise UsageError(f"--part with --runner {run.runner}, which has workers of its own; give one of the two")
+    engine_module(run.runner).check(_choice(run, engine_options))
 
 
-def shards_at_once(run: Run, beam_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
-    """Return the number of shards that a build has in flight: from the options of a Beam runner, or of all parts.
+def shards_at_once(run: Run, engine_options: tuple[str, ...], urls: tuple[str, ...]) -> int:
+    """Return the number of shards that a build has in flight on its engine, or in all of its parts.
 
     Args:
         run: Options of the run; other parts are taken to have as many workers.
-        beam_options: Options of a Beam runner.
+        engine_options: Options of the engine, given after `--`.
         urls: URLs of originals and output.
     """
-    if run.runner == LOCAL:
-        return run.workers * (1 if run.part is None else run.part.count)
-    with _needing_beam(run.runner):
-        from pipelines.engine import shards_under_way
-    return shards_under_way(run.runner, run.workers, beam_options, urls)
+    return engine_module(run.runner).shards_at_once(_choice(run, engine_options), urls)
+
+
+def _choice(run: Run, engine_options: tuple[str, ...]) -> EngineChoice:
+    return EngineChoice(
+        runner=run.runner, options=engine_options, workers=run.workers, part=run.part, detach=run.detach
+    )
 
 
 def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str | None) -> None:
@@ -212,39 +217,20 @@ def _guard(request: BuildRequest, run: Run, *, reader: str | None, builder: str 
         guard(request.source_url, run.region_policy, where=builder)
 
 
+@contextmanager
 def _open_engine(
-    request: BuildRequest, run: Run, beam_options: tuple[str, ...], progress: BuildProgress
-) -> AbstractContextManager[Engine]:
-    """Open the engine of a build: processes of this machine, or a Beam runner."""
-    if run.runner == LOCAL:
-        return _local_engine(request, run, progress)
-    with _needing_beam(run.runner):
-        from pipelines.engine import beam_engine
-    urls = (request.source_url, request.output_url)
-    engine = beam_engine(run.runner, run.workers, beam_options, urls, stall_s=progress.stall_s, log=progress.log)
-    return nullcontext(telling(engine, beam_options, progress.warn))
-
-
-@contextmanager
-def _local_engine(request: BuildRequest, run: Run, progress: BuildProgress) -> Iterator[Engine]:
-    """Open a pool; its modules are imported while the originals are listed and planned."""
-    on_disk = open_storage(request.source_url).is_local and open_storage(request.output_url).is_local
-    modules = recipe_of(request.options.dataset).worker_modules
-    preload = modules if on_disk else (*modules, *_BUCKET_MODULES)
-    with Pool(run.workers, progress.warn, preload=preload, stall_s=progress.stall_s) as pool:
-
-        def engine(job: BuildJob, indexes: Iterable[int]) -> Iterator[ShardReceipt]:
-            return pool.run(partial(begin_shard, job), indexes)
-
-        yield engine if run.part is None else part_engine(run.part, run.workers, engine, progress.log)
-
-
-@contextmanager
-def _needing_beam(runner: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(f"--runner {runner} needs Apache Beam ({error}): {install_hint('beam')}") from error
+    request: BuildRequest, run: Run, engine_options: tuple[str, ...], progress: BuildProgress
+) -> Iterator[Engine]:
+    work = EngineWork(
+        dataset=request.options.dataset,
+        source_url=request.source_url,
+        output_url=request.output_url,
+        stall_s=progress.stall_s,
+        log=progress.log,
+        warn=progress.warn,
+    )
+    with engine_module(run.runner).open_engine(_choice(run, engine_options), work) as engine:
+        yield telling(engine, engine_options, progress.warn) if engine_options else engine
 
 
 def _print_plan(

@@ -36,7 +36,7 @@ Image bytes are unpacked below OUTPUT/_build first, which takes as much space as
 
 
 @click.command("table", epilog=EPILOG)
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option(
     "--source",
     required=True,
@@ -63,14 +63,14 @@ Image bytes are unpacked below OUTPUT/_build first, which takes as much space as
 @shard_options
 @image_options
 @shared_options
-def command(beam_options: tuple[str, ...], run: Run, source: str, only: str | None, **options: Any) -> None:
+def command(engine_options: tuple[str, ...], run: Run, source: str, only: str | None, **options: Any) -> None:
     """Build the images of your own tables: their bytes in parquet files, or paths in any table.
 
     A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
     cannot be decoded are rejected and listed.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     root, name = place_of(source, is_table)
     if name and only:
         raise UsageError(f"--table {only}: --source is a table itself; give the folder that holds both as --source")
-    build_own("table", (root, (only or name).strip("/")), run, beam_options, options)
+    build_own("table", (root, (only or name).strip("/")), run, engine_options, options)

@@ -44,7 +44,7 @@ result has the same bytes.
 
 @click.command("convert", epilog=EPILOG)
 @click.argument("url")
-@click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- BEAM_OPTIONS]")
+@click.argument("engine_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- ENGINE_OPTIONS]")
 @click.option("--name", help="Name of the new dataset.  [default: that of the old one]")
 @click.option(
     "--shuffle/--no-shuffle",
@@ -80,7 +80,7 @@ result has the same bytes.
 @shared_options
 def command(
     url: str,
-    beam_options: tuple[str, ...],
+    engine_options: tuple[str, ...],
     run: Run,
     name: str | None,
     shuffle: bool,
@@ -98,7 +98,7 @@ def command(
     Keys, labels, classes, splits, repeats and annotations stay the same. Images that need no change keep their bytes,
     and each is compared with its checksum in the index. Images of adopted data are checked like original files.
     """
-    refuse_unknown_runner(run, beam_options)
+    refuse_unknown_runner(run, engine_options)
     index = open_storage(url)
     guard(index.url, run.region_policy)
     manifest = _manifest(index)
@@ -125,7 +125,7 @@ def command(
         links=links_of(manifest, named=named),
     )
     _refuse_inside(request, index)
-    build_images(request, run, beam_options)
+    build_images(request, run, engine_options)
 
 
 def _manifest(index: Storage) -> Manifest:

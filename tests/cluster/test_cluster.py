@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.storage import open_storage
-from pipelines.runners import BEAM_VERSION, PRISM, engines_folder
+from pipelines.beam.runners import BEAM_VERSION, PRISM, engines_folder
 from tests.conftest import BUCKET
 from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of

@@ -125,7 +125,7 @@ def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, 
     ("more", "message"),
     [
         (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would remove"),
-        (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner: a Beam runner has workers"),
+        (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner, which has workers"),
         (["--part", "auto"], "say --part K/N"),
     ],
 )

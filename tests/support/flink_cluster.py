@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.runners import BEAM_VERSION, engines_folder, jar_command
+from pipelines.beam.runners import BEAM_VERSION, engines_folder, jar_command
 from tests.support.job_service import free_port, running
 
 FLINK_VERSION = "1.19.3"

@@ -2,22 +2,34 @@
 
 import pytest
 
-from dataprep.commands.build_run import LOCAL, Run, refuse_unknown_runner, shards_at_once
+from dataprep.commands.build_run import Run, refuse_unknown_runner, shards_at_once
 from dataprep.errors import UsageError
+from pipelines.engines import LOCAL
 from pipelines.parts import Part
 
 
-def run_of(runner, part=None):
+def run_of(runner, part=None, *, detach=False):
     return Run(
-        runner=runner, workers=3, part=part, stall_minutes=1, beside=None, tpu=None, region_policy="refuse",
-        dry_run=False, as_json=False,
+        runner=runner, workers=3, part=part, stall_minutes=1, detach=detach, beside=None, tpu=None,
+        region_policy="refuse", dry_run=False, as_json=False,
     )  # fmt: skip
 
 
-def test_the_local_runner_takes_no_beam_options():
+def test_the_local_runner_takes_no_options_of_another_engine():
     refuse_unknown_runner(run_of(LOCAL), ())
-    with pytest.raises(UsageError, match="got Beam options --region=x with --runner local; name a Beam runner"):
+    with pytest.raises(UsageError, match="got options --region=x for another engine than --runner local, which has no"):
         refuse_unknown_runner(run_of(LOCAL), ("--region=x",))
+
+
+@pytest.mark.parametrize("runner", [LOCAL, "FnApiRunner"])
+def test_an_engine_whose_job_ends_with_the_command_cannot_be_detached_from(runner):
+    with pytest.raises(UsageError, match=f"--detach with --runner {runner}: "):
+        refuse_unknown_runner(run_of(runner, detach=True), ())
+
+
+def test_a_part_is_built_by_the_local_runner_only():
+    with pytest.raises(UsageError, match="--part with --runner FnApiRunner, which has workers of its own"):
+        refuse_unknown_runner(run_of("FnApiRunner", Part(1, 2)), ())
 
 
 @pytest.mark.parametrize(
@@ -35,7 +47,7 @@ def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words)
 
 
 def test_a_runner_without_beam_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pipelines.options", None)
+    monkeypatch.setitem(__import__("sys").modules, "pipelines.beam.engine", None)
     with pytest.raises(
         UsageError, match=r"--runner FlinkRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
     ):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from dataprep.errors import UsageError
-from pipelines.runners import (
+from pipelines.beam.runners import (
     BEAM_VERSION,
     REFUSED,
     RUNNERS,

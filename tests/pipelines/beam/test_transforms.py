@@ -16,9 +16,9 @@ from dataprep.build.job import BuildJob
 from dataprep.build.open_build import open_build
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
-from pipelines.engine import run_pipeline
-from pipelines.options import pipeline_options
-from pipelines.transforms import build_graph
+from pipelines.beam.engine import run_pipeline
+from pipelines.beam.options import pipeline_options
+from pipelines.beam.transforms import build_graph
 from tests.support.build_here import Killed, Quiet, request
 from tests.support.builds import digests
 from tests.support.memory_growth import MemoryGrowth

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -27,23 +28,21 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from dataprep.build.job import BuildJob
+from dataprep.build.job import BuildJob, Engine
 from dataprep.build.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.records import ShardReceipt
-from dataprep.errors import BuildError, DataprepError
+from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.host.processes import WORKER_ENVIRONMENT, environment
 from dataprep.messages import one_line
 from dataprep.storage import open_storage
-from pipelines.options import pipeline_options
-from pipelines.runners import prepare_arguments, shards_at_once
+from pipelines.beam import runners
+from pipelines.beam.options import pipeline_options
+from pipelines.protocol import EngineChoice, EngineWork
+from pipelines.watching import JobWatch
 
 STATE_POLL_S = 5.0
-DEFAULT_STALL_S = 1200.0
-"""Seconds after which a job that finishes no shard counts as hanging; a slow worker needs a minute for 256 MiB."""
 # Cancelling a remote job takes some seconds; a job that is just being submitted must get a name first.
 CANCEL_S = 30.0
-_WAITING = ("STARTING", "STOPPED", "PENDING")
-"""States of a job that has no workers yet, and may wait in a queue for hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +69,32 @@ class _End:
     cause: object
 
 
-def beam_engine(
-    runner: str,
-    workers: int,
-    arguments: Sequence[str],
-    urls: Sequence[str] = (),
-    *,
-    stall_s: float = DEFAULT_STALL_S,
-    log: Callable[[str], object] = lambda line: None,
-) -> Callable[[BuildJob, list[int]], Iterator[ShardReceipt]]:
-    """Make an engine for dataprep.build.driver.
+def check(choice: EngineChoice) -> None:
+    """Refuse a runner that is unknown or loses data, and options that are none of Beam's. Raises UsageError."""
+    pipeline_options(choice.runner, choice.options)
+    if choice.detach:
+        raise UsageError(f"--detach with --runner {choice.runner}: its job ends with this command; leave one out")
 
-    Args:
-        runner: A Beam runner's name.
-        workers: Number of processes, if the runner starts them on this machine.
-        arguments: The runner's own options.
-        urls: URLs of originals and dataset, which the workers must be able to reach.
-        stall_s: Seconds after which a running job that finishes no shard is cancelled.
-        log: Receives lines for the user.
+
+def shards_at_once(choice: EngineChoice, urls: tuple[str, ...]) -> int:
+    """Return the largest number of shards in progress. Raises UsageError if the options do not limit it."""
+    pipeline_options(choice.runner, choice.options)
+    return runners.shards_at_once(choice.runner, choice.workers, _prepared(choice, urls))
+
+
+def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManager[Engine]:
+    """Make the engine of a Beam runner; `work.stall_s` limits the time in which a running job finishes no shard.
 
     Raises:
         UsageError: At once, if a runner or option cannot work, or something is missing.
     """
-    pipeline_options(runner, arguments)
-    prepared = tuple(prepare_arguments(runner, workers, arguments, urls))
-    return partial(_run, runner, prepared, stall_s, log)
+    pipeline_options(choice.runner, choice.options)
+    prepared = tuple(_prepared(choice, (work.source_url, work.output_url)))
+    return nullcontext(partial(_run, choice.runner, prepared, work.stall_s, work.log))
 
 
-def shards_under_way(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> int:
-    """Return the largest number of shards in progress for these arguments of `beam_engine`. Raises UsageError."""
-    pipeline_options(runner, arguments)
-    return shards_at_once(runner, workers, prepare_arguments(runner, workers, arguments, urls))
+def _prepared(choice: EngineChoice, urls: tuple[str, ...]) -> list[str]:
+    return runners.prepare_arguments(choice.runner, choice.workers, choice.options, urls)
 
 
 def _run(
@@ -121,21 +115,23 @@ def _run(
         process.start()
     theirs.close()
     receipts = ReceiptWatch(open_storage(job.output_url), job.root, indexes)
-    watch = _Watch(runner, stall_s, log)
+    end: _End | None = None
+    watch = JobWatch(runner, stall_s, log)
     try:
-        while process.is_alive() and watch.end is None:
+        while process.is_alive() and end is None:
             process.join(POLL_S)
-            watch.hear(ours)
+            end = _hear(ours, watch)
             for receipt in receipts.receipts():
                 watch.progressed()
                 yield receipt
-            watch.check(len(receipts.missing))
-        watch.hear(ours)
+            if end is None and (reason := watch.verdict(len(receipts.missing))) is not None:
+                end = _End(reason)
+        end = end or _hear(ours, watch)
         yield from receipts.receipts(now=True)
     finally:
         ours.close()
         _end_group(process)
-    _raise_unfinished(runner, watch.end, process.exitcode, len(receipts.missing), len(indexes))
+    _raise_unfinished(runner, end, process.exitcode, len(receipts.missing), len(indexes))
 
 
 def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, missing: int, shards: int) -> None:
@@ -149,45 +145,17 @@ def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, miss
         )
 
 
-class _Watch:
-    """State and result of a job, and the time of its last progress, as known to the driver."""
-
-    def __init__(self, runner: str, stall_s: float, log: Callable[[str], object]) -> None:
-        self._runner, self._stall_s, self._log = runner, stall_s, log
-        self._state = "RUNNING"
-        self._progress_s = time.monotonic()
-        self._warned = False
-        self.end: _End | None = None
-
-    def hear(self, pipe: Connection[Any, Any]) -> None:
-        """Receive the messages of the pipeline's process."""
-        with contextlib.suppress(EOFError, OSError):
-            while pipe.poll():
-                said = pipe.recv()
-                if isinstance(said, _End):
-                    self.end = self.end or said
-                elif isinstance(said, _State):
-                    self._state = said.name
-                    self._log(f"{self._runner}: the job is {said.name}")
-                    self.progressed()
-
-    def progressed(self) -> None:
-        """Record that a shard was finished, or that the job's state has changed."""
-        self._progress_s, self._warned = time.monotonic(), False
-
-    def check(self, missing: int) -> None:
-        """Warn after half of the stall time, and end the job after all of it."""
-        idle_s = time.monotonic() - self._progress_s
-        if self._state in _WAITING or self.end is not None:
-            return
-        if idle_s > self._stall_s:
-            self.end = _End(f"no shard was finished for {idle_s:.0f} s, the job is {self._state}; it was cancelled")
-        elif idle_s > self._stall_s / 2 and not self._warned:
-            self._warned = True
-            self._log(
-                f"{self._runner}: no shard was finished for {idle_s:.0f} s, {missing} are left, the job is "
-                f"{self._state}; it is cancelled after {self._stall_s:.0f} s (--stall-minutes)"
-            )
+def _hear(pipe: Connection[Any, Any], watch: JobWatch) -> _End | None:
+    """Receive the messages of the pipeline's process; return the first result among them."""
+    end: _End | None = None
+    with contextlib.suppress(EOFError, OSError):
+        while pipe.poll():
+            said = pipe.recv()
+            if isinstance(said, _End):
+                end = end or said
+            elif isinstance(said, _State):
+                watch.entered(said.name)
+    return end
 
 
 def _end_group(process: BaseProcess) -> None:
@@ -272,7 +240,7 @@ def run_pipeline(
     """
     import apache_beam as beam
 
-    from pipelines.transforms import build_graph
+    from pipelines.beam.transforms import build_graph
 
     options = pipeline_options(runner, arguments)
     pipeline = beam.Pipeline(runner=_runner(runner, options), options=options)

@@ -2,8 +2,8 @@ import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from dataprep.errors import UsageError
-from pipelines.options import pipeline_options
-from pipelines.runners import RUNNERS
+from pipelines.beam.options import pipeline_options
+from pipelines.beam.runners import RUNNERS
 
 
 def test_options_of_the_command_line_reach_beam():

@@ -8,7 +8,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dataprep.errors import UsageError
-from pipelines.runners import SERVER_FLAGS, check_name
+from pipelines.beam.runners import SERVER_FLAGS, check_name
 
 
 def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
