@@ -340,10 +340,10 @@ class _OneOf:
     choices: tuple[str, ...]
 
     def checked(self, name: str, value: Any) -> Any:
-        known = isinstance(value, str) and value in self.choices
+        if isinstance(value, str) and value in self.choices:
+            return value
         expected = f"must be one of {', '.join(self.choices)}"
-        _require(known, f"{name} {expected}, got {value!r}{did_you_mean(value, self.choices)}")
-        return value
+        raise UsageError(f"{name} {expected}, got {value!r}{did_you_mean(value, self.choices)}")
 
 
 @dataclass(frozen=True, slots=True)

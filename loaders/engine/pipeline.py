@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -93,25 +94,25 @@ def finish(rows: Rows) -> Rows:
     return rows
 
 
-def empty_rows(images: NDArray[np.uint8], config: LoaderConfig) -> Rows:
-    """Return rows to be filled, all of them masked."""
+def empty_rows(images: NDArray[np.uint8], config: LoaderConfig, count: int | None = None) -> Rows:
+    """Return rows to be filled, all of them masked: `count` of them, or as many as a batch has."""
     import numpy as np
 
-    count = config.rows
+    count = config.rows if count is None else count
     labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
     fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
     rows = Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
     rows.grids = None if config.packs is None else np.zeros((count, 2), np.int32)
-    rows.groups = _groups(images, config)
+    rows.groups = _groups(images, config, count)
     return rows
 
 
-def _groups(images: NDArray[np.uint8], config: LoaderConfig) -> tuple[NDArray[np.uint8], ...]:
+def _groups(images: NDArray[np.uint8], config: LoaderConfig, count: int) -> tuple[NDArray[np.uint8], ...]:
     if config.packs is not None:
         return ()
     if not config.view_groups:
         return (images[:, None],)
-    return tuple(images[each.start : each.stop].reshape(each.shape) for each in spans(config.view_groups, config.rows))
+    return tuple(images[each.start : each.stop].reshape(each.shape) for each in spans(config.view_groups, count))
 
 
 def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSettings:
@@ -195,6 +196,20 @@ class Pipeline:
         rows.moments.append(Moment("plan", started_s, time.monotonic()))
         self.activity.end()
         return futures
+
+    def fill(self, row: int, pick: Pick, rows: Rows, requesting: AbstractContextManager[object]) -> None:
+        """Fill one row in the calling thread, of which there may be many: for samples that are asked for singly.
+
+        Args:
+            row: Number of the row.
+            pick: Sample for it.
+            rows: Rows that receive the image.
+            requesting: Lock that all callers share; it is held while the bytes are requested, not while they come.
+        """
+        self._index.shard(pick.piece.shard)  # many threads may read entries at once; the request finds them in memory
+        with requesting:
+            ticket = self._fetcher.request(pick)
+        self._fill([_Image(row, pick, ticket)], rows)
 
     def fetch_stats(self) -> dict[str, float]:
         """Return the fetcher's counters."""

@@ -225,17 +225,19 @@ class _Opened:
 
         decoded = self._images == "decoded"
         size = self._config.image_size if decoded else 0
-        config = replace(self._config, batch_size=len(numbers))
-        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), config)
+        rows = empty_rows(np.empty((len(numbers), size, size, 3), np.uint8), self._config, len(numbers))
         if not decoded:
             rows = _EncodedRows(
                 rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(numbers)
             )
         picks = self._picks(numbers)
-        with self._submitting:  # a pipeline takes picks from one thread at a time
-            futures = self.pipeline.submit(picks, rows)
-        for future in futures:
-            future.result()
+        if len(picks) == 1:  # handing a single one over to another thread takes as long as reading it
+            self.pipeline.fill(*picks[0], rows, self._submitting)
+        else:
+            with self._submitting:  # a pipeline takes picks from one thread at a time
+                futures = self.pipeline.submit(picks, rows)
+            for future in futures:
+                future.result()
         finish(rows)
         return [self._sample(rows, row) for row in range(len(numbers))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_a_bucket_gives_the_same_in_few_requests(bucket_dataset, dataset):
     assert is_equal(copy[3], rows[3])
     for each in (copy, ordered):
         each.close()
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_many_threads_ask_for_single_samples_at_once(dataset, bucket_dataset, place):
+    url = (dataset if place == "disk" else bucket_dataset)("webdataset")
+    samples = Samples.open(url, images="encoded")
+    expected = samples.__getitems__(range(60))
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(samples.__getitem__, range(60))) == expected
+    samples.close()
 
 
 def test_encoded_images_are_the_stored_files(dataset):
