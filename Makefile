@@ -45,7 +45,11 @@ $(BIN)/uv: | python
 	$(BIN)/uv pip install --quiet --python .bench-venv/img2dataset/bin/python -r benchmarks/img2dataset-constraints.txt
 	touch $@
 
-setup: .venv/.dev .bench-venv/.peers
+.bench-venv/torchtitan: $(BIN)/uv tests/support/torchtitan.txt | python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r tests/support/torchtitan.txt
+	touch $@
+
+setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan
 
 constraints: $(BIN)/uv
 	bash scripts/constraints.sh $(OPTIONS)
