@@ -1,4 +1,5 @@
-# Image for workers of remote engines: Beam's own worker, with the driver's Python, this package and what a build needs.
+# Image for workers of remote engines: Beam's own worker, with the driver's Python, this package and what builds need,
+# also those of tables of URLs. tests/test_image.py reads this file; tests/cluster/test_image.py builds with its environment.
 #   docker build --build-arg PYTHON_VERSION=3.11 --tag REGISTRY/dataprep:0.1.0 . && docker push REGISTRY/dataprep:0.1.0
 # The image and the driver must have the same Beam; constraints.txt pins both.
 ARG BEAM_VERSION=2.77.0
@@ -11,7 +12,7 @@ COPY dataprep dataprep
 COPY pipelines pipelines
 COPY loaders loaders
 COPY train train
-RUN pip install --no-cache-dir --constraint constraints.txt '.[beam]'
+RUN pip install --no-cache-dir --constraint constraints.txt '.[beam,laion]'
 
 # By default glibc returns every image's buffer to the kernel and requests it again, which takes a third of the time.
 ENV MALLOC_MMAP_THRESHOLD_=268435456 \

@@ -38,23 +38,23 @@ class JobService:
 
 
 @contextlib.contextmanager
-def job_service() -> Iterator[JobService]:
-    """Both servers; they and their workers are gone afterwards."""
+def job_service(workers: str = sys.executable) -> Iterator[JobService]:
+    """Both servers; they and their workers, which run with the Python `workers`, are gone afterwards."""
     job_port, pool_port = free_port(), free_port()
     with tempfile.TemporaryDirectory(prefix="job-service-") as staging, contextlib.ExitStack() as stack:
         service = stack.enter_context(
             server("portability.local_job_service_main", "--port", job_port, "--staging_dir", staging)
         )
-        pool = stack.enter_context(server("worker.worker_pool_main", f"--service_port={pool_port}"))
+        pool = stack.enter_context(server("worker.worker_pool_main", f"--service_port={pool_port}", python=workers))
         for port, process in ((job_port, service), (pool_port, pool)):
             wait_until_listening(port, process)
         yield JobService(f"127.0.0.1:{job_port}", f"127.0.0.1:{pool_port}", service, pool)
 
 
 @contextlib.contextmanager
-def server(module: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+def server(module: str, *arguments: object, python: str = sys.executable) -> Iterator[subprocess.Popen[bytes]]:
     """A module of Beam's runners as a process with a group of its own, which ends with the block."""
-    command = [sys.executable, "-m", f"apache_beam.runners.{module}", *map(str, arguments)]
+    command = [python, "-m", f"apache_beam.runners.{module}", *map(str, arguments)]
     with running(command) as process:
         yield process
 
@@ -63,7 +63,7 @@ def server(module: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]
 def running(command: list[str], log: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a group of its own, which is killed with the block's end."""
     # Beam's pool starts its workers as "python".
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(command[0]).parent), os.environ["PATH"]])
     with (log or Path(os.devnull)).open("ab") as output:
         process = subprocess.Popen(
             command,
