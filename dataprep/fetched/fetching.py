@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager, suppress
@@ -26,7 +27,7 @@ OUTCOMES_AHEAD = 64
 OUTCOMES_AT_ONCE = 32
 
 
-def web_fetch(limits: Limits, known: Known | None = None) -> Fetch:
+def web_fetch(limits: Limits, known: Known | None = None, *, kept: bool = False) -> Fetch:
     """Return a `Fetch` that runs in its own thread, so that encoding never delays its deadlines.
 
     Several threads may use it at once; they share the limits and the connections.
@@ -34,8 +35,10 @@ def web_fetch(limits: Limits, known: Known | None = None) -> Fetch:
     Args:
         limits: Limits on connections, bytes, times and addresses.
         known: What was learnt about hosts; it outlives the fetches.
+        kept: Keep the thread, its connections and the hosts' turns between fetches, as long as the `Fetch` lives;
+            otherwise they end with the last fetch under way.
     """
-    return _Web(limits, known or Known()).fetch
+    return _Web(limits, known or Known(), kept=kept).fetch
 
 
 class _Loop(uvloop.Loop):
@@ -53,13 +56,15 @@ class _Running(NamedTuple):
     stop: asyncio.Event
     pumps: set[asyncio.Task[None]]
     """Tasks of all fetches under way."""
+    thread: threading.Thread
 
 
 class _Web:
-    """Runs a thread with a fetcher while anything is fetched."""
+    """Runs a thread with a fetcher while anything is fetched, or with `kept` from the first fetch on."""
 
-    def __init__(self, limits: Limits, known: Known) -> None:
-        self._limits, self._known = limits, known
+    def __init__(self, limits: Limits, known: Known, *, kept: bool) -> None:
+        self._limits, self._known, self._kept = limits, known, kept
+        self._running: _Running | None = None
         self._lock = threading.Lock()
         self._users = 0
 
@@ -89,45 +94,58 @@ class _Web:
 
     @contextmanager
     def _used(self) -> Iterator[_Running]:
-        """Start the thread for its first user, and end it after the last one."""
+        """Start the thread for its first user, and end it after the last one unless it is kept."""
         with self._lock:
-            if not self._users:
-                self._start()
+            if self._running is None:
+                self._running = running = _start(self._limits, self._known)
+                if self._kept:
+                    weakref.finalize(self, _end, running)
+            running = self._running
             self._users += 1
         try:
-            yield self._running
+            yield running
         finally:
             with self._lock:
                 self._users -= 1
-                if not self._users:
-                    _call(self._running.loop, self._running.stop.set)
-                    self._thread.join()
+                if not self._users and not self._kept:
+                    self._running = None
+                    _end(running)
 
-    def _start(self) -> None:
-        ready: Future[_Running] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="dataprep-web", daemon=True)
-        self._thread.start()
-        self._running = ready.result()
 
-    def _run(self, ready: Future[_Running]) -> None:
+def _start(limits: Limits, known: Known) -> _Running:
+    ready: Future[_Running] = Future()
+    threading.Thread(target=_run, args=(limits, known, ready), name="dataprep-web", daemon=True).start()
+    return ready.result()
+
+
+def _end(running: _Running) -> None:
+    """End the thread, and wait for that."""
+    _call(running.loop, running.stop.set)
+    if running.thread is not threading.current_thread():  # garbage is collected by any thread
+        running.thread.join()
+
+
+def _run(limits: Limits, known: Known, ready: Future[_Running]) -> None:
+    try:
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(_serve(limits, known, ready))
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)
+
+
+async def _serve(limits: Limits, known: Known, ready: Future[_Running]) -> None:
+    async with Fetcher(limits, known) as fetcher:
+        loop, thread = asyncio.get_running_loop(), threading.current_thread()
+        running = _Running(loop, fetcher, asyncio.Event(), set(), thread)
+        ready.set_result(running)
         try:
-            with asyncio.Runner(loop_factory=_Loop) as runner:
-                runner.run(self._serve(ready))
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
-
-    async def _serve(self, ready: Future[_Running]) -> None:
-        async with Fetcher(self._limits, self._known) as fetcher:
-            running = _Running(asyncio.get_running_loop(), fetcher, asyncio.Event(), set())
-            ready.set_result(running)
-            try:
-                await running.stop.wait()
-            finally:  # before the connections are closed, which would give the rows on them a failed status
-                for pump in running.pumps:
-                    pump.cancel()
-                await asyncio.gather(*running.pumps, return_exceptions=True)
+            await running.stop.wait()
+        finally:  # before the connections are closed, which would give the rows on them a failed status
+            for pump in running.pumps:
+                pump.cancel()
+            await asyncio.gather(*running.pumps, return_exceptions=True)
 
 
 async def _begin(

@@ -5,6 +5,7 @@ tables ─▶ a shard for each range of rows ─▶ fetch, encode, write ─▶ 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import lru_cache
@@ -59,7 +60,7 @@ class WebRecipe:
 
     def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
         """Fetch one shard, or return its existing receipt."""
-        return ShardFetcher(_fetch_job(job)).build(index)
+        return _fetcher(_fetch_job(job)).build(index)
 
     def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
         """Fetch one shard, and return while its late rows are in flight."""
@@ -144,9 +145,18 @@ def _fetch_job(job: BuildJob) -> FetchJob:
     return job
 
 
-@lru_cache(maxsize=1)
 def _fetcher(job: FetchJob) -> ShardFetcher:
-    """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard."""
+    """Return this process's fetcher of a job, which keeps what it learns about hosts from shard to shard. Each thread
+    of an engine gets the same one, because the limits are those of a process."""
+    with _making:
+        return _made_fetcher(job)
+
+
+_making = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _made_fetcher(job: FetchJob) -> ShardFetcher:
     return ShardFetcher(job)
 
 

@@ -48,18 +48,22 @@ class FetchJob(BuildJob):
 class WebFetch:
     """Fetches the rows of one shard after the other, and keeps what it learns about hosts.
 
+    Args:
+        limits: Limits of this process.
+        kept: Keep connections, too, while no shard is in progress.
+
     Raises:
         UsageError: The packages for fetching are not installed.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, kept: bool = False) -> None:
         try:
             from dataprep.fetched.fetching import web_fetch
             from dataprep.web.caches import Known
         except ImportError as error:
             raise UsageError(f"laion needs packages for fetching ({error}): {install_hint('laion')}") from error
         self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))
-        self.fetch: Fetch = web_fetch(limits, Known())
+        self.fetch: Fetch = web_fetch(limits, Known(), kept=kept)
 
     def telling(self, nearly_done: Callable[[], object]) -> WebFetch:
         """Return a copy that also calls `nearly_done` when few rows are left."""
@@ -91,11 +95,14 @@ class Target:
 
 
 class ShardFetcher:
-    """Builds the shards of one job one after the other, while late rows of the previous shard are still in flight."""
+    """Builds the shards of one job in one process, with its connections and what it learns about hosts.
+
+    Several threads may build at once; together they keep to the limits of the job.
+    """
 
     def __init__(self, job: FetchJob) -> None:
         self._source = open_originals(job.source_url)
-        self._web = WebFetch(job.limits)
+        self._web = WebFetch(job.limits, kept=True)
         build = open_build(job.output_url, job.root)
         self._tables, options = laion_of(build.plan)
         name = build.plan.options.format

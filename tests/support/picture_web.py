@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,6 +37,9 @@ class PictureWeb:
         self.port = 0
         self.asked: Counter[int] = Counter()
         """Times that each picture was asked for."""
+        self.rules_asked = 0
+        """Times that robots.txt was asked for."""
+        self.connections = 0
         self.faults: dict[int, int] = {}
         """Pictures that are answered with this code."""
         self.changing = False
@@ -77,11 +81,13 @@ class PictureWeb:
 def picture_web() -> Iterator[PictureWeb]:
     """A running one, in threads of this process."""
     web = PictureWeb()
+    kept: set[socket.socket] = set()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
+            web.rules_asked += self.path == "/robots.txt"
             name = self.path.removeprefix("/").removesuffix(".jpg")
             code, body = web.answer(int(name)) if name.isdigit() else (404, b"")
             self.send_response(code)
@@ -93,14 +99,17 @@ def picture_web() -> Iterator[PictureWeb]:
             """Write no log: no test reads one."""
 
         def handle(self) -> None:
+            web.connections += 1
+            kept.add(self.connection)
             try:
                 super().handle()
             except OSError:
                 return  # whoever asked was killed
+            finally:
+                kept.discard(self.connection)
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
-        daemon_threads = True
 
     server = Server(("127.0.0.1", 0), Handler)
     web.port = server.server_address[1]
@@ -110,6 +119,9 @@ def picture_web() -> Iterator[PictureWeb]:
         yield web
     finally:
         server.shutdown()
+        for connection in list(kept):  # clients keep them for the next request
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         server.server_close()
         thread.join()
 

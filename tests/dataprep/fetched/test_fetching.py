@@ -29,8 +29,22 @@ def ended(fetch, urls):
     return [outcome.status for outcome in outcomes]
 
 
+def all_web_threads():
+    return {thread for thread in threading.enumerate() if thread.name == "dataprep-web"}
+
+
+@pytest.fixture(autouse=True)
+def kept_before():
+    """Threads that builds of other tests keep in this process."""
+    KEPT.clear()
+    KEPT.update(all_web_threads())
+
+
+KEPT: set[threading.Thread] = set()
+
+
 def web_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "dataprep-web"]
+    return list(all_web_threads() - KEPT)
 
 
 def test_each_row_of_a_mixed_table_ends_with_the_right_status():
@@ -53,6 +67,18 @@ def test_threads_share_the_limits_and_caches_of_a_host():
         assert set(web.most_at_once.values()) == {3}
         assert [web.asked[f"host{number}.{DOMAIN}", "/robots.txt"] for number in range(2)] == [1, 1]
     assert web_threads() == []
+
+
+def test_kept_thread_and_its_connections_last_as_long_as_the_fetch():
+    with web_server() as web, name_server(addresses_of) as names:
+        fetch = web_fetch(loopback_limits(names.address, host_connections=2), kept=True)
+        for table in range(3):
+            assert ended(fetch, [web.url(f"/image/{table}-{row}") for row in range(9)]) == [Status.SUCCESS] * 9
+            assert len(web_threads()) == 1
+        assert max(web.most_at_once.values()) <= 2
+        assert next(count for (_, path), count in web.asked.items() if path == "/robots.txt") == 1
+        del fetch
+        assert web_threads() == []
 
 
 def test_caller_that_stops_early_leaves_the_others_alone():

@@ -2,10 +2,13 @@
 
 import dataclasses
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 import dataprep.build.plan as plans
+import dataprep.fetched.recipe as recipe
 from dataprep.build.claim import claim_place
 from dataprep.build.driver import refuse_nested, run_build
 from dataprep.build.job import BuildJob, begin_shard, build_shard
@@ -20,6 +23,8 @@ from dataprep.storage import open_storage
 from dataprep.web.limits import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
 from tests.support.build_here import Killed
+from tests.support.picture_web import LIMITS as PICTURE_LIMITS
+from tests.support.picture_web import picture_web
 
 LIMITS = Limits(contact="mailto:me@example.org")
 
@@ -89,3 +94,33 @@ def test_a_worker_with_other_codecs_fetches_nothing_and_names_both_versions(
 
     with pytest.raises(Killed):
         run_build(request_of("webdataset", str(tmp_path / "out")), engine, BuildProgress(quiet=True))
+
+
+def test_a_process_asks_a_host_once_for_its_rules_and_keeps_its_connections(tmp_path):
+    """An engine calls `build_shard` for one shard after the other, and from several threads."""
+    counts = {}
+
+    def one_by_one(job, indexes):
+        yield from (build_shard(job, index) for index in indexes)
+
+    def by_threads(job, indexes):
+        with ThreadPoolExecutor(2) as threads:
+            yield from threads.map(partial(build_shard, job), indexes)
+
+    for name, engine in {"one by one": one_by_one, "threads": by_threads}.items():
+        with picture_web() as web:
+            folder = tmp_path / name
+            folder.mkdir()
+            web.write_table(folder / "table.parquet", 60)
+            limits = dataclasses.replace(PICTURE_LIMITS, host_connections=4)
+            tables = TableRequest(sources=(str(folder / "table.parquet"),), rows_per_shard=10, limits=limits)
+            asked = FetchRequest(
+                options=build_options("webdataset"), source_url=str(folder), output_url=str(folder / "out"),
+                max_reject_ratio=1.0, tables=tables,
+            )  # fmt: skip
+            manifest = run_build(asked, engine, BuildProgress(quiet=True)).manifest
+            assert manifest.splits[0].samples == 60
+            counts[name] = web.rules_asked, web.connections
+            recipe._made_fetcher.cache_clear()  # a worker ends with its job
+    assert {rules for rules, _ in counts.values()} == {1}
+    assert max(connections for _, connections in counts.values()) <= 4
