@@ -19,7 +19,7 @@ from tests.support.markdown import ROOT
 from tests.test_setup import SETUP, needed_by, pins_of, requirements_of
 
 IMAGE = read_image()
-GRAPH = "pipelines.transforms"
+GRAPH = "pipelines.beam.transforms"
 """Module of the transform that Beam's workers run."""
 
 

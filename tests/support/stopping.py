@@ -179,13 +179,14 @@ def _serve() -> None:
     from dataprep import cli
     from dataprep.build.job import build_shard
     from dataprep.build.recipe import RECIPES, recipe_named
-    from dataprep.commands import build_run, retry_failed
+    from dataprep.commands import retry_failed
     from dataprep.fetched.retry_shards import retry_shard
+    from pipelines import local
 
-    build_run._local_engine = partial(_inline_engine, build_shard)
+    local.open_engine = partial(_inline_engine, build_shard)
     retry_failed._local_engine = partial(_inline_engine, retry_shard)
     of_recipes = [name for recipe in RECIPES for name in recipe_named(recipe).worker_modules]
-    for name in (*of_recipes, *build_run._BUCKET_MODULES, *retry_failed._WORKER_MODULES):
+    for name in (*of_recipes, *local._BUCKET_MODULES, *retry_failed._WORKER_MODULES):
         import_module(name)
     for line in sys.stdin:
         words = json.loads(line)
