@@ -1,4 +1,5 @@
-"""Metadata is in setup.cfg; here stands only the C extension of the loaders, without which they use libraries."""
+"""Metadata is in setup.cfg; here stand only the C extensions: the loaders' decoder, without which they use libraries,
+and the writer of restart markers, without which `--jpeg restart` is refused."""
 
 from setuptools import Extension, setup
 
@@ -12,6 +13,7 @@ setup(
             # No fused multiply-add: the weights are the same on every processor.
             extra_compile_args=["-O3", "-ffp-contract=off"],
             optional=True,  # no compiler or no libjpeg-turbo headers: the install goes on
-        )
+        ),
+        Extension("dataprep.build._restart", ["dataprep/build/_restart.c"], libraries=["jpeg"], optional=True),
     ]
 )

@@ -27,7 +27,7 @@ from dataprep.build.job import BuildJob
 from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.order import OrderedSplit, order_split
-from dataprep.build.plan import BuildOptions, Plan, PlannedSplit
+from dataprep.build.plan import BuildOptions, Plan, PlannedSplit, planned_codecs
 from dataprep.build.recipe import Planned
 from dataprep.build.references import read_references, references_of, store_references
 from dataprep.build.request import BuildRequest, Progress
@@ -49,7 +49,6 @@ from dataprep.dataset.references import SpilledReferences, enumeration_sha256, s
 from dataprep.errors import UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
-from dataprep.host.versions import codec_versions
 from dataprep.messages import quoted
 from dataprep.sources import Dataset, configured
 from dataprep.sources.base import Reading
@@ -105,7 +104,7 @@ class ArchiveRecipe:
                 _refuse_shared_files(order.refs, classes, name, options)
         plan = Plan(
             options=options,
-            codecs=codec_versions(),
+            codecs=planned_codecs(options.images),
             classes=classes or (),
             splits=tuple(splits),
             features=dict(features),

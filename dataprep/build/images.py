@@ -1,14 +1,15 @@
 """Check, repair and resize one image, by its content and never by its name.
 
-A valid JPEG keeps its bytes. Any other image, and a JPEG that is neither RGB nor grey, is re-encoded. An image that
-cannot be decoded completely is rejected, never patched up. Every input is treated as hostile (guard.py).
+A valid JPEG keeps its bytes, or its pixels where restart markers are asked for (restart.py). Any other image, and a
+JPEG that is neither RGB nor grey, is re-encoded. An image that cannot be decoded completely is rejected, never patched
+up. Every input is treated as hostile (guard.py).
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.build.guard import (
@@ -20,6 +21,7 @@ from dataprep.build.guard import (
     refuse_scans,
     refuse_size,
 )
+from dataprep.build.restart import with_restarts
 from dataprep.dataset.records import Event
 from dataprep.errors import ImageError
 
@@ -34,6 +36,7 @@ _REASONS: dict[Fault, str] = {"empty": "empty", "too-large": "too-large", "trunc
 
 Check = Literal["decode", "header", "none"]
 OnBad = Literal["repair", "reject", "fail"]
+Jpeg = Literal["untouched", "restart"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +51,8 @@ class ImagePolicy:
     """Length of the shorter side, in pixels, to which larger images are shrunk; None keeps every size."""
     quality: int = 95
     """JPEG quality of resized images."""
+    jpeg: Jpeg = "untouched"
+    """`restart` codes every JPEG again with restart markers, pixels unchanged (restart.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Ev
         event = Event(key, "rejected", _REASONS.get(error.fault, "undecodable"), str(error))
     else:
         if checked.event is None or policy.on_bad == "repair":
-            return checked
+            return checked if policy.jpeg == "untouched" else replace(checked, image=with_restarts(checked.image))
         event = Event(key, "rejected", checked.event.reason, checked.event.detail)
     if policy.on_bad == "fail":
         raise ImageError(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from dataprep.build.images import ImagePolicy
+from dataprep.build.restart import RESTART_LIBRARY, library_version
 from dataprep.dataset.documents import JsonObject, convert
 from dataprep.dataset.features import Feature, feature_faults, features_document
 from dataprep.dataset.randomness import ORDER_VERSION
@@ -63,6 +64,8 @@ class BuildOptions:
         _require(1 <= quality <= 100, f"--quality must be 1..100, got {quality}")
         if self.images.check == "none" and (side is not None or self.images.apply_exif):
             raise UsageError("--check none reads no image, so --resize and --apply-exif need --check header or decode")
+        if self.images.check == "none" and self.images.jpeg == "restart":
+            raise UsageError("--check none reads no image, so --jpeg restart needs --check header or decode")
 
     @property
     def name(self) -> str:
@@ -70,12 +73,14 @@ class BuildOptions:
         return self.dataset if self.own is None else self.own.name
 
     def document(self) -> JsonObject:
-        """Return the options as JSON values; `own`, `converted` and `annotations` only if they are given."""
+        """Return the options as JSON values; `own`, `converted`, `annotations`, `images.jpeg` only if set."""
         values = asdict(self)
         values["own"] = None if self.own is None else self.own.document()
         for name in ("own", "converted", "annotations"):
             if values[name] is None:
                 del values[name]
+        if self.images.jpeg == "untouched":
+            del values["images"]["jpeg"]
         document: JsonObject = json.loads(json.dumps(values))  # tuples become lists, as when it is read back
         return document
 
@@ -171,16 +176,33 @@ def physical_key(key: str, pass_index: int) -> str:
     return key + suffix
 
 
+def planned_codecs(images: ImagePolicy) -> dict[str, str]:
+    """Return the installed versions of the codecs on which the bytes of a dataset depend.
+
+    Raises:
+        UsageError: The policy asks for restart markers, and the extension that writes them was not built.
+    """
+    restarts = {RESTART_LIBRARY: library_version()} if images.jpeg == "restart" else {}
+    return {**codec_versions(), **restarts}
+
+
 def refuse_other_codecs(planned: Mapping[str, str]) -> None:
     """Raise UsageError if this process has other versions of the codec libraries than the plan names."""
-    here = codec_versions(*(package for package in planned if package not in CODECS))
-    other = [package for package in planned if here.get(package) != planned[package]]
+    packages = [package for package in planned if package != RESTART_LIBRARY]
+    here = codec_versions(*(package for package in packages if package not in CODECS))
+    other = [package for package in packages if here.get(package) != planned[package]]
     if other:
         have = ", ".join(f"{package} {here.get(package)}" for package in other)
         need = " ".join(f"{package}=={planned[package]}" for package in other)
         raise UsageError(
             f"this worker has {have}, the plan was made with {need.replace('==', ' ')}: other versions write other "
             f"bytes; install the same for every worker: pip install {need}"
+        )
+    if RESTART_LIBRARY in planned and library_version() != planned[RESTART_LIBRARY]:
+        raise UsageError(
+            f"this worker has {RESTART_LIBRARY} {library_version()}, the plan was made with {RESTART_LIBRARY} "
+            f"{planned[RESTART_LIBRARY]}: other versions write other bytes; install tpu-dataprep with the same one for "
+            "every worker"
         )
 
 

@@ -46,6 +46,14 @@ _IMAGE_OPTIONS = (
         help="JPEG quality of resized images.",
     ),
     click.option(
+        "--jpeg",
+        type=click.Choice(["untouched", "restart"]),
+        default="untouched",
+        show_default=True,
+        help="restart: code every JPEG again with restart markers and the same pixels, so that loaders decode a crop "
+        "without reading the rest; progressive images become baseline.",
+    ),
+    click.option(
         "--check",
         type=click.Choice(["decode", "header", "none"]),
         default="decode",
@@ -94,7 +102,7 @@ def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -
 
 def image_policy(options: JsonObject) -> ImagePolicy:
     """Remove the options of `image_options` from a command's, except the limit on rejections, and return them."""
-    names = ("check", "on_bad", "apply_exif", "short_side", "quality")
+    names = ("check", "on_bad", "apply_exif", "short_side", "quality", "jpeg")
     return ImagePolicy(**{name: options.pop(name) for name in names})
 
 

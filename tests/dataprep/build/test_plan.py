@@ -9,7 +9,10 @@ from dataprep.build.plan import (
     PlannedSplit,
     physical_key,
     plan_from_document,
+    planned_codecs,
+    refuse_other_codecs,
 )
+from dataprep.build.restart import RESTART_LIBRARY, library_version
 from dataprep.errors import UsageError
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
@@ -51,6 +54,7 @@ def test_plan_is_read_back_from_its_document_with_the_same_hash():
         {"images": ImagePolicy(on_bad="reject")},
         {"images": ImagePolicy(apply_exif=True)},
         {"images": ImagePolicy(short_side=9)},
+        {"images": ImagePolicy(jpeg="restart")},
     ],
 )
 def test_every_option_that_changes_bytes_changes_the_hash(change):
@@ -67,11 +71,32 @@ def test_every_option_that_changes_bytes_changes_the_hash(change):
         ({"images": ImagePolicy(short_side=0)}, "--resize must be 1 pixel or more, got 0"),
         ({"images": ImagePolicy(quality=101)}, "--quality must be 1..100, got 101"),
         ({"images": ImagePolicy(check="none", short_side=9)}, "--check none reads no image"),
+        ({"images": ImagePolicy(check="none", jpeg="restart")}, "--check none reads no image, so --jpeg restart needs"),
     ],
 )
 def test_bad_options_are_refused(change, message):
     with pytest.raises(UsageError, match=message):
         replace(OPTIONS, **change)
+
+
+def test_restarts_are_in_the_document_only_if_they_are_asked_for():
+    images = {"check": "decode", "on_bad": "repair", "apply_exif": False, "short_side": None, "quality": 95}
+    assert plan_of().document()["options"]["images"] == images
+    restarts = plan_of(images=ImagePolicy(jpeg="restart"))
+    assert restarts.document()["options"]["images"] == {**images, "jpeg": "restart"}
+    assert plan_from_document(restarts.document()) == restarts
+
+
+def test_the_library_that_writes_restarts_is_a_codec_of_their_plan_only():
+    planned = planned_codecs(ImagePolicy(jpeg="restart"))
+    assert planned == {**planned_codecs(ImagePolicy()), RESTART_LIBRARY: library_version()}
+    refuse_other_codecs(planned)
+    message = (
+        rf"^this worker has libjpeg-turbo {library_version()}, the plan was made with libjpeg-turbo 1\.0: "
+        "other versions write other bytes; install tpu-dataprep with the same one for every worker$"
+    )
+    with pytest.raises(UsageError, match=message):
+        refuse_other_codecs({**planned, RESTART_LIBRARY: "1.0"})
 
 
 def test_keys_of_repeats_stay_unique_and_short():

@@ -12,7 +12,17 @@ from dataprep.commands.build_options import image_policy, plan_lines
 from dataprep.dataset.features import Feature
 from tests.support.plans import small_plan
 
-SHARED = {"--format", "--split", "--shard-bytes", "--num-shards", "--seed", "--resize", "--quality", "--check"}
+SHARED = {
+    "--format",
+    "--split",
+    "--shard-bytes",
+    "--num-shards",
+    "--seed",
+    "--resize",
+    "--quality",
+    "--check",
+    "--jpeg",
+}
 
 
 def test_every_build_of_pictures_has_them():
@@ -24,7 +34,8 @@ def test_every_build_of_pictures_has_them():
 
 def test_the_policy_takes_its_options_and_leaves_the_others():
     options = {"check": "none", "on_bad": "reject", "apply_exif": False, "short_side": None, "quality": 90, "seed": 3}
-    assert image_policy(options) == ImagePolicy(check="none", on_bad="reject", quality=90)
+    options["jpeg"] = "restart"
+    assert image_policy(options) == ImagePolicy(check="none", on_bad="reject", quality=90, jpeg="restart")
     assert options == {"seed": 3}
 
 

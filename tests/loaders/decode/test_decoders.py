@@ -20,47 +20,11 @@ from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views
 from loaders.decode.decoders import extension_available, open_decoder
+from tests.support.jpeg_forms import by_pillow, jpegs, picture
 
 needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")
 BACKENDS = [pytest.param("extension", marks=needs_extension), "library"]
-SAMPLINGS = ["444", "422", "440", "420", "411", "Gray"]
 SOURCE = Path(decode.__file__).with_name("_jpeg.c")
-
-
-def picture(rng, height, width):
-    """Smooth shapes and noise, so that blocks have few and many coefficients."""
-    coarse = rng.integers(0, 256, (height // 7 + 2, width // 7 + 2, 3), dtype=np.uint8)
-    smooth = np.asarray(Image.fromarray(coarse).resize((width, height)), np.int64)
-    noise = rng.integers(-25, 26, smooth.shape) * (rng.random((height, width, 1)) < 0.5)
-    return np.clip(smooth + noise, 0, 255).astype(np.uint8)
-
-
-def by_pillow(image, **options):
-    data = io.BytesIO()
-    Image.fromarray(image).save(data, "JPEG", **options)
-    return data.getvalue()
-
-
-def jpegs(rng, height, width):
-    """One picture, in every form that the extension takes."""
-    image = picture(rng, height, width)
-    for sampling in SAMPLINGS:
-        yield sampling, simplejpeg.encode_jpeg(image, int(rng.integers(30, 100)), colorsubsampling=sampling)
-    for number, sampling in enumerate(["444", "422", "420"]):
-        yield f"progressive {sampling}", by_pillow(image, progressive=True, subsampling=number)
-        yield (
-            f"restarts {sampling}",
-            by_pillow(image, subsampling=number, restart_marker_blocks=int(rng.integers(1, 9))),
-        )
-    yield "optimised tables", by_pillow(image, optimize=True, quality=97)
-    yield "RGB", by_pillow(image, keep_rgb=True)
-    yield "grey of a large MCU", sampled_grey(simplejpeg.encode_jpeg(image, 90, colorsubsampling="Gray"), 0x22)
-
-
-def sampled_grey(data, factors):
-    """The sampling factors of the only component mean nothing, but there are files in which they are not 1."""
-    at = data.index(b"\xff\xc0") + 11
-    return data[:at] + bytes([factors]) + data[at + 1 :]
 
 
 def decode_one(decoder, data, view, size):

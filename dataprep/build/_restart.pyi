@@ -1,0 +1,3 @@
+LIBRARY_VERSION: str
+
+def with_restarts(data: bytes, interval_bytes: int, /) -> bytes: ...
