@@ -3,8 +3,9 @@
  * libjpeg-turbo with the accurate integer transform and smooth chroma, as Pillow and simplejpeg have them. Several views
  * of an image are made of one decode of the smallest area that has them all. Of rows above this area only the Huffman
  * codes are read, columns beside it are neither transformed nor converted, rows below it not read; inside it every
- * sample equals that of a full decode, so a view's pixels do not depend on the other views. _jpeg_huffman.h reads the
- * codes of baseline files, _jpeg_resize.h scales; loaders/decode/decoders.py calls this.
+ * sample equals that of a full decode, so a view's pixels do not depend on the other views. Where a baseline file has
+ * restart markers, only the intervals that the area touches are read. _jpeg_huffman.h reads the codes of baseline files,
+ * _jpeg_resize.h scales; loaders/decode/decoders.py calls this.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -74,7 +75,8 @@ typedef struct {
     } blocks[D_MAX_BLOCKS_IN_MCU];
     int last_dc[MAX_COMPS_IN_SCAN];
     JDIMENSION column, first_column, last_column; /* in MCUs; only columns first .. last are stored */
-    unsigned int until_restart, restart;
+    uint32_t asked, read, stop; /* MCUs that libjpeg asked for, those read or passed over, and the interval's end */
+    unsigned int restart;       /* number of the marker that ends the interval */
     huffman_t dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
 } scan_t;
 #endif
@@ -178,44 +180,56 @@ static void give_up(decoder_t *decoder)
     longjmp(decoder->failed, GIVEN_UP);
 }
 
+/* Move to the next interval; bytes that are left of this one are passed over, as libjpeg does. */
 static void pass_restart(decoder_t *decoder, scan_t *scan)
 {
-    bits_t *in = &scan->bits;
-    if (in->count - in->invented >= 8 || in->end - in->next < 2 || in->next[0] != 0xff
-        || in->next[1] != JPEG_RST0 + scan->restart)
+    const uint8_t *next = scan->bits.next, *end = scan->bits.end;
+    while ((next = memchr(next, 0xff, end - next)) && end - next >= 2 && !next[1])
+        next += 2;
+    if (!next || end - next < 2 || next[1] != JPEG_RST0 + scan->restart)
         give_up(decoder);
-    in->next += 2;
-    in->bits = in->count = in->invented = 0;
+    scan->bits = (bits_t){.next = next + 2, .end = end};
     memset(scan->last_dc, 0, sizeof scan->last_dc);
     scan->restart = (scan->restart + 1) % 8;
-    scan->until_restart = decoder->jpeg.restart_interval;
+    scan->read = scan->stop;
+    scan->stop += decoder->jpeg.restart_interval;
 }
 
-/* Replaces libjpeg's function: fill the zeroed blocks of an MCU, or read over it where there are no blocks. */
-static inline __attribute__((always_inline)) boolean read_mcu_inline(j_decompress_ptr jpeg, JBLOCKROW *blocks)
+/* Read the blocks of an MCU, or read over them where there are none. */
+static inline __attribute__((always_inline)) void read_blocks(decoder_t *decoder, scan_t *scan, JBLOCKROW *blocks)
 {
-    decoder_t *decoder = jpeg->client_data;
-    scan_t *scan = &decoder->scan;
-    if (jpeg->restart_interval) {
-        if (!scan->until_restart)
-            pass_restart(decoder, scan);
-        scan->until_restart--;
-    }
-    int wanted = blocks && scan->column >= scan->first_column && scan->column < scan->last_column;
-    if (++scan->column == jpeg->MCUs_per_row)
-        scan->column = 0;
     bits_t bits = scan->bits;
     int clean = 1;
-    for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
+    for (int i = 0; i < decoder->jpeg.blocks_in_MCU; i++) {
         const huffman_t *dc = scan->blocks[i].dc, *ac = scan->blocks[i].ac;
         int *last_dc = scan->blocks[i].last_dc;
-        clean &= wanted ? read_block(&bits, dc, ac, last_dc, *blocks[i], 1)
+        clean &= blocks ? read_block(&bits, dc, ac, last_dc, *blocks[i], 1)
                         : read_block(&bits, dc, ac, last_dc, NULL, 0);
         clean &= *last_dc < MOST_DC && *last_dc > -MOST_DC;
     }
     if (!clean || bits.count < bits.invented)
         give_up(decoder);
     scan->bits = bits;
+    scan->read++;
+}
+
+/* Replaces libjpeg's function: fill the zeroed blocks of an MCU. An MCU that is not needed is read over only when a later
+ * one of its interval is needed. */
+static inline __attribute__((always_inline)) boolean read_mcu_inline(j_decompress_ptr jpeg, JBLOCKROW *blocks)
+{
+    decoder_t *decoder = jpeg->client_data;
+    scan_t *scan = &decoder->scan;
+    uint32_t number = scan->asked++;
+    int wanted = blocks && scan->column >= scan->first_column && scan->column < scan->last_column;
+    if (++scan->column == jpeg->MCUs_per_row)
+        scan->column = 0;
+    if (!wanted)
+        return TRUE;
+    while (number >= scan->stop)
+        pass_restart(decoder, scan);
+    while (scan->read < number)
+        read_blocks(decoder, scan, NULL);
+    read_blocks(decoder, scan, blocks);
     return TRUE;
 }
 
@@ -257,8 +271,8 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
     scan->column = 0;
     scan->first_column = first_column;
     scan->last_column = last_column;
-    scan->until_restart = jpeg->restart_interval;
-    scan->restart = 0;
+    scan->asked = scan->read = scan->restart = 0;
+    scan->stop = jpeg->restart_interval ? jpeg->restart_interval : UINT32_MAX;
     jpeg->entropy->decode_mcu = read_mcu;
 #if HAS_SIMD_CODE
     if (__builtin_cpu_supports("bmi2"))
