@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -42,7 +42,9 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
     preload = modules if on_disk else (*modules, *_BUCKET_MODULES)
     with Pool(choice.workers, work.warn, preload=preload, stall_s=work.stall_s) as pool:
 
-        def engine(job: BuildJob, indexes: Iterable[int]) -> Iterator[ShardReceipt]:
-            return pool.run(partial(begin_shard, job), indexes)
+        def build(
+            job: BuildJob, indexes: Iterable[int], is_left: Callable[[int], bool] = lambda _: True
+        ) -> Iterator[ShardReceipt]:
+            return pool.run(partial(begin_shard, job), indexes, is_left)
 
-        yield engine if choice.part is None else part_engine(choice.part, choice.workers, engine, work.log)
+        yield build if choice.part is None else part_engine(choice.part, choice.workers, build, work.log)

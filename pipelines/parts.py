@@ -5,6 +5,9 @@
 The parts run anywhere, in any number and at any time. They know of each other only by the receipts in the output, so
 the dataset becomes whole if one part remains. A shard may be built twice: both builds have the same bytes, and one of
 their receipts counts.
+
+The shards of a part are in an order that depends on N. So parts of another N, begun beside these, rarely take a shard
+that is just being built, and what is finished they leave out.
 """
 
 from __future__ import annotations
@@ -14,23 +17,26 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from dataprep.build.job import BuildJob, Engine
-from dataprep.build.open_build import open_build
+from dataprep.build.open_build import OpenBuild, open_build
 from dataprep.build.receipts import POLL_S, ReceiptWatch
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import beat
-from dataprep.storage import Storage
 
 MIN_PATIENCE_S = 2.0
 PATIENCE_SHARDS = 4
 """A part is silent when it finishes no shard while this part could have built so many in one process."""
 AUTO = "auto"
 
-_Build = Callable[[BuildJob, Iterable[int]], Iterator[ShardReceipt]]
-"""Function that builds the shards of some indexes and yields their receipts."""
+_WORD = 2**64 - 1
+
+_Build = Callable[[BuildJob, Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]]
+"""Function that builds the shards of some indexes, in their order, and yields their receipts. Before it begins a shard
+it asks whether that is still left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,18 @@ class Part:
     def owner(self, index: int) -> int:
         """Return the number of the part to which a shard belongs."""
         return index % self.count + 1
+
+    def ordered(self, indexes: Iterable[int]) -> list[int]:
+        """Return indexes in the order in which their part begins them: as if shuffled, another for each `count`."""
+        return sorted(indexes, key=self._mixed)
+
+    def _mixed(self, index: int) -> int:
+        """Return a word of 64 bits that looks random: SplitMix64, Steele et al., OOPSLA 2014."""
+        word = (self.count << 32) + index + 1 & _WORD
+        word = word * 0x9E3779B97F4A7C15 & _WORD
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+        return word ^ word >> 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +155,7 @@ class Helper:
             now_s: The time.
         """
         left: dict[int, list[int]] = defaultdict(list)
-        for index in sorted(missing):
+        for index in self.part.ordered(missing):
             left[self.part.owner(index)].append(index)
         free: list[int] = []
         for owner, indexes in left.items():
@@ -173,47 +191,98 @@ def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], ob
     """
 
     def engine(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-        own = [index for index in indexes if part.owner(index) == part.number]
+        own = part.ordered(index for index in indexes if part.owner(index) == part.number)
         log(f"{part}: {len(own)} of {len(indexes)} shards that are missing")
-        started_s = time.monotonic()
-        yield from build(job, own)
-        shard_s = workers * (time.monotonic() - started_s) / max(1, len(own))
-        helper = Helper(part, workers, patience_s(shard_s))
-        yield from _help(helper, job, set(indexes), build, log)
+        work = _Work(open_build(job.output_url, job.root), indexes, partial(build, job), workers)
+        yield from work.build(own)
+        yield from _help(work, Helper(part, workers, work.patience_s), log)
 
     return engine
 
 
-def _help(
-    helper: Helper, job: BuildJob, indexes: set[int], build: _Build, log: Callable[[str], object]
-) -> Iterator[ShardReceipt]:
+class _Work:
+    """The shards of a build that are left, as its receipts show, and the time that this part takes for one.
+
+    Args:
+        opened: The build.
+        indexes: Indexes of the shards that are missing.
+        build: Builds shards; it is asked for some of them at a time.
+        workers: Number of shards that `build` has in flight.
+    """
+
+    def __init__(
+        self,
+        opened: OpenBuild,
+        indexes: Iterable[int],
+        build: Callable[[Iterable[int], Callable[[int], bool]], Iterator[ShardReceipt]],
+        workers: int,
+    ) -> None:
+        self._opened, self._build, self._workers = opened, build, workers
+        self._receipts = ReceiptWatch(opened.storage, opened.root, indexes)
+        self._built, self._building_s = 0, 0.0
+        self.is_whole = False
+        """Whether there is a manifest; the receipts may be gone then."""
+
+    @property
+    def missing(self) -> set[int]:
+        """Indexes of the shards without a receipt, as of the last look."""
+        return self._receipts.missing
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look is due."""
+        return self._receipts.wait_s
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds after which another part is silent."""
+        return patience_s(self._workers * self._building_s / max(1, self._built))
+
+    def look(self) -> None:
+        """Look for receipts and manifest. Raises OvertakenError if another build owns the output."""
+        self._receipts.look()
+        self.is_whole = self._opened.storage.stat(MANIFEST) is not None
+        if not self.is_whole:
+            self._opened.check()
+
+    def build(self, indexes: list[int]) -> Iterator[ShardReceipt]:
+        """Build shards, but for those that others finish before they are begun."""
+        started_s = time.monotonic()
+        for receipt in self._build(indexes, self._is_left):
+            self._built += 1
+            yield receipt
+        self._building_s += time.monotonic() - started_s
+
+    def await_manifest(self) -> None:
+        """Leave the manifest to the part that built the last shard, unless that one does not write it."""
+        until_s = time.monotonic() + self.patience_s
+        while time.monotonic() < until_s and self._opened.storage.stat(MANIFEST) is None:
+            beat()
+            time.sleep(POLL_S)
+
+    def _is_left(self, index: int) -> bool:
+        if not self._receipts.wait_s:
+            self.look()
+        return not self.is_whole and index in self._receipts.missing
+
+
+def _help(work: _Work, helper: Helper, log: Callable[[str], object]) -> Iterator[ShardReceipt]:
     """Build what others have left, until no shard is missing; then wait a while for another part's manifest."""
-    opened = open_build(job.output_url, job.root)
-    receipts = ReceiptWatch(opened.storage, opened.root, indexes)
     built_last = True
     while True:
         beat()
-        receipts.look()
-        missing = receipts.missing
-        if opened.storage.stat(MANIFEST) is not None:
-            return  # and the receipts may be gone
-        opened.check()
-        if not missing:
+        work.look()
+        if work.is_whole:
+            return
+        if not work.missing:
             break
-        taken = helper.shards_to_take(missing, time.monotonic())
+        helper.patience_s = work.patience_s
+        taken = helper.shards_to_take(work.missing, time.monotonic())
         if taken:
-            log(f"{helper.part}: building {len(taken)} of {len(missing)} shards that other parts have left")
-            yield from build(job, taken)
+            log(f"{helper.part}: building {len(taken)} of {len(work.missing)} shards that other parts have left")
+            yield from work.build(taken)
         else:
-            time.sleep(receipts.wait_s)
+            time.sleep(work.wait_s)
         built_last = bool(taken)
     if not built_last:
-        _await_manifest(opened.storage, helper.patience_s)
-
-
-def _await_manifest(storage: Storage, wait_s: float) -> None:
-    """Leave the manifest to the part that built the last shard, unless that one does not write it."""
-    until_s = time.monotonic() + wait_s
-    while time.monotonic() < until_s and storage.stat(MANIFEST) is None:
-        beat()
-        time.sleep(POLL_S)
+        work.await_manifest()

@@ -566,7 +566,8 @@ def parts() -> Iterator[Case]:
 
 
 def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
-    shards, rng = ("--num-shards", 24, "--split", "train"), random.Random(f"{counts}/{fmt}/{number}")
+    num_shards, rng = 16 * sum(counts), random.Random(f"{counts}/{fmt}/{number}")
+    shards = ("--num-shards", num_shards, "--split", "train")
     expected = reference("imagenet", fmt, *shards)
     output = bucket_url("parts") if number % 2 else str(folder / "out")
     words = build_arguments("imagenet", originals("imagenet", 600), output, fmt, *shards, "--workers", 1)
@@ -574,8 +575,8 @@ def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
     killed = set(rng.sample(range(1, fewest + 1), rng.randint(0, fewest - 1)))
     built = parts_of_a_build(words, output, counts, killed, rng)
     assert digests(output) == expected
-    assert built <= 1.3 * 24, f"{built} of 24 shards were built"
-    return f"{len(killed)} killed, {built} of 24 shards built"
+    assert built <= 1.3 * num_shards, f"{built} of {num_shards} shards were built"
+    return f"{len(killed)} killed, {built} of {num_shards} shards built"
 
 
 def attacks() -> Iterator[Case]:

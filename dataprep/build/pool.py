@@ -64,12 +64,21 @@ class _Progress:
 
     task: Callable[[int], object]
     waiting: list[tuple[float, int]]
-    """Heap of (earliest time, index)."""
+    """Heap of (earliest time, index); what was never tried has a negative time, in the order in which it was given."""
+    is_left: Callable[[int], bool]
     deaths: Counter[int] = field(default_factory=Counter)
     hangs_in_a_row: int = 0
     """Number of workers that hung since the last finished task."""
     attempts: dict[int, int] = field(default_factory=dict)
     set_aside: dict[int, str] = field(default_factory=dict)
+
+    def next_due(self) -> int | None:
+        """Take the next index that may be tried now and is left; None if there is none."""
+        while self.waiting and self.waiting[0][0] <= time.monotonic():
+            _, index = heapq.heappop(self.waiting)
+            if self.is_left(index):
+                return index
+        return None
 
 
 class Pool:
@@ -108,18 +117,26 @@ class Pool:
     ) -> None:
         self._stop()
 
-    def run(self, task: Callable[[int], T | Future[T]], indexes: Iterable[int]) -> Iterator[T]:
+    def run(
+        self,
+        task: Callable[[int], T | Future[T]],
+        indexes: Iterable[int],
+        is_left: Callable[[int], bool] = lambda index: True,
+    ) -> Iterator[T]:
         """Yield results in the order in which they arrive.
 
         Args:
             task: Picklable function of an index. It may be called again for an index whose process died. If it returns
                 a Future, its process gets the next index at once, while the Future is awaited.
+            indexes: Indexes in the order in which they are begun.
+            is_left: Asked before an index is given to a process; where it is False, the index is left out.
 
         Raises:
             DataprepError: A task failed with an error that is not retryable, or too often.
             BuildError: Some tasks were set aside; all others are done.
         """
-        state = _Progress(task, [(0.0, index) for index in sorted(indexes)])
+        given = list(indexes)
+        state = _Progress(task, [(float(place - len(given)), index) for place, index in enumerate(given)], is_left)
         while len(self._workers) < min(self._num_workers, len(state.waiting)):
             self._workers.append(self._start())
         yield from self._supervise(state)
@@ -127,8 +144,7 @@ class Pool:
             raise shards_set_aside(state.set_aside)
 
     def _supervise(self, state: _Progress) -> Iterator[Any]:
-        while state.waiting or any(worker.indexes for worker in self._workers):
-            self._hand_out(state)
+        while self._hand_out(state):
             ready = self._ready(state)
             for worker in [worker for worker in self._workers if worker.indexes and worker not in ready]:
                 self._watch(worker, state)
@@ -150,17 +166,19 @@ class Pool:
                     state.hangs_in_a_row = 0
                     yield answer
 
-    def _hand_out(self, state: _Progress) -> None:
+    def _hand_out(self, state: _Progress) -> bool:
+        """Give tasks to the workers that are free; return whether any task is left or under way."""
         for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
-            if not worker.busy and state.waiting and state.waiting[0][0] <= time.monotonic():
+            if not worker.busy and (index := state.next_due()) is not None:
                 worker.busy = True
                 worker.still.reset()
-                worker.indexes.append(heapq.heappop(state.waiting)[1])
+                worker.indexes.append(index)
                 with suppress(OSError):  # it died idle; the closed pipe shows this below
                     if worker.task is not state.task:
                         worker.pipe.send(state.task)
                     worker.pipe.send(worker.indexes[-1])
                 worker.task = state.task
+        return bool(state.waiting) or any(worker.indexes for worker in self._workers)
 
     def _ready(self, state: _Progress) -> list[_Worker]:
         """Return the workers that have answered or died. Wait until one has, until a task may be tried again, or until

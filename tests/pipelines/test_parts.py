@@ -75,7 +75,8 @@ def test_of_parts_at_work_only_the_shards_are_taken_that_they_begin_last(missing
     assert set(taken) <= missing
     assert len(taken) == len(set(taken)) <= workers
     for index in taken:
-        before = [other for other in missing if other % 5 == index % 5 and other < index]
+        theirs = helper.part.ordered(other for other in missing if other % 5 == index % 5)
+        before = theirs[: theirs.index(index)]
         assert helper.part.owner(index) == number or len(before) >= 2 * workers
 
 
@@ -88,10 +89,11 @@ def test_of_silent_parts_any_shard_is_taken(missing, number, workers):
 
 def test_a_part_that_finishes_shards_is_not_silent():
     helper, missing = Helper(Part(1, 2), 2, patience_s=10), {1, 3, 5, 7}
+    first, *others = helper.part.ordered(missing)
     assert helper.shards_to_take(missing, 0) == []
-    assert helper.shards_to_take(missing - {1}, 9) == []
-    assert helper.shards_to_take(missing - {1}, 18) == []
-    assert helper.shards_to_take(missing - {1}, 19) == [3, 5]
+    assert helper.shards_to_take(missing - {first}, 9) == []
+    assert helper.shards_to_take(missing - {first}, 18) == []
+    assert helper.shards_to_take(missing - {first}, 19) == sorted(others)[:2]
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 3, 8]), st.sampled_from([1, 2, 8]))
@@ -108,6 +110,17 @@ def test_whichever_parts_are_killed_every_shard_is_built_and_little_twice(seed, 
     )  # fmt: skip
     assert found.finished == set(range(len(shard_s)))
     assert found.begun.total() <= 1.3 * len(shard_s)
+
+
+@given(st.integers(0, 2**32), st.sampled_from([(1, 2), (2, 3), (2, 4), (8, 3)]), st.sampled_from([1, 2]))
+def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
+    """Two groups at one output begin few shards twice, and are faster than one of them alone."""
+    rng, (parts, others) = random.Random(seed), groups
+    shard_s = [rng.lognormvariate(1, 0.3) for _ in range(16 * (parts + others) * workers)]
+    together, alone = simulate(shard_s, parts, workers, others=others), simulate(shard_s, parts, workers)
+    assert together.finished == set(range(len(shard_s)))
+    assert together.begun.total() <= 1.3 * len(shard_s)
+    assert together.makespan_s < alone.makespan_s
 
 
 def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, tmp_path):
