@@ -180,7 +180,7 @@ def open_loader(
 
 
 def open_packs(
-    url: str | PathLike[str],
+    url: str | PathLike[str] | OpensLoader,
     split: str = "train",
     *,
     batch_size: int,
@@ -190,7 +190,8 @@ def open_packs(
     """Open a loader that delivers images at their own aspect ratio, as patches in rows of one length.
 
     Args:
-        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL.
+        url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
+            them, as `loaders.mixture`.
         split: Name of a split.
         batch_size: Images in one step, over all ranks; a multiple of the images in a row times the number of ranks.
         packs: Length of the rows, images in a row, side of a patch, and bounds of an image's tokens.

@@ -19,7 +19,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, Dataset, open_dataset
 from loaders.engine.batch_plan import BatchPlan
 from loaders.fetch.budget import HEDGED_SHARE, bytes_held
-from loaders.loader import Loader, LoaderState, ViewLoader, order_of
+from loaders.loader import Loader, LoaderState, PackLoader, ViewLoader, order_of
 from loaders.mixtures.dataset import MixedDataset, MixedIndex, Part, joined_dataset
 from loaders.mixtures.document import (
     MAX_DATASETS,
@@ -31,7 +31,7 @@ from loaders.mixtures.document import (
     read_spec,
 )
 from loaders.mixtures.order import AtEnd, Change, Member, MixedOrder
-from loaders.mixtures.plan import MixedPlan
+from loaders.mixtures.plan import MixedPackPlan, MixedPlan
 from loaders.mixtures.proportions import MAX_TOTAL, whole_weights
 from loaders.order import Order
 
@@ -81,9 +81,11 @@ class Mixture:
 
     def open_loader(self, split: str, config: LoaderConfig) -> Loader:
         """Open a loader with settings that were checked already; see `loaders.open_loader`."""
+        kind = MixtureLoader
         if config.packs is not None:
-            raise UsageError("packs of a mixture: rows of images of any shape are planned for one dataset; give one")
-        kind = _MixedViewLoader if config.view_groups else MixtureLoader
+            kind = _MixedPackLoader
+        elif config.view_groups:
+            kind = _MixedViewLoader
         return kind(self.open_dataset(split, config.region_policy), self.spec, config)
 
     def open_dataset(self, split: str, region_policy: str = "refuse") -> MixedDataset:
@@ -236,12 +238,14 @@ class MixtureLoader(Loader):
         plan = super()._plan()
         if not isinstance(self.order, MixedOrder):
             return plan
-        return MixedPlan(
+        kind = MixedPlan if self.config.packs is None else MixedPackPlan
+        return kind(
             order=self.order,
             shuffle=True,
             rank=plan.rank,
             world_size=plan.world_size,
             first_batch=plan.first_batch,
+            row_images=plan.row_images,
         )
 
     @cached_property
@@ -266,6 +270,10 @@ class MixtureLoader(Loader):
             "epoch_samples": self.order.epoch_samples,
             **self._decoding,
         }
+
+
+class _MixedPackLoader(MixtureLoader, PackLoader):
+    """A mixture's loader whose batches are packs."""
 
 
 class _MixedViewLoader(MixtureLoader, ViewLoader):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,13 +32,8 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MixedPlan(BatchPlan):
-    """The batches of one rank of a training from `first_batch` on; picklable.
-
-    Rank r is at home to the samples of each dataset whose index j has j % world_size == r. Where a batch has more of
-    them than the rank has rows, the last ones become rows of other ranks. Of `parts` processes, number
-    (j // world_size) % parts makes the row, so each piece of a shard is read by one process.
-    """
+class _MixedBatches(BatchPlan):
+    """What all plans of a mixture's training have in common."""
 
     order: MixedOrder
 
@@ -48,13 +43,50 @@ class MixedPlan(BatchPlan):
         num_batches = self.order.num_batches
         return None if num_batches is None else max(0, num_batches - self.first_batch)
 
+    def _numbers(self) -> Iterable[int]:
+        """Return the numbers of the batches that are left."""
+        left = self.batches_left
+        return count(self.first_batch) if left is None else range(self.first_batch, self.first_batch + left)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedPackPlan(_MixedBatches):
+    """The batches of packs of one rank of a training; picklable.
+
+    A row holds the same positions as that of a single dataset, so that it is the same for every number of ranks, and a
+    process makes whole rows. The samples of a dataset's block then belong to many rows, and each is read by itself.
+    """
+
+    def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
+        """Yield for each batch the places of this process's images with their samples."""
+        import numpy as np
+
+        lookups, size = [Lookup(member.order) for member in self.order.members], self.order.global_batch
+        for number in self._numbers():
+            positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
+            own, rank = np.divmod(positions % size, self.world_size)
+            batch = []
+            for at in np.flatnonzero((rank == self.rank) & (own % self.parts == self.part)).tolist():
+                pick = lookups[members[at]].at(int(indexes[at]))
+                batch.append((self._place(int(own[at])), pick._replace(position=int(positions[at]))))
+            yield batch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixedPlan(_MixedBatches):
+    """The batches of one rank of a training from `first_batch` on; picklable.
+
+    Rank r is at home to the samples of each dataset whose index j has j % world_size == r. Where a batch has more of
+    them than the rank has rows, the last ones become rows of other ranks. Of `parts` processes, number
+    (j // world_size) % parts makes the row, so each piece of a shard is read by one process.
+    """
+
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch its rows with their samples; rows without a sample are left out."""
         sources = [_Source(self, number) for number in range(len(self.order.members))]
         released: list[Pick] = []
-        batches = count() if self.batches_left is None else range(self.batches_left)
-        for number in batches:
-            yield self._batch(self.first_batch + number, sources, released)
+        for number in self._numbers():
+            yield self._batch(number, sources, released)
 
     def share(self, number: int) -> Share:
         """Return what of one batch the rank takes, all its processes together."""

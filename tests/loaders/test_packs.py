@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from dataprep.errors import StorageError, UsageError
-from loaders import LoaderConfig, Packs, mixture, open_loader, open_packs
+from loaders import LoaderConfig, Packs, open_loader, open_packs
 from loaders.decode.decoders import extension_available, image_of_patches
 from loaders.loader import Loader
 from tests.support.adapters import run_module
@@ -226,7 +226,6 @@ def test_images_whose_size_the_index_does_not_know_are_refused(dataset, tmp_path
 
 
 WRONG = [
-    ({"url": mixture([("a", 1), ("b", 1)])}, "packs of a mixture: rows of .* are planned for one dataset; give one"),
     (
         {"batch_size": 30},
         "packs: 30 images in rows of 4 cannot be shared by 1 ranks; choose a batch_size that is a mult",

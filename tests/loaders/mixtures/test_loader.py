@@ -9,9 +9,11 @@ from functools import partial
 import pytest
 
 from dataprep.errors import UsageError
-from loaders import MixtureSource, mixture, open_loader
+from loaders import MixtureSource, Packs, mixture, open_loader, open_packs
 from loaders.mixtures.loader import MAX_CHANGES
 from tests.support.loading import digest, load, mixture_killed_and_resumed
+from tests.support.packs_loading import packed_rows
+from tests.support.packs_reference import rows_of_batches
 
 SMALL = {"batch_size": 12, "image_size": 32}
 
@@ -305,3 +307,71 @@ def test_splits_that_all_datasets_have(dataset):
 def test_views_belong_to_positions(dataset):
     mix = splits_of(dataset("webdataset"))
     assert load(mix, 3, **SMALL, views=True) == load(mix, 3, **SMALL, views=True, processes=2)
+
+
+PACKS = Packs(tokens=48, images=4, patch=8)
+
+
+def packed(mix, count, **settings):
+    """The rows of the first batches of packs, with the dataset that each image is from."""
+    found = []
+    with open_packs(mix, batch_size=12, packs=PACKS, **settings) as loader:
+        while len(found) < count:
+            for batch in itertools.islice(loader, count - len(found)):
+                names = batch.fields["dataset"]
+                rows = packed_rows(batch)
+                found.append([(row, names[4 * place : 4 * place + 4]) for place, row in enumerate(rows)])
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected_packs(dataset):
+    """Ten batches of three rows, by one thread."""
+    return packed(with_coco(dataset), 10, threads=1)
+
+
+def test_packs_have_the_rows_of_the_slow_reference(dataset, expected_packs):
+    with open_packs(with_coco(dataset), batch_size=12, packs=PACKS, threads=1) as loader:
+        shards = [loader.index.shard(shard) for shard in range(len(loader.dataset.split.shards))]
+        sizes = [list(zip(each.height.tolist(), each.width.tolist(), strict=True)) for each in shards]
+        batches = rows_of_batches(PACKS, loader.order, sizes, 0)
+        for rows, found in zip(batches, expected_packs, strict=False):
+            keys = [[(shards[shard].key(sample), grid) for shard, sample, grid in row] for row in rows]
+            assert [[(key, grid) for key, grid, *_ in row[:-1]] for row, _ in found] == keys
+            origins = [[loader.dataset.origin_of(shard).name for shard, *_ in row] for row in rows]
+            assert [names for _, names in found] == origins
+
+
+@pytest.mark.parametrize(
+    ("world_size", "settings"), [(1, {"processes": 3}), (3, {}), (1, {"place": "bucket"})], ids=str
+)
+def test_packs_are_the_same_for_any_ranks_processes_and_places(
+    dataset, bucket_dataset, expected_packs, world_size, settings
+):
+    place = bucket_dataset if settings.pop("place", "disk") == "bucket" else dataset
+    first = MixtureSource(url=str(place("webdataset")), weight=2, name="imagenet-webdataset")
+    mix = mixture([first, (dataset("coco"), 1)])
+    ranks = [packed(mix, 10, rank=rank, world_size=world_size, **settings) for rank in range(world_size)]
+    assert [[row for rows in zip(*parts, strict=True) for row in rows] for parts in zip(*ranks, strict=True)] == (
+        expected_packs
+    )
+
+
+def test_packs_resume_on_another_number_of_ranks_and_with_other_weights(dataset, expected_packs):
+    with open_packs(with_coco(dataset), batch_size=12, packs=PACKS) as loader:
+        state = json.loads(json.dumps([batch.state for batch in itertools.islice(loader, 4)][-1]))
+    with open_packs(with_coco(dataset), batch_size=12, packs=PACKS, rank=2, world_size=3) as loader:
+        loader.load_state_dict(state)
+        assert packed_rows(next(iter(loader))) == [expected_packs[4][2][0]]
+    with open_packs(with_coco(dataset, (0, 1)), batch_size=12, packs=PACKS) as loader:
+        loader.load_state_dict(state)
+        assert set(next(iter(loader)).fields["dataset"]) == {"coco-webdataset"}
+
+
+def test_packs_of_a_mixture_that_stops_end_with_rows_without_images(dataset):
+    mix = with_coco(dataset, at_end="stop")
+    with open_packs(mix, batch_size=12, packs=PACKS) as packs, open_loader(mix, batch_size=12, image_size=8) as squares:
+        found = [[key for key in batch.keys if key] for batch in packs]
+        assert [sorted(keys) for keys in found] == [sorted(filter(None, batch.keys)) for batch in squares]
+        assert len(found[-1]) < 12
+        assert list(packs) == []
