@@ -73,6 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(LONG)))
 
 
+def pytest_collection_finish() -> None:
+    """No later collection of garbage looks at what modules hold: a million objects, which stay to the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def keep_bytecode() -> None:
     """Let processes that tests start keep compiled modules: to compile Beam or TensorFlow again takes seconds each."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -5,21 +5,25 @@
 
 Importing torch, torch_xla and timm takes six seconds of a processor, the commands of dataprep half a second, and most
 programs of the tests run for less. A program runs as `python -m MODULE` runs it: with its own environment, arguments
-and generators, and it ends as an interpreter does. What is forked has the hash seed of the process that forks it, so
-tests that compare bytes start interpreters of their own.
+and generators, and it ends as an interpreter does. All workers of a run of the tests share the process that forks. What
+is forked has the hash seed of that process, so tests that compare bytes start interpreters of their own.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import errno
 import fcntl
 import functools
+import hashlib
 import importlib
 import json
 import multiprocessing.util
 import os
 import random
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -124,51 +128,92 @@ def start(
 
 
 def _ask(imported: tuple[str, ...], request: dict[str, Any], *descriptors: int) -> Any:
-    server, _ = _server(imported)
+    server = _server(imported)
     socket.send_fds(server, [json.dumps(request).encode()], list(descriptors))
     return json.loads(server.recv(MAX_REQUEST_BYTES))
 
 
 @functools.cache
-def _server(imported: tuple[str, ...]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start the process that forks; it ends when this one has ended."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (ours, theirs):
-        end.setblocking(True)  # Beam's credentials give all new sockets a timeout
-    number = theirs.fileno()
-    # Read when libgomp is loaded: one thread, as for every program that the tests start.
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
-    words = [sys.executable, "-m", __name__, str(number), *imported]
-    process = subprocess.Popen(words, pass_fds=[number], env=environment)
-    theirs.close()
-    atexit.register(_end, ours, process)
-    return ours, process
-
-
-def _end(server: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    server.close()
-    process.wait()
-
-
-def _serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Fork a process for every request, which alone returns, with that request; None at the end of all."""
+def _server(imported: tuple[str, ...]) -> socket.socket:
+    """Connect to the process that forks, which all workers of a run share; whoever comes first starts it."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    digest = hashlib.sha256(repr(imported).encode()).hexdigest()
+    address = f"\0dataprep-tests-{run}-{digest[:16]}"  # no file: it goes with the process
+    started = None
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 2)
-        if not message:
+        server = _socket()
+        with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):
+            server.connect(address)
+            if server.recv(1):  # nothing from one that is ending
+                atexit.register(server.close)
+                return server
+        server.close()
+        if started is not None and started.wait() != 0:
+            raise RuntimeError(f"a process that imports {imported} ended with {started.returncode}")
+        started = _start_server(imported, address)
+
+
+def _socket() -> socket.socket:
+    created = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    created.setblocking(True)  # Beam's credentials give all new sockets a timeout
+    return created
+
+
+def _start_server(imported: tuple[str, ...], address: str) -> subprocess.Popen[bytes] | None:
+    """Start the process that forks, unless another worker is doing so; it ends when its last client has ended."""
+    with _socket() as listening:
+        try:
+            listening.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            time.sleep(POLL_S)
             return None
-        request = json.loads(message)
-        if "poll" in request:
-            pid, status = os.waitpid(request["poll"], os.WNOHANG)
-            control.send(json.dumps(os.waitstatus_to_exitcode(status) if pid else None).encode())
-            continue
-        child = os.fork()
-        if child == 0:
-            control.close()
-            return request, descriptors
-        for descriptor in descriptors:
-            os.close(descriptor)
-        control.send(json.dumps(child).encode())
+        listening.listen()
+        number = listening.fileno()
+        # Read when libgomp is loaded: one thread, as for every program that the tests start.
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
+        words = [sys.executable, "-m", __name__, str(number), *imported]
+        process = subprocess.Popen(words, pass_fds=[number], env=environment)
+    atexit.register(process.wait)
+    return process
+
+
+def _serve(listening: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Fork a process for every request, which alone returns, with that request; None when no client is left."""
+    clients: list[socket.socket] = []
+    while True:
+        for ready in select.select([listening, *clients], [], [])[0]:
+            if ready is listening:
+                clients.append(listening.accept()[0])
+                clients[-1].send(b"1")
+                continue
+            message, descriptors, _, _ = socket.recv_fds(ready, MAX_REQUEST_BYTES, 2)
+            if message and _answer(ready, json.loads(message), descriptors):
+                for each in (listening, *clients):
+                    each.close()
+                return json.loads(message), descriptors
+            if not message:
+                clients.remove(ready)
+                ready.close()
+                if not clients:
+                    return None
+
+
+def _answer(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
+    """Tell how a process ended, or fork one; whether this is that process."""
+    if "poll" in request:
+        pid, status = os.waitpid(request["poll"], os.WNOHANG)
+        client.send(json.dumps(os.waitstatus_to_exitcode(status) if pid else None).encode())
+        return False
+    child = os.fork()
+    if child == 0:
+        return True
+    for descriptor in descriptors:
+        os.close(descriptor)
+    client.send(json.dumps(child).encode())
+    return False
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> None:
