@@ -6,8 +6,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import subprocess
-import sys
 import tarfile
 import threading
 
@@ -16,25 +14,10 @@ import pytest
 from PIL import Image
 
 from dataprep.demo.web_table import demo_server, write_demo_laion
-from tests.support.interop import NO_LABEL, read_with_hf_datasets, read_with_webdataset
+from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_hf_datasets, read_with_webdataset
 from tests.support.laion_builds import FAST, LOOPBACK, build_laion, end_of, rows_of
 
 ROWS, ROWS_PER_SHARD = 60, 25
-_TFDS = """
-import hashlib, json, sys
-import tensorflow_datasets as tfds
-builder = tfds.builder_from_directory(sys.argv[1])
-config = tfds.ReadConfig(interleave_cycle_length=1)
-decoders = {"jpg": tfds.decode.SkipDecoding()}
-stored = builder.as_dataset(split="train", decoders=decoders, read_config=config).as_numpy_iterator()
-decoded = builder.as_dataset(split="train", read_config=config).as_numpy_iterator()
-found = []
-for sample, seen in zip(stored, decoded, strict=True):
-    image = sample.pop("jpg")
-    values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
-    found.append(values | {"sha256 of jpg": hashlib.sha256(image).hexdigest(), "shape": list(seen["jpg"].shape)})
-print(json.dumps([list(builder.info.splits["train"].shard_lengths), found]))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +80,7 @@ def test_hugging_face_datasets_reads_images_and_captions(built):
 def test_tfds_reads_images_and_captions_as_clipas_reader_does(built):
     """The features `jpg` and `txt`, and the same samples as in the tars, in the same order."""
     folder, expected, roots = built
-    command = [sys.executable, "-W", "ignore", "-c", _TFDS, str(roots["tfrecord"])]
-    read = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert read.returncode == 0, read.stderr[-2000:]
-    lengths, samples = json.loads(read.stdout.splitlines()[-1])
+    lengths, samples = read_captions_with_tfds(roots["tfrecord"])
     members = members_of(roots["webdataset"])
     tars = samples_of(roots["webdataset"])
     assert [(sample["key"], sample["sha256 of jpg"]) for sample in samples] == [

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
 import io
 import json
-import multiprocessing
-import os
 import random
 import tarfile
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +23,7 @@ from dataprep.dataset.trust import open_named_data
 from dataprep.formats.checked import is_key
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
+from tests.support.libraries import in_process
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -91,23 +87,6 @@ def upload(folder, url):
 def contents(folder):
     """SHA-256 of every file by its name."""
     return {path: sha256(path.read_bytes()) for path in Path(folder).rglob("*") if path.is_file()}
-
-
-@functools.cache
-def process(name):
-    """TensorFlow and torch each in a process of its own."""
-    spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(1, spawn, initializer=make_quiet)
-    atexit.register(pool.shutdown)
-    return pool
-
-
-def in_process(name, function, *args):
-    return process(name).submit(function, *args).result(timeout=120)
-
-
-def make_quiet():
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", NO_GCE_CHECK="true")
 
 
 def write_webdataset(folder, samples):

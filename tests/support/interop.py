@@ -1,50 +1,43 @@
 """Our datasets read by the libraries they are meant for, each in the way its own documentation says.
 
 Every reader returns `(key, label, SHA-256 of the stored image)` in the order in which the library yields, the label
--1 where the dataset has no classes. The libraries run in two processes of their own, started at the first use:
-TensorFlow must not come into a process that may import torch_xla later, and Hugging Face datasets reads its settings
-from the environment once.
+-1 where the dataset has no classes. The libraries run in two processes of their own.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
 import hashlib
 import io
-import multiprocessing
-import os
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
+
+from tests.support.libraries import in_process
 
 Read = tuple[str, int, str]
-P = ParamSpec("P")
-R = TypeVar("R")
 
 NO_LABEL = -1
 
 
 def read_with_webdataset(urls: Sequence[str] | str) -> list[Read]:
     """The shards' samples by `webdataset.WebDataset`; a string may hold braces, as in `train-{00000..00003}.tar`."""
-    return _in_process("torch", _webdataset, urls)
+    return in_process("torch", _webdataset, urls)
 
 
 def read_with_hf_datasets(urls: Sequence[str]) -> list[Read]:
     """The shards' samples by `datasets.load_dataset("webdataset")`, prepared in a cache of their own, offline."""
-    return _in_process("torch", _hf_datasets, list(urls))
+    return in_process("torch", _hf_datasets, list(urls))
 
 
 def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
     """A split's samples by `torchvision.datasets.ImageFolder`, every image decoded too; keys are `folder/name`."""
-    return _in_process("torch", _torchvision, folder, has_classes)
+    return in_process("torch", _torchvision, folder, has_classes)
 
 
 def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
     """The content of `.json` of all samples, with the key, by `webdataset.WebDataset`."""
-    return _in_process("torch", _webdataset_annotations, list(urls))
+    return in_process("torch", _webdataset_annotations, list(urls))
 
 
 def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
@@ -54,63 +47,45 @@ def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> l
         kind: The builder.
         urls: Shards, or for an image folder the folder of a split.
     """
-    return _in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
+    return in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
 
 
 def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Name, digest and targets of the images in a folder by `torchvision.datasets.CocoDetection`, every image decoded;
     images of the annotation file that are not in the folder are left out."""
-    return _in_process("torch", _coco_detection, folder, annotations)
+    return in_process("torch", _coco_detection, folder, annotations)
 
 
 def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
     """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
-    return _in_process("tensorflow", _tfds, directory, split)
+    return in_process("tensorflow", _tfds, directory, split)
 
 
 def read_features_with_tfds(directory: Path, split: str = "train") -> list[dict[str, Any]]:
     """All features of a split's samples by TFDS, as Python values, images as the bytes that are stored; every image is
     decoded, too."""
-    return _in_process("tensorflow", _tfds_features, directory, split)
+    return in_process("tensorflow", _tfds_features, directory, split)
+
+
+def read_captions_with_tfds(directory: Path) -> tuple[list[int], list[dict[str, Any]]]:
+    """Samples by shard, and the scalar features of every sample of train by TFDS, with the digest of the image's bytes,
+    and the shape of the image that TFDS decodes."""
+    return in_process("tensorflow", _tfds_captions, directory)
 
 
 def describe_with_tfds(directory: Path) -> dict[str, Any]:
     """What TFDS takes a directory for: its name, version, samples by split, class names, features and texts."""
-    return _in_process("tensorflow", _tfds_description, directory)
+    return in_process("tensorflow", _tfds_description, directory)
 
 
 def parse_with_tensorflow(shards: Sequence[Path], *, has_classes: bool) -> list[dict[str, Any]]:
     """The features of every record by `tf.data.TFRecordDataset` and `tf.io.parse_single_example`."""
-    return _in_process("tensorflow", _tensorflow, [str(shard) for shard in shards], has_classes)
+    return in_process("tensorflow", _tensorflow, [str(shard) for shard in shards], has_classes)
 
 
 def encode_with_tensorflow(features: Sequence[dict[str, int | bytes]]) -> list[bytes]:
     """Each as a `tf.train.Example`, serialised deterministically."""
-    return _in_process("tensorflow", _tensorflow_examples, list(features))
-
-
-def _in_process(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    return _process(name).submit(function, *args, **kwargs).result(timeout=120)
-
-
-@functools.cache
-def _process(name: str) -> ProcessPoolExecutor:
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_prepare)
-    atexit.register(pool.shutdown)
-    return pool
-
-
-def _prepare() -> None:
-    home = tempfile.TemporaryDirectory(prefix="interop-")
-    atexit.register(home.cleanup)
-    os.environ.update(
-        HF_HOME=home.name,
-        HF_HUB_OFFLINE="1",
-        HF_DATASETS_OFFLINE="1",
-        TF_CPP_MIN_LOG_LEVEL="3",
-        CUDA_VISIBLE_DEVICES="",
-        NO_GCE_CHECK="true",
-    )
+    return in_process("tensorflow", _tensorflow_examples, list(features))
 
 
 def _sha256(data: bytes) -> str:
@@ -229,6 +204,22 @@ def _tfds_features(directory: Path, split: str) -> list[dict[str, Any]]:
             raise ValueError(f"{example['key']}: images that are no arrays of three dimensions")
         read.append({name: _plain(value) for name, value in example.items()})
     return read
+
+
+def _tfds_captions(directory: Path) -> tuple[list[int], list[dict[str, Any]]]:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(directory)
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    decoders = {"jpg": tfds.decode.SkipDecoding()}
+    stored = builder.as_dataset(split="train", decoders=decoders, read_config=config).as_numpy_iterator()
+    decoded = builder.as_dataset(split="train", read_config=config).as_numpy_iterator()
+    read = []
+    for sample, seen in zip(stored, decoded, strict=True):
+        image = sample.pop("jpg")
+        values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
+        read.append(values | {"sha256 of jpg": _sha256(image), "shape": list(seen["jpg"].shape)})
+    return list(builder.info.splits["train"].shard_lengths), read
 
 
 def _plain(value: Any) -> Any:

@@ -11,12 +11,7 @@ is forked has the hash seed of that process, so tests that compare bytes start i
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import errno
 import fcntl
-import functools
-import hashlib
 import importlib
 import json
 import multiprocessing.util
@@ -33,6 +28,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
+
+from tests.support import shared_process
+from tests.support.shared_process import POLL_S
 
 TORCH = ("torch", "torchvision", "torch_xla", "torch_xla.core.xla_model", "torch_xla.runtime", "timm")
 """Imports of the training programs on torch."""
@@ -51,7 +49,6 @@ DATAPREP = (
 )
 """Imports of the commands of dataprep, without pyarrow and obstore, which start threads: a fork would break them."""
 MAX_REQUEST_BYTES = 1 << 17
-POLL_S = 0.005
 
 
 class Process:
@@ -128,56 +125,9 @@ def start(
 
 
 def _ask(imported: tuple[str, ...], request: dict[str, Any], *descriptors: int) -> Any:
-    server = _server(imported)
+    server = shared_process.connect(socket.SOCK_SEQPACKET, __name__, *imported)
     socket.send_fds(server, [json.dumps(request).encode()], list(descriptors))
     return json.loads(server.recv(MAX_REQUEST_BYTES))
-
-
-@functools.cache
-def _server(imported: tuple[str, ...]) -> socket.socket:
-    """Connect to the process that forks, which all workers of a run share; whoever comes first starts it."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
-    digest = hashlib.sha256(repr(imported).encode()).hexdigest()
-    address = f"\0dataprep-tests-{run}-{digest[:16]}"  # no file: it goes with the process
-    started = None
-    while True:
-        server = _socket()
-        with contextlib.suppress(ConnectionRefusedError, ConnectionResetError):
-            server.connect(address)
-            if server.recv(1):  # nothing from one that is ending
-                atexit.register(server.close)
-                return server
-        server.close()
-        if started is not None and started.wait() != 0:
-            raise RuntimeError(f"a process that imports {imported} ended with {started.returncode}")
-        started = _start_server(imported, address)
-
-
-def _socket() -> socket.socket:
-    created = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    created.setblocking(True)  # Beam's credentials give all new sockets a timeout
-    return created
-
-
-def _start_server(imported: tuple[str, ...], address: str) -> subprocess.Popen[bytes] | None:
-    """Start the process that forks, unless another worker is doing so; it ends when its last client has ended."""
-    with _socket() as listening:
-        try:
-            listening.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            time.sleep(POLL_S)
-            return None
-        listening.listen()
-        number = listening.fileno()
-        # Read when libgomp is loaded: one thread, as for every program that the tests start.
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
-        words = [sys.executable, "-m", __name__, str(number), *imported]
-        process = subprocess.Popen(words, pass_fds=[number], env=environment)
-    atexit.register(process.wait)
-    return process
 
 
 def _serve(listening: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -281,6 +231,7 @@ def _become_fork_server(control: socket.socket) -> NoReturn:
 if __name__ == "__main__":
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    sys.modules.setdefault("torchax", None)  # torch_xla would look for tensors of it, and it imports TensorFlow: 6 s
     if len(os.listdir("/proc/self/task")) > 1:
         raise SystemExit(f"importing {sys.argv[2:]} starts threads, which a forked process would not have")
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.adoption import CLASSES, image_of, in_process, write_tfds, write_webdataset
+from tests.support.adoption import CLASSES, image_of, write_tfds, write_webdataset
+from tests.support.libraries import in_process
 
 
 @pytest.fixture

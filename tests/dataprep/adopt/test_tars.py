@@ -12,7 +12,8 @@ from dataprep.adopt.rows import key_from
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import SourceError
 from dataprep.storage import open_storage
-from tests.support.adoption import adopt_here, image_of, in_process, read_all, read_webdataset, tar_of, upload
+from tests.support.adoption import adopt_here, image_of, read_all, read_webdataset, tar_of, upload
+from tests.support.libraries import in_process
 
 
 def test_tars_are_what_webdataset_yields(tars, tmp_path):

@@ -13,7 +13,6 @@ from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.example import features_of
 from tests.support.adoption import (
     adopt_here,
-    in_process,
     read_all,
     read_tfds,
     read_tfrecords,
@@ -21,6 +20,7 @@ from tests.support.adoption import (
     upload,
     write_img2dataset,
 )
+from tests.support.libraries import in_process
 from tests.support.samples import examples
 
 
