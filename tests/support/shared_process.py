@@ -60,8 +60,9 @@ def _start(kind: socket.SocketKind, address: str, module: str, *arguments: str) 
             return None
         listening.listen()
         number = listening.fileno()
-        # Read when libgomp is loaded: one thread, as for every program that the tests start.
+        # Read when libgomp and pyarrow are loaded: one thread, as for every program that the tests start, and no other.
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        threads |= {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
         environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
         words = [sys.executable, "-m", module, str(number), *arguments]
         process = subprocess.Popen(words, pass_fds=[number], env=environment, cwd=REPOSITORY)
