@@ -27,6 +27,12 @@ def _local() -> EngineModule:
     return pipelines.local
 
 
+def _ray() -> EngineModule:
+    import pipelines.ray
+
+    return pipelines.ray
+
+
 def _beam() -> EngineModule:
     import pipelines.beam.engine
 
@@ -35,6 +41,7 @@ def _beam() -> EngineModule:
 
 ENGINES: dict[str, _Entry] = {
     LOCAL: _Entry(_local),
+    "ray": _Entry(_ray, "Ray", "ray"),
 }
 """Engines with a name of their own. Every other name is that of a Beam runner."""
 _BEAM = _Entry(_beam, "Apache Beam", "beam")

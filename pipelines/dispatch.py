@@ -1,0 +1,158 @@
+"""Decides which shard is built next, which is tried again, and which is set aside, for workers on other machines.
+
+Nothing here knows an engine or reads a clock: times are seconds of any clock, nodes are names. The rules are those of
+the local pool (dataprep/build/failures.py), and one more: a shard is not blamed for a worker that was lost with its
+node.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
+from dataprep.errors import BuildError
+
+WINDOW = 2
+"""Maximum number of shards in flight in a process: one is being built, and one is being published. More would be built
+again when the process is lost."""
+WEB_WINDOW = 4
+"""The same for shards of rows from the web, which wait for late downloads, up to minutes each."""
+MAX_LOSSES = 20
+"""Number of workers that a shard may lose in all, most of them with their nodes, before it is set aside."""
+
+
+def room_of(nodes: Iterable[Mapping[str, float]], need: Mapping[str, float]) -> int:
+    """Return the number of processes for which nodes have room.
+
+    Args:
+        nodes: Resources of each node, by name.
+        need: Resources that a process needs, by name; those of 0 count nothing.
+    """
+    wanted = {name: amount for name, amount in need.items() if amount > 0}
+    return sum(min((int(node.get(name, 0) / amount) for name, amount in wanted.items()), default=1) for node in nodes)
+
+
+def processes_wanted(room: int, left: int, most: int | None) -> int:
+    """Return the number of processes to have, those included for which a node must join first.
+
+    Args:
+        room: Number of processes for which the nodes have room now.
+        left: Number of shards that are not done.
+        most: Number that the user wants; None: as many as have room, but at least one, so that an autoscaler sees a
+            demand.
+    """
+    return min(left, max(1, room) if most is None else most)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker that was lost while it built a shard."""
+
+    node: str
+    how: str
+    """What happened, such as `hung, without progress for 20 min, and was killed` or `died (…)`."""
+    too_often: str
+    """Reason for setting the shard aside, with a placeholder for the count: `killed its worker {} times, …`."""
+    hung: bool = False
+
+
+class Dispatch:
+    """The shards of a build: waiting, in flight, done, or set aside with a reason.
+
+    Args:
+        indexes: Indexes of the shards to build.
+    """
+
+    def __init__(self, indexes: Iterable[int]) -> None:
+        self._waiting = [(0.0, index) for index in sorted(set(indexes))]
+        self._in_flight: set[int] = set()
+        self._attempts: Counter[int] = Counter()
+        self._losses: defaultdict[int, list[str]] = defaultdict(list)
+        """Nodes of the workers that each shard has lost."""
+        self._hangs_in_a_row = 0
+        self.set_aside: dict[int, str] = {}
+
+    @property
+    def left(self) -> int:
+        """Number of shards that are waiting or in flight."""
+        return len(self._waiting) + len(self._in_flight)
+
+    @property
+    def waiting(self) -> int:
+        """Number of shards that no worker has."""
+        return len(self._waiting)
+
+    def next_shard(self, now_s: float) -> int | None:
+        """Return the shard to hand out next; None if none may be tried yet, or none is left."""
+        if not self._waiting or self._waiting[0][0] > now_s:
+            return None
+        index = heapq.heappop(self._waiting)[1]
+        self._in_flight.add(index)
+        return index
+
+    def delay_s(self, now_s: float) -> float | None:
+        """Return the time until a shard may be handed out; None if none waits."""
+        return max(0.0, self._waiting[0][0] - now_s) if self._waiting else None
+
+    def done(self, index: int) -> None:
+        """Record that a shard is built."""
+        self._in_flight.discard(index)
+        self._hangs_in_a_row = 0
+
+    def give_back(self, indexes: Iterable[int], now_s: float) -> None:
+        """Put shards in the queue again that lost their worker and are not to blame."""
+        for index in indexes:
+            self._again(index, now_s)
+
+    def failed(self, index: int, failure: Failure, now_s: float) -> str:
+        """Put a shard that failed in the queue again, and return a line for the user.
+
+        Raises:
+            DataprepError: Another attempt would not help, or there were enough.
+        """
+        self._attempts[index] += 1
+        if not failure.may_pass or self._attempts[index] >= MAX_ATTEMPTS:
+            raise failure.error
+        delay_s = backoff_s(self._attempts[index])
+        self._again(index, now_s + delay_s)
+        return f"shard {index}: {failure.error}; trying again in {delay_s:g} s"
+
+    def lost(self, index: int, loss: Loss, alive: Collection[str], now_s: float) -> str:
+        """Put a shard whose worker was lost in the queue again or set it aside, and return a line for the user.
+
+        Args:
+            index: The shard that is to blame, if its worker was not lost with the node.
+            loss: What happened.
+            alive: Nodes that are alive, as far as is known.
+            now_s: The time.
+        """
+        nodes = self._losses[index]
+        nodes.append(loss.node)
+        self._hangs_in_a_row += loss.hung
+        deaths = sum(node in alive for node in nodes)
+        if deaths >= MAX_DEATHS:
+            reason = loss.too_often.format(deaths)
+        elif len(nodes) >= MAX_LOSSES:
+            reason = f"lost its worker {len(nodes)} times, most of them with their nodes"
+        else:
+            self._again(index, now_s)
+            return f"shard {index}: its worker {loss.how}; trying again"
+        self._in_flight.discard(index)
+        self.set_aside[index] = reason
+        return f"shard {index}: {reason}; set aside"
+
+    def refuse_hangs(self, processes: int) -> None:
+        """Raise BuildError if so many workers hung in a row, with no shard done in between, that no shard is to
+        blame."""
+        if self._waiting and self._hangs_in_a_row >= MAX_DEATHS * max(1, processes):
+            raise BuildError(
+                f"{self._hangs_in_a_row} workers hung one after the other, without progress (--stall-minutes); check "
+                "whether the bucket of the originals and of the output responds, and run the same command again"
+            )
+
+    def _again(self, index: int, at_s: float) -> None:
+        self._in_flight.discard(index)
+        heapq.heappush(self._waiting, (at_s, index))

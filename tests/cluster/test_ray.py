@@ -1,0 +1,235 @@
+"""Builds on a real Ray cluster of node processes on loopback: the same bytes, whichever process, node or driver dies.
+
+`make cluster-test KILLS=30` kills at random moments, each kind so often.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from dataprep.errors import BuildError, StorageError
+from pipelines.ray import RayRun, supervise
+from pipelines.ray_options import ray_options
+from tests.conftest import BUCKET
+from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
+from tests.support.crashes import receipts_of
+from tests.support.picture_web import laion_arguments, picture_web
+from tests.support.ray_cluster import ray_cluster
+from tests.support.ray_shards import FAILING, POISONOUS, failing, hanging, numbered
+
+KILLS = int(os.environ.get("KILLS", "1"))
+SHARDS = ("--split", "train", "--num-shards", 12)
+ROWS = 96
+LATENCY_MS = 100
+"""Latency of the bucket, so that a build is still at work when something is killed."""
+BUILD_S = 240
+
+
+@pytest.fixture(scope="module")
+def running(gcs):
+    """The cluster; its nodes and their workers find the emulated bucket through the environment."""
+    with ray_cluster(nodes=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running, gcs):
+    """The cluster with two nodes, and a slow bucket."""
+    while len(running.nodes) < 2:
+        running.add_node()
+    gcs.set_latency(LATENCY_MS)
+    return running
+
+
+@pytest.fixture(scope="module")
+def imagenet(gcs, originals):
+    """The command line of a build, and the digests of one on this machine."""
+
+    def line(output, *more):
+        return build_arguments("imagenet", originals["imagenet"], output, "webdataset", *SHARDS, *more)
+
+    return line, reference(line, f"gs://{BUCKET}/ray-reference/imagenet")
+
+
+@pytest.fixture(scope="module")
+def laion(gcs, tmp_path_factory):
+    with picture_web() as web:
+        web.faults = {3: 404, 12: 503}
+        table = web.write_table(tmp_path_factory.mktemp("table") / "laion.parquet", ROWS)
+
+        def line(output, *more):
+            return laion_arguments(table, output, "webdataset", *more)
+
+        yield line, reference(line, f"gs://{BUCKET}/ray-reference/laion")
+
+
+def reference(line, output):
+    run = dataprep(*line(output))
+    assert run.returncode == 0, run.stderr[-2000:]
+    return digests(output)
+
+
+def start(words, cluster, *more):
+    arguments = command(*words, "--runner", "ray", *more, "--", *cluster.options)
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, output, expected):
+    """Wait for the end, which must be a whole dataset, and return what was said."""
+    out, errors = process.communicate(timeout=BUILD_S)
+    assert process.returncode == 0, errors[-3000:]
+    assert json.loads(out)["url"] == output, "stdout is the result alone"
+    assert digests(output) == expected
+    return errors
+
+
+def await_receipts(process, output, count):
+    """Wait until so many shards are done; False if the build has ended before."""
+    deadline_s = time.monotonic() + BUILD_S
+    while time.monotonic() < deadline_s:
+        if len(receipts_of(output)) >= count:
+            return True
+        if process.poll() is not None:
+            return False
+        time.sleep(0.02)
+    raise AssertionError("no shard was built")
+
+
+def some_receipts(kill):
+    """Number of receipts before a kill: always the first time, later at random."""
+    return 2 if kill == 0 else random.randint(1, 9)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_build_survives_the_death_of_a_worker(kill, cluster, imagenet, bucket_url):
+    line, expected = imagenet
+    process = start(line(bucket_url), cluster)
+    if await_receipts(process, bucket_url, some_receipts(kill)):
+        cluster.kill_worker()
+    errors = finish(process, bucket_url, expected)
+    assert kill or "died" in errors
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_build_of_a_table_of_urls_survives_the_death_of_a_node(kill, cluster, laion, bucket_url):
+    line, expected = laion
+    process = start(line(bucket_url), cluster)
+    if await_receipts(process, bucket_url, some_receipts(kill)):
+        cluster.kill_node()
+    finish(process, bucket_url, expected)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_build_whose_nodes_are_all_lost_goes_on_when_one_joins(kill, cluster, imagenet, bucket_url):
+    line, expected = imagenet
+    process = start(line(bucket_url), cluster)
+    await_receipts(process, bucket_url, some_receipts(kill))
+    cluster.kill_node()
+    cluster.kill_node()
+    done = len(receipts_of(bucket_url))
+    cluster.add_node()
+    joined_s = time.monotonic()
+    if done < SHARDS[-1] and await_receipts(process, bucket_url, done + 1):
+        print(f"the new node had built a shard {time.monotonic() - joined_s:.1f} s after it had joined")
+    finish(process, bucket_url, expected)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_node_that_joins_late_gets_work(kill, cluster, imagenet, bucket_url):
+    line, expected = imagenet
+    cluster.kill_node()
+    process = start(line(bucket_url), cluster)
+    assert await_receipts(process, bucket_url, 1)
+    cluster.add_node()
+    joined_s = time.monotonic()
+    while process.poll() is None and not cluster.workers(cluster.nodes[-1]):
+        time.sleep(0.02)
+    assert process.poll() is None, "the build was over before"
+    print(f"the late node had work {time.monotonic() - joined_s:.1f} s after it had joined")
+    finish(process, bucket_url, expected)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_a_driver_that_is_killed_takes_its_workers_along_and_one_rerun_finishes(kill, cluster, imagenet, bucket_url):
+    line, expected = imagenet
+    process = start(line(bucket_url), cluster)
+    await_receipts(process, bucket_url, some_receipts(kill))
+    process.kill()
+    process.communicate()
+    cluster.await_idle()
+    assert kill or not is_finished(bucket_url)
+    finish(start(line(bucket_url), cluster), bucket_url, expected)
+
+
+def test_ctrl_c_ends_the_workers(cluster, imagenet, bucket_url):
+    line, _expected = imagenet
+    process = start(line(bucket_url), cluster)
+    assert await_receipts(process, bucket_url, 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=BUILD_S)
+    assert process.returncode not in (0, None)
+    assert "Traceback" not in errors
+    cluster.await_idle()
+    assert not is_finished(bucket_url)
+
+
+def test_a_detached_job_goes_on_and_the_same_command_later_finishes_the_dataset(cluster, imagenet, bucket_url):
+    line, expected = imagenet
+    for _ in range(2):  # the second finds the first one's job
+        process = start(line(bucket_url), cluster, "--detach")
+        out, errors = process.communicate(timeout=BUILD_S)
+        assert process.returncode == 0, errors[-2000:]
+        said = json.loads(out)
+        assert (said["url"], said["job"][:9]) == (bucket_url, "dataprep-")
+    assert not is_finished(bucket_url)
+    finish(start(line(bucket_url), cluster), bucket_url, expected)
+
+
+@pytest.fixture
+def connected(cluster):
+    ray.init(cluster.cluster.address, log_to_driver=False, logging_level="ERROR", namespace="tests")
+    yield cluster
+    ray.shutdown()
+
+
+def run_of(begin, indexes, stall_s=60.0):
+    return RayRun(begin, tuple(indexes), ray_options(()), stall_s)
+
+
+def test_a_shard_that_kills_its_workers_is_set_aside_and_named_at_the_end(connected):
+    lines, built = [], []
+    with pytest.raises(BuildError, match=rf"1 of the shards .*: shard {POISONOUS}: killed its worker 3 times, last"):
+        built.extend(supervise(run_of(numbered, range(8)), lines.append))
+    assert not built, "extend keeps nothing of a generator that raises"
+    assert sum(f"shard {POISONOUS}: its worker died" in line for line in lines) == 2
+    assert any("set aside" in line for line in lines)
+
+
+def test_an_error_that_may_pass_is_tried_again_and_then_ends_the_build(connected):
+    lines = []
+    with pytest.raises(StorageError, match="the disk is tired"):
+        list(supervise(run_of(failing, range(4)), lines.append))
+    assert [line.rpartition("; ")[2] for line in lines if line.startswith(f"shard {FAILING}:")] == [
+        "trying again in 0.5 s", "trying again in 1 s", "trying again in 2 s",
+    ]  # fmt: skip
+
+
+def test_a_shard_that_hangs_is_set_aside(connected):
+    lines = []
+    with pytest.raises(BuildError, match="shard 0: hung its worker 3 times"):
+        list(supervise(run_of(hanging, range(4), stall_s=2.0), lines.append))
+
+
+def test_a_silent_address_is_refused(tmp_path, imagenet):
+    line, _expected = imagenet
+    run = dataprep(*line(tmp_path / "out", "--runner", "ray", "--", "--address=127.0.0.1:9"))
+    assert run.returncode == 2
+    assert "nothing answers at --address=127.0.0.1:9" in run.stderr
+    assert not Path(tmp_path, "out").exists()
