@@ -12,6 +12,7 @@ from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.trust import check_named
 from dataprep.errors import FormatError, UsageError
+from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields
 from dataprep.storage import open_storage
 from loaders.fetch.fetcher import Fetcher, FetchSettings
@@ -145,7 +146,9 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         url = url_to_read(url, region_policy)
     storage = open_storage(url)
     _guard(storage, region_policy)
-    manifest = read_manifest(storage)
+    manifest = read_manifest(storage, sidecars=False)
+    if manifest is not None and FORMATS[manifest.format].one_file_per_image:
+        manifest = read_manifest(storage)
     if manifest is None:
         refuse_mixture(url)
         raise UsageError(

@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
-from dataprep.dataset.index import open_index
+from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED
 from dataprep.errors import UsageError
@@ -126,7 +126,9 @@ def write_imagenet(folder, source):
 def index_of(url, split):
     """Label and checksum of every image."""
     manifest = read_manifest(open_storage(str(url)))
-    columns = open_index(open_storage(str(url)), split).batches(["key", "label", "image_bytes", "image_crc32c"])
+    columns = open_index_file(open_storage(str(url)), f"index/{split}.parquet").batches(
+        ["key", "label", "image_bytes", "image_crc32c"]
+    )
     rows = [row for batch in columns for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
     return {key: (manifest.classes[label], *image) for key, label, *image in rows}
 

@@ -8,8 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,10 @@ from dataprep.adopt.tfds import Description, describe
 from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
 from dataprep.dataset.events import events_file, events_schema, events_table
+from dataprep.dataset.index_parts import index_files, publish_index
 from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.links import is_adopted, open_data, open_linked
-from dataprep.dataset.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, read_manifest
+from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.paths import BUILD, PLAN_JSON
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
@@ -216,7 +216,7 @@ def _publish(
     }
     manifest = Manifest(
         name=found.name,
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema_version(splits),
         revision=existing.revision + 1 if existing is not None else 1,
         format=found.format,
         plan_hash=_content_hash(found, splits),
@@ -253,8 +253,8 @@ def _make_way(index: Storage, existing: Manifest | None) -> bool:
         for name in {DATASET_INFO, FEATURES} & {entry["file"] for entry in existing.files}:
             index.delete(name)
         for split in existing.splits:
-            index.delete(f"index/{split.name}.parquet")
-            index.delete(f"index/{split.name}-events.parquet")
+            for entry in (*index_files(split), split.events):
+                index.delete(entry["file"])
     return interrupted
 
 
@@ -300,6 +300,17 @@ def _publish_split(
     sizes = [result.image_bytes if found.images else shard.num_bytes for shard, result in pairs]
     schema = index_schema(with_files=bool(found.images))
     statuses, reasons = _row_counts([result for _, result in pairs])
+
+    rows = _distinct(pairs)
+
+    def put(name: str, part: range) -> FileEntry:
+        once = [islice(rows, len(part))]
+
+        def tables() -> Iterator[pa.Table]:
+            return once.pop() if once else islice(_distinct(pairs), part.start, part.stop)
+
+        return _put(index, name, tables, schema, replace)
+
     return SplitManifest(
         name=split,
         samples=sum(result.samples for _, result in pairs),
@@ -312,7 +323,7 @@ def _publish_split(
         repeats={"count": 1, "stored": 1},
         repaired={},
         rejected=dict(sorted(Counter(event.reason for event in events).items())),
-        index=_put(index, f"index/{split}.parquet", partial(_distinct, pairs), schema, replace),
+        index=publish_index(split, [result.samples for _, result in pairs], put),
         events=_put(index, events_file(split), lambda: iter([events_table(events)]), events_schema(), replace),
         statuses=statuses,
         reasons=reasons,

@@ -47,7 +47,7 @@ def publish_annotations(build: OpenBuild, splits: Sequence[SplitManifest]) -> li
 
 
 def _lines(build: OpenBuild, split: SplitManifest, first_index: int) -> Iterator[bytes]:
-    index = open_index(build.storage, split.name)
+    index = open_index(build.storage, split)
     for number in range(len(split.shards)):
         planned = references_of(build, first_index + number)
         annotations = dict(

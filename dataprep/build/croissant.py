@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from dataprep.dataset.features import Features
+from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -94,7 +95,9 @@ def _document(manifest: Manifest, licence: str) -> Node:
 def _distribution(manifest: Manifest) -> Iterator[Json]:
     digests = {entry["file"]: entry for entry in manifest.files}
     for split in manifest.splits:
-        yield _file(split.index["file"], PARQUET, split.index["bytes"], split.index["sha256"])
+        yield from (_file(each["file"], PARQUET, each["bytes"], each["sha256"]) for each in index_files(split))
+        if "parts" in split.index:
+            yield _file_set(split.index["file"], PARQUET, split.index["file"])
         packed = [shard for shard in split.shards if FORMATS[manifest.format].stored_files(shard["file"])]
         encoding = TAR if manifest.format == "webdataset" else "application/octet-stream"
         for shard in packed if all(shard["sha256"] for shard in packed) else ():
@@ -145,8 +148,9 @@ def _file_set(name: str, encoding: str, includes: str) -> Node:
 def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
     index = f"{split.name}-index"
     columns = {name: kind for name, kind in _INDEX_COLUMNS.items() if manifest.checked != "none" or kind == "sc:Text"}
+    files = "fileSet" if "parts" in split.index else "fileObject"
     fields: list[Json] = [
-        _field(index, name, kind, {"extract": {"column": name}, "fileObject": {"@id": split.index["file"]}})
+        _field(index, name, kind, {"extract": {"column": name}, files: {"@id": split.index["file"]}})
         for name, kind in columns.items()
     ]
     yield _record_set(index, "where each sample lies, with its label", fields)

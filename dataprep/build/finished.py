@@ -14,6 +14,7 @@ from dataprep.build.recipe import recipe_of
 from dataprep.dataset.documents import convert
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.index import open_index
+from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
@@ -193,7 +194,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
     yield from (MANIFEST, REPLICAS)
     yield from (entry["file"] for entry in manifest.files)
     for split in manifest.splits:
-        yield from (split.index["file"], split.events["file"])
+        yield from (entry["file"] for entry in (*index_files(split), split.events))
         for shard in split.shards:
             yield from shard_format.stored_files(shard["file"])
         if not shard_format.one_file_per_image:
@@ -210,7 +211,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
 def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
     root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
     folders: set[str] = set()
-    for batch in open_index(storage, split.name).batches(["key", "label"]):
+    for batch in open_index(storage, split).batches(["key", "label"]):
         for key, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             name = image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
             folders.add(name.split("/")[1])

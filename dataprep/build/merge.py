@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.plan import Plan, PlannedSplit
 from dataprep.build.receipts import read_receipts, receipt_file
 from dataprep.dataset.events import events_file, events_schema, events_table, read_events
+from dataprep.dataset.index_parts import publish_index
 from dataprep.dataset.index_rows import index_schema
-from dataprep.dataset.manifest import SCHEMA_VERSION, shard_entry, source_entry
+from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import publish_row_groups
@@ -66,7 +68,12 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
             yield rows
 
     schema = index_schema(with_annotations=bool(build.plan.features))
-    index = publish_row_groups(storage, f"index/{split.name}.parquet", index_rows(), schema)
+    rows = index_rows()
+
+    def put(name: str, part: range) -> FileEntry:
+        return publish_row_groups(storage, name, islice(rows, len(part)), schema)
+
+    index = publish_index(split.name, split.shard_samples, put)
     events_entry = publish_row_groups(storage, events_file(split.name), iter([events_table(events)]), events_schema())
     return SplitManifest(
         name=split.name,
@@ -96,7 +103,7 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
 
 
 def build_manifest(
-    plan: Plan, dataset: Dataset, splits: Iterable[SplitManifest], files: Iterable[FileEntry]
+    plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest], files: Iterable[FileEntry]
 ) -> Manifest:
     """Return the manifest of a finished build."""
     sources = [
@@ -104,7 +111,7 @@ def build_manifest(
     ]
     return Manifest(
         name=plan.options.name,
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema_version(splits),
         revision=1,
         format=plan.options.format,
         plan_hash=plan.plan_hash,

@@ -21,6 +21,7 @@ from dataprep.build.cards import own_cards
 from dataprep.build.claim import MAX_MARK_BYTES, Claim, read_claim, removed_names
 from dataprep.build.finished import dataset_names
 from dataprep.build.recipe import recipe_of
+from dataprep.dataset.index_parts import index_names, index_ranges
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY, UNPACKED
 from dataprep.dataset.records import Manifest
@@ -141,15 +142,16 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
         names.update(dataset_names(storage, found.manifest))
         names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
-        names.update(_planned_names(storage, found.claim))
+        names.update(planned_names(storage, found.claim))
     return sorted(names, key=lambda name: (name != MANIFEST, name))
 
 
-def _planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
+def planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
     """Yield the names that a build with this plan writes, whether they exist or not."""
     yield MANIFEST
     for split in claim.plan.splits:
-        yield from (f"index/{split.name}.parquet", f"index/{split.name}-events.parquet")
+        yield from index_names(split.name, len(index_ranges(split.shard_samples)))
+        yield f"index/{split.name}-events.parquet"
     yield from recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dataprep.cloud.placement import bucket_name, is_bucket
+from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
@@ -92,7 +93,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     present = {info.name: info for info in storage.list()}
     list_data = _images if shard_format.one_file_per_image else _shards
     data = list_data(storage, manifest, present)
-    index = [entry for split in manifest.splits for entry in (split.index, split.events)]
+    index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
     return (
         tuple(data),
         tuple(_described(storage, entry, present) for entry in index),

@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import cast
 
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
+from dataprep.dataset.index_parts import index_faults, index_files
 from dataprep.dataset.records import (
     AdoptedOptions,
+    DatasetHead,
     FileEntry,
     Manifest,
     PlannedSource,
@@ -30,6 +32,10 @@ from dataprep.storage.base import Storage, read_bounded
 
 MANIFEST = "dataset.json"
 SCHEMA_VERSION = "1.1"
+PARTS_VERSION = "2.0"
+"""Schema version of a manifest with an index in parts; all other fields are those of version 1."""
+VERSIONS = (SCHEMA_VERSION, PARTS_VERSION)
+"""Versions that are written; of each the newest whose major is read."""
 MAX_MANIFEST_BYTES = 256 * 2**20
 """Maximum size of a manifest: some 500,000 shards with sidecars; the 41,000 shards of LAION-400M take 23 MB."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
@@ -62,8 +68,13 @@ def built_as(manifest: Manifest) -> str:
     return options["dataset"] if "own" in options and isinstance(options.get("dataset"), str) else manifest.name
 
 
-def read_manifest(storage: Storage) -> Manifest | None:
+def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None:
     """Read the manifest of a finished dataset; None when there is none. Its fields have the types that readers rely on.
+
+    Args:
+        storage: The dataset.
+        sidecars: Whether to keep the files beside the shards. Those of many shards take more memory than the shards do,
+            and a loader needs them only where images are files of their own.
 
     Raises:
         FormatError: The file is no manifest, or of a version that this code does not know.
@@ -73,9 +84,14 @@ def read_manifest(storage: Storage) -> Manifest | None:
         return None
     where = storage.url_of(MANIFEST)
     version = decode(data, _Versioned, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE).schema_version
-    if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
-        raise FormatError(f"{where}: schema version {version}, this dataprep reads {SCHEMA_VERSION}; update dataprep")
-    manifest = decode(data, Manifest, where=where, advice=MANIFEST_ADVICE)
+    if version.partition(".")[0] not in [known.partition(".")[0] for known in VERSIONS]:
+        known = " and ".join(VERSIONS)
+        raise FormatError(f"{where}: schema version {version}, this dataprep reads {known}; update dataprep")
+    if sidecars:
+        manifest = decode(data, Manifest, where=where, advice=MANIFEST_ADVICE)
+    else:
+        head = decode(data, DatasetHead, where=where, advice=MANIFEST_ADVICE)
+        manifest = Manifest(**{item.name: getattr(head, item.name) for item in fields(head)})
     if isinstance(manifest.options.get("adopted"), dict):
         convert(
             manifest.options["adopted"], AdoptedOptions, where=where, at="$.options.adopted", advice=MANIFEST_ADVICE
@@ -105,9 +121,9 @@ def _value_faults(manifest: Manifest) -> Iterator[str]:
         at = f"$.splits[{number}]"
         if not _SPLIT_NAME.fullmatch(split.name):
             yield f"{at}.name: expected letters, digits, _ and -, got {json_text(split.name)}"
-        for name, entry, due in zip(("index", "events"), (split.index, split.events), index_files(split), strict=True):
-            if entry["file"] != due:
-                yield f"{at}.{name}.file: expected {due}, got {json_text(entry['file'])}"
+        yield from (f"{at}.index.{fault}" for fault in index_faults(split))
+        if split.events["file"] != (due := f"index/{split.name}-events.parquet"):
+            yield f"{at}.events.file: expected {due}, got {json_text(split.events['file'])}"
         if split.repeats["stored"] > split.repeats["count"]:
             yield f"{at}.repeats: expected at most as many stored as count, got {json_text(split.repeats)}"
 
@@ -124,7 +140,8 @@ def digest_faults(manifest: Manifest) -> Iterator[str]:
             yield from _sha256_faults(where, shard["sha256"])
             if not _CRC32C.fullmatch(shard["crc32c"]):
                 yield f"{where}crc32c is {quoted(shard['crc32c'])}, expected 8 characters of base64"
-        yield from _sha256_faults(f"split {split.name}: index: ", split.index["sha256"])
+        for index in index_files(split):
+            yield from _sha256_faults(f"split {split.name}: index: ", index["sha256"])
         yield from _sha256_faults(f"split {split.name}: events: ", split.events["sha256"])
 
 
@@ -143,9 +160,9 @@ def _sha256_faults(where: str, value: str, name: str = "sha256") -> Iterator[str
         yield f"{where}{name} is {quoted(value)}, expected 64 hexadecimal digits"
 
 
-def index_files(split: SplitManifest) -> tuple[str, str]:
-    """Return the names of the index of a split and of its events."""
-    return f"index/{split.name}.parquet", f"index/{split.name}-events.parquet"
+def schema_version(splits: Iterable[SplitManifest]) -> str:
+    """Return the schema version of a manifest with these splits."""
+    return PARTS_VERSION if any("parts" in split.index for split in splits) else SCHEMA_VERSION
 
 
 def bytes_entry(name: str, data: bytes) -> FileEntry:

@@ -31,6 +31,21 @@ class FileEntry(TypedDict):
     """Hexadecimal."""
 
 
+class IndexPart(FileEntry):
+    """One of several files of an index."""
+
+    shards: Count
+    """Number of the shards, which follow those of the part before."""
+
+
+class IndexEntry(FileEntry):
+    """The index of a split, as its manifest lists it; see dataprep/dataset/index_parts.py."""
+
+    parts: NotRequired[list[IndexPart]]
+    """Files of a large index; `file` is the pattern of their names then, `bytes` the sum of their sizes, and `sha256` a
+    digest of their digests."""
+
+
 class ShardEntry(TypedDict):
     """A shard of a dataset, as its manifest lists it; the digests of adopted shards may be empty."""
 
@@ -266,8 +281,8 @@ class SplitManifest:
     """Repaired images by reason."""
     rejected: dict[str, Count]
     """Rejected images by reason."""
-    index: FileEntry
-    """`index/<split>.parquet`."""
+    index: IndexEntry
+    """`index/<split>.parquet`, or its parts."""
     events: FileEntry
     """`index/<split>-events.parquet`."""
     statuses: dict[str, Count] = field(default_factory=dict)
@@ -277,8 +292,8 @@ class SplitManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """`dataset.json`: where it exists, the dataset is whole."""
+class DatasetHead:
+    """The fields of a manifest that a loader needs."""
 
     name: str
     schema_version: str
@@ -300,10 +315,16 @@ class Manifest:
     partial: bool
     """True where `--allow-partial` let counts differ from the published ones."""
     splits: tuple[SplitManifest, ...]
-    files: tuple[FileEntry, ...] = ()
-    """The dataset's own metadata files (TFDS), and the sidecars of its shards."""
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
     converted_from: str = ""
     """URL of the dataset from which this one was converted, or the name of its folder on a disk; the document omits an
     empty field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest(DatasetHead):
+    """`dataset.json`: where it exists, the dataset is whole."""
+
+    files: tuple[FileEntry, ...] = ()
+    """The dataset's own metadata files (TFDS), and the sidecars of its shards."""

@@ -178,7 +178,7 @@ def _image_name(storage: Storage, manifest: Manifest, split: SplitManifest) -> E
     """Return the name of the first sample's image: `jpg`, `png` or `webp`. Raises FormatError."""
     place = next(place for place, shard in enumerate(split.shards) if shard["samples"])
     file = split.shards[place]["file"]
-    row = open_index(storage, split.name).read_group(place).slice(0, 1).to_pylist()[0]
+    row = open_index(storage, split).read_group(place).slice(0, 1).to_pylist()[0]
     if manifest.format == "webdataset":
         header = storage.read_range(file, row["image_offset"] - BLOCK_BYTES, _NAME_BYTES)
         names = {header.partition(b"\0")[0].decode("utf-8", "replace").rpartition(".")[2]}

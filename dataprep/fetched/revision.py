@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from dataprep.build.receipts import read_receipts
 from dataprep.dataset.index import open_index
+from dataprep.dataset.index_parts import grown_entry, index_files
 from dataprep.dataset.index_rows import index_schema
-from dataprep.dataset.manifest import MANIFEST, SCHEMA_VERSION, bytes_entry, manifest_bytes, shard_entry
-from dataprep.dataset.records import FileEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, schema_version, shard_entry
+from dataprep.dataset.records import IndexEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import spool_row_groups
 from dataprep.errors import ConflictError
 from dataprep.fetched.commit import entries_of, fetched, placing
@@ -55,7 +56,7 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
     networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
     grown = replace(
         manifest,
-        schema_version=SCHEMA_VERSION,
+        schema_version=schema_version(manifest.splits),
         revision=manifest.revision + 1,
         options=manifest.options | {"allow_networks": sorted(networks)},
         splits=(split,),
@@ -67,7 +68,7 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
     return grown
 
 
-def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: FileEntry) -> SplitManifest:
+def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry) -> SplitManifest:
     """Return a split with its new shards; every row is counted by its newest status."""
     statuses, reasons = Counter(split.statuses), Counter(split.reasons)
     for receipt in new:
@@ -89,15 +90,17 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: FileEntry) 
     )
 
 
-def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> FileEntry:
-    """Replace the index by one with the old row groups, unchanged, and then one for each new shard."""
-    name = split.index["file"]
+def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> IndexEntry:
+    """Replace the index, or its last part, by one with the old row groups, unchanged, and then one for each new
+    shard."""
+    last = index_files(split)[-1]
+    name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
     with storage.open(name) as stream:
         existing = digests_of(stream)
-    table = open_index(storage, split.name)
+    table = open_index(storage, split)
 
     def groups() -> Iterator[pa.Table]:
-        for number in range(len(split.shards)):
+        for number in range(first, len(split.shards)):
             yield table.read_group(number)
         for found in read_receipts(storage, range(new_shards), root):
             if found is None:
@@ -106,11 +109,11 @@ def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitMan
 
     spool, digests = spool_row_groups(storage, name, groups(), index_schema())
     expected = ObjectInfo(name, existing.num_bytes, existing.crc32c)
-    ours = existing.sha256 in (split.index["sha256"], digests.sha256)
+    ours = existing.sha256 in (last["sha256"], digests.sha256)
     if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
         spool.unlink(missing_ok=True)
         raise ConflictError(changed(storage))
-    return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+    return grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, new_shards)
 
 
 def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dataprep.build.images import ImagePolicy, check_image
-from dataprep.dataset.index import compared_index, open_index
+from dataprep.dataset.index import open_index
 from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Event, Manifest, SplitManifest
@@ -68,7 +68,7 @@ def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) ->
 
 
 def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[_Place]:
-    index = open_index(storage, split.name, compared_index(storage, split))
+    index = open_index(storage, split, compare=True)
     rows = index.group_rows
     count = min(SHEET_IMAGES, sum(rows))
     wanted = [(2 * i + 1) * sum(rows) // (2 * count) for i in range(count)]

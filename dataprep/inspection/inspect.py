@@ -11,7 +11,7 @@ import numpy as np
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
-from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
 from dataprep.inspection.histograms import (
@@ -188,8 +188,8 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest) -
     )
 
 
-def _index(storage: Storage, split: SplitManifest) -> ParquetTable:
-    return open_index(storage, split.name, compared_index(storage, split))
+def _index(storage: Storage, split: SplitManifest) -> Index:
+    return open_index(storage, split, compare=True)
 
 
 def _class_spread(names: tuple[str, ...], counts: tuple[int, ...]) -> ClassSpread | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.dataset.changes import refuse_changed
 from dataprep.dataset.features import Features
-from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.index_rows import are_ranges_inside
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, built_as
@@ -198,9 +198,9 @@ class _SplitReader:
                 refs.add(replace(ref, annotations=values.annotations(kept)))
         return Enumeration(refs, self._sources(), padded_classes(self._classes), features, is_checked=True)
 
-    def _opened_index(self) -> ParquetTable:
+    def _opened_index(self) -> Index:
         try:
-            table = open_index(self._index, self._split.name, compared_index(self._index, self._split))
+            table = open_index(self._index, self._split, compare=True)
         except FileNotFoundError as error:
             raise SourceError(f"{error}: missing, {MANIFEST} lists it; restore it") from error
         if table.group_rows != [shard["samples"] for shard in self._split.shards]:

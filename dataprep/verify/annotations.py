@@ -67,7 +67,7 @@ def _check_lines(storage: Storage, manifest: Manifest, split: SplitManifest, fin
 def _expected(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, Any]]:
     """Yield the file of each sample relative to the folder of its split, and the checksum of its annotations."""
     root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
-    for batch in open_index(storage, split.name).batches(["key", "label", ANNOTATIONS]):
+    for batch in open_index(storage, split).batches(["key", "label", ANNOTATIONS]):
         for key, label, crc32c in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             file = image_file(root, key, class_name_of(label, manifest.classes) or "", suffix)
             yield file.removeprefix(f"{root}/"), crc32c

@@ -14,6 +14,7 @@ from dataprep.build.recipe import recipe_of
 from dataprep.dataset.events import open_events
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index import open_index
+from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -53,10 +54,11 @@ def check_index(storage: Storage, split: SplitManifest, findings: Findings, *, a
         annotated: Whether the dataset has features, whose checksums its index must have.
     """
     name = split.index["file"]
-    if not check_file(storage, split.index, findings):
+    unchanged = [check_file(storage, entry, findings) for entry in index_files(split)]
+    if not all(unchanged):
         return False
     try:
-        index = open_index(storage, split.name)
+        index = open_index(storage, split)
         rows = index.group_rows
     except FormatError as error:
         findings.add("format", name, str(error))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dataprep.build.finished import image_root, links_repeats
 from dataprep.dataset.hashes import position_of
+from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, RETRY
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -82,7 +83,7 @@ def check_listing(
 def _expected_names(manifest: Manifest) -> set[str]:
     names = {MANIFEST, REPLICAS, *(entry["file"] for entry in manifest.files)}
     for split in manifest.splits:
-        names |= {split.index["file"], split.events["file"]}
+        names |= {split.events["file"], *(entry["file"] for entry in index_files(split))}
         for shard in split.shards:
             names.update(FORMATS[manifest.format].stored_files(shard["file"]))
     return names

@@ -29,7 +29,7 @@ from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, SCHEMA_VERSION, manifest_bytes, read_manifest
+from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
@@ -241,7 +241,7 @@ def _check_cards(storage: Storage, manifest: Manifest, findings: Findings) -> No
 
 
 def _check_manifest(storage: Storage, manifest: Manifest, dataset: Dataset, findings: Findings) -> None:
-    if manifest.schema_version == SCHEMA_VERSION and storage.read(MANIFEST) != manifest_bytes(manifest):
+    if manifest.schema_version in VERSIONS and storage.read(MANIFEST) != manifest_bytes(manifest):
         findings.add("manifest", MANIFEST, "other bytes than a build writes for this content; was it edited?")
     for fault in consistency_faults(manifest):
         findings.add("manifest", MANIFEST, fault)
@@ -314,7 +314,7 @@ def _check_duplicates(
     """Add a finding for each repeated key, with its name if the index can be read."""
     unnamed = {int(value) for value in hashes}
     if unnamed and indexed:
-        for batch in open_index(storage, split.name).batches(["key"]):
+        for batch in open_index(storage, split).batches(["key"]):
             for key in batch.column("key").to_pylist():
                 if (value := name_hash(key.lower())) in unnamed:
                     unnamed.discard(value)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.dataset.hashes import NO_HASHES, name_hashes
-from dataprep.dataset.index import ParquetTable, open_index
+from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
@@ -79,17 +79,30 @@ class Row(NamedTuple):
     """CRC32C of the annotations; None if the dataset has no features."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    """A split whose index is opened once in each process; its digest distinguishes datasets that follow each other at
+    one URL."""
+
+    url: str
+    name: str
+    sha256: str
+    split: SplitManifest = field(compare=False)
+
+
 @lru_cache(maxsize=4)
-def _open_index(url: str, split: str, sha256: str) -> ParquetTable:
-    """Open an index once in each process; its digest distinguishes datasets that follow each other at one URL."""
-    return open_index(open_storage(url), split)
+def _open_index(indexed: _Indexed) -> Index:
+    return open_index(open_storage(indexed.url), indexed.split)
 
 
 def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Findings) -> list[Row] | None:
     """Return a shard's rows in an index whose digest and counts are right; None if the rows themselves are faulty."""
-    where = f"{split.index['file']} row group {number}"
+    where = split.index["file"]
     try:
-        table = _open_index(storage.url, split.name, split.index["sha256"]).read_group(number)
+        index = _open_index(_Indexed(storage.url, split.name, split.index["sha256"], split))
+        file, group = index.place(number)
+        where = f"{file} row group {group}"
+        table = index.read_group(number)
     except FormatError as error:
         findings.add("format", where, str(error))
         return None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataprep.dataset.index import ParquetTable, compared_index, open_index
+from dataprep.dataset.index import Index
 from dataprep.dataset.index_rows import are_ranges_inside
 from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.links import is_adopted
@@ -31,8 +29,6 @@ MAX_INDEX_BYTES = 256 * 2**20
 """Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""
 DEADLINE_S = 5.0
 """Seconds without an answer from the bucket after which reading fails."""
-MAX_TABLES = 8
-"""Maximum number of open parquet readers; each keeps the footer of the file, some 5 kB a shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +145,7 @@ class SplitIndex:
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, Future[ShardIndex]] = OrderedDict()
         self._kept_bytes = 0
-        self._opening = threading.Lock()
-        self._is_compared = False
-        self._source: pa.NativeFile | None = None
-        """The index file once its digest was compared; None where it is too large for that."""
-        self._tables: list[ParquetTable] = []
-        self._free_tables = threading.Semaphore(MAX_TABLES)
+        self._index = Index(self._storage, split, compare=True)
 
     def shard(self, shard: int) -> ShardIndex:
         """Return the entries of one shard, read once however many threads ask for them.
@@ -239,56 +230,18 @@ class SplitIndex:
                     self._kept_bytes -= other.result().num_bytes
 
     def _read(self, shard: int) -> ShardIndex:
-        with self._table() as table:
-            columns = [name for name in table.columns if name != "shard"]
-            entries = _entries_of(table.read_group(shard, columns))
+        try:
+            entries = _entries_of(self._index.read_group(shard, without="shard"))
+        except FileNotFoundError as error:
+            raise FormatError(f"{error}: missing, the manifest lists it; restore it or build again") from error
         samples, num_bytes = (self._split.shards[shard][name] for name in ("samples", "bytes"))
         if len(entries) != samples or not _is_sound(entries, num_bytes):
+            file, group = self._index.place(shard)
             raise FormatError(
-                f"{self._index_url}: row group {shard} of {len(entries):,} samples does not describe "
+                f"{self._storage.url_of(file)}: row group {group} of {len(entries):,} samples does not describe "
                 f"{self.shard_file(shard)} of {samples:,} in {num_bytes:,} bytes; build it again"
             )
         return entries
-
-    @contextmanager
-    def _table(self) -> Iterator[ParquetTable]:
-        """Lend a reader to one thread at a time: pyarrow keeps a row group's bytes in the file while it is read."""
-        with self._free_tables:
-            try:
-                table = self._tables.pop()
-            except IndexError:
-                table = self._open()
-            yield table
-            self._tables.append(table)
-
-    def _open(self) -> ParquetTable:
-        try:
-            with self._opening:
-                if not self._is_compared:
-                    self._source = compared_index(self._storage, self._split)
-                    self._is_compared = True
-            table = open_index(self._storage, self._split.name, self._source)
-        except FileNotFoundError as error:
-            raise FormatError(
-                f"{self._index_url}: missing, the manifest lists it; restore it or build again"
-            ) from error
-        self._compare(table.group_rows)
-        return table
-
-    def _compare(self, group_rows: list[int]) -> None:
-        """Raise FormatError where the index does not have the shards of the manifest, before a count is relied on."""
-        shards = self._split.shards
-        if len(group_rows) < len(shards):  # more: shards that a later revision added
-            raise FormatError(
-                f"{self._index_url}: {len(group_rows):,} row groups, the manifest lists {len(shards):,} shards; "
-                "build it again"
-            )
-        for number, (rows, shard) in enumerate(zip(group_rows, shards, strict=False)):
-            if rows != shard["samples"]:
-                raise FormatError(
-                    f"{self._index_url}: row group {number} of {rows:,} samples does not describe "
-                    f"{self.shard_file(number)} of {shard['samples']:,}; build it again"
-                )
 
 
 def with_deadline(storage: Storage, deadline_s: float) -> Storage:

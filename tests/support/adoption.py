@@ -52,7 +52,7 @@ def read_all(url, split="train"):
     storage = open_storage(str(url))
     manifest = read_manifest(storage)
     found = next(one for one in manifest.splits if one.name == split)
-    data, table = open_named_data(storage, manifest), open_index(storage, split)
+    data, table = open_named_data(storage, manifest), open_index(storage, found)
     samples, rows = [], []
     for number, shard in enumerate(found.shards):
         group = table.read_group(number).to_pylist()

@@ -84,7 +84,7 @@ def read_all_of(url: object, split: str) -> tuple[list[tuple[str, int, str]], li
         samples = folder_samples(url, split)
     else:
         samples = [(key, label, sha256) for key, label, sha256, _ in read_all(url, split)[0]]
-    table = open_index(storage, split)
+    table = open_index(storage, found)
     groups = [table.read_group(number) for number in range(len(found.shards))]
     sums = [
         crc32c

@@ -92,7 +92,7 @@ def reader_faults(output: Path) -> list[str]:
     beside = (entry for entry in manifest.files if not entry["file"].endswith(("info.json", "features.json")))
     named |= {entry["file"]: entry["bytes"] for entry in beside}
     faults = [name for name, num_bytes in named.items() if (output / name).stat().st_size != num_bytes]
-    groups = open_index(storage, split.name).group_rows
+    groups = open_index(storage, split).group_rows
     if groups[: len(split.shards)] != [shard["samples"] for shard in split.shards]:
         faults.append(f"index of {len(groups)} row groups")
     if manifest.format == "tfrecord":

@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.adopt import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.dataset.index import open_index
+from dataprep.dataset.index import open_index_file
 from dataprep.dataset.links import open_linked
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
@@ -284,7 +284,7 @@ def records_of(folder):
     split = read_manifest(storage).splits[0]
     for place, shard in enumerate(split.shards):
         data = Path(folder, shard["file"]).read_bytes()
-        for row in open_index(storage, "train").read_group(place).to_pylist():
+        for row in open_index_file(storage, "index/train.parquet").read_group(place).to_pylist():
             start, stop = row["record_offset"], row["record_offset"] + row["record_bytes"]
             features = features_of(
                 lambda at, count, data=data: data[at : at + count], start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES

@@ -6,7 +6,7 @@ from dataprep.build.claim import claim_place
 from dataprep.build.merge import build_manifest, merge_split, refuse_rejections
 from dataprep.build.open_build import open_build
 from dataprep.build.receipts import write_receipt
-from dataprep.dataset.index import open_index
+from dataprep.dataset.index import open_index_file
 from dataprep.dataset.index_rows import IndexRows
 from dataprep.dataset.records import Event, Placement, ShardReceipt
 from dataprep.errors import BuildError, FormatError
@@ -45,7 +45,7 @@ def test_receipts_become_a_split(build):
     assert told == [(0, 2), (1, 0)]
     assert (split.samples, split.num_bytes, split.class_counts) == (2, 200, (1, 1))
     assert (split.rejected, split.repaired) == ({"truncated": 1}, {})
-    assert open_index(build.storage, "val").group_rows == [2, 0]
+    assert open_index_file(build.storage, "index/val.parquet").group_rows == [2, 0]
     manifest = build_manifest(build.plan, DATASETS["imagenet"], [split], [])
     assert (manifest.name, manifest.plan_hash, manifest.splits) == ("imagenet", build.plan.plan_hash, (split,))
     with pytest.raises(BuildError, match=r"val: 1 of 3 images were rejected, allowed are 0 .*: s1-0 \(truncated\)"):

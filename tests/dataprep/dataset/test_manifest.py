@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -63,8 +63,8 @@ def test_a_later_minor_version_with_more_fields_is_read(dataset, tmp_path):
 
 
 def test_an_unknown_major_version_is_refused(dataset, tmp_path):
-    with pytest.raises(FormatError, match=r"dataset\.json: schema version 2\.0, this dataprep reads 1\.1; update"):
-        read_manifest(changed(dataset, tmp_path, schema_version="2.0"))
+    with pytest.raises(FormatError, match=r"dataset\.json: schema version 3\.0, this dataprep reads 1\.1 and 2\.0; up"):
+        read_manifest(changed(dataset, tmp_path, schema_version="3.0"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"schema_version": "1.0"}', "\x00\xff"])
@@ -118,3 +118,14 @@ def test_json_of_another_shape_is_no_manifest(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(FormatError, match=r"dataset\.json: "):
         read_manifest(open_storage(str(tmp_path)))
+
+
+def test_a_loader_reads_everything_but_the_files_beside_the_shards(dataset):
+    manifest = read_manifest(dataset)
+    assert manifest.files
+    assert read_manifest(dataset, sidecars=False) == replace(manifest, files=())
+
+
+def test_faults_are_found_without_sidecars_too(dataset, tmp_path):
+    with pytest.raises(FormatError, match="format: expected"):
+        read_manifest(changed(dataset, tmp_path, format="x"), sidecars=False)

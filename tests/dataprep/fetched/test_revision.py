@@ -8,7 +8,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.dataset.index import open_index
+from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import ConflictError
 from dataprep.fetched.retry_shards import retry_shard
@@ -32,7 +32,7 @@ def test_the_new_index_begins_with_the_old_one(built, web):
     new = open_storage(built).read("index/train.parquet")
     footer_bytes = int.from_bytes(old[-8:-4], "little") + 8
     assert new.startswith(old[:-footer_bytes])
-    assert open_index(open_storage(built), "train").group_rows[-1] == 5
+    assert open_index_file(open_storage(built), "index/train.parquet").group_rows[-1] == 5
 
 
 def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, tmp_path):
