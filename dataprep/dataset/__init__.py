@@ -5,7 +5,8 @@
     <url>/<tfds_name>-<split>.tfrecord-00000-of-00256   TFRecord, with dataset_info.json, features.json, …
     <url>/<split>/<class>/<file>                        image folder; for coco-dup5 the original folder is the class
     <url>/images/<folder>/<file>                        image folder with --repeat physical: links in <split>/ lead here
-    <url>/index/<split>.parquet                         where every sample lies: one row group a shard
+    <url>/index/<split>.parquet                         where every sample lies: one row group a shard; of a large split
+                                                        in parts, <split>-00000-of-00395.parquet and so on
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
     <url>/replicas.json                                 copies in other regions; outside every digest
     <url>/README.md, <url>/croissant.json               cards, made of the manifest; outside every digest
