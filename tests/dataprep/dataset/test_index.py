@@ -1,15 +1,23 @@
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dataprep.dataset.events import open_events
-from dataprep.dataset.index import open_index_file
+from dataprep.dataset.index import MAX_READERS, open_index, open_index_file
+from dataprep.dataset.index_parts import publish_index
+from dataprep.dataset.index_rows import IndexRow, index_schema, index_table
+from dataprep.dataset.records import SplitManifest
+from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import FormatError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.range_file import RangeFile
 from tests.support.finished import build_here, change_cell, column_values
+from tests.support.parted_index import parts_of
 
 
 def test_row_groups_and_batches_of_the_index_are_read(damaged):
@@ -96,3 +104,56 @@ def test_a_bucket_that_fails_is_not_a_broken_file(originals, bucket_url, monkeyp
     monkeypatch.setattr(RangeFile, "read", fail)
     with pytest.raises(StorageError, match="connection lost"):
         open_index_file(storage, "index/train.parquet")
+
+
+def split_of(samples: list[int], index) -> SplitManifest:
+    """A split with shards of these samples, which do not exist."""
+    shards = tuple(
+        {"file": f"{shard}.tar", "samples": count, "bytes": 100, "sha256": "", "crc32c": ""}
+        for shard, count in enumerate(samples)
+    )
+    events = {"file": "index/train-events.parquet", "bytes": 0, "sha256": ""}
+    return SplitManifest("train", sum(samples), 0, shards, (), {"count": 1, "stored": 1}, {}, {}, index, events)
+
+
+def publish_rows(storage, samples: list[int]) -> SplitManifest:
+    """Publish an index of rows that differ."""
+    groups = []
+    for shard, count in enumerate(samples):
+        rows = [IndexRow(f"{shard}-{row}", row, 9, row, 5, None, row, None, shard) for row in range(count)]
+        groups.append(index_table(rows, shard))
+
+    def put(name, part):
+        return publish_row_groups(storage, name, iter([groups[shard] for shard in part]), index_schema())
+
+    return split_of(samples, publish_index("train", samples, put))
+
+
+@settings(max_examples=25)
+@given(
+    samples=st.lists(st.integers(0, 6), min_size=1, max_size=30).filter(any),
+    rows=st.integers(1, 60),
+    compare=st.booleans(),
+    data=st.data(),
+)
+def test_parts_are_read_as_one_index(tmp_path_factory, samples, rows, compare, data):
+    storages = [open_storage(str(tmp_path_factory.mktemp("index"))) for _ in range(2)]
+    single = open_index(storages[0], publish_rows(storages[0], samples), compare=compare)
+    with parts_of(rows):
+        parted = open_index(storages[1], publish_rows(storages[1], samples), compare=compare)
+    assert parted.columns == single.columns and parted.group_rows == single.group_rows == samples
+    for shard in data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=40)):
+        assert parted.read_group(shard) == single.read_group(shard)
+        assert parted.read_group(shard, without="shard") == single.read_group(shard).drop_columns("shard")
+    found, due = (pa.Table.from_batches(index.batches(["key", "label"])) for index in (parted, single))
+    assert found == due
+
+
+def test_few_readers_are_open_and_many_threads_share_them(tmp_path):
+    storage, samples = open_storage(str(tmp_path)), [3] * 40
+    with parts_of(3):
+        index = open_index(storage, publish_rows(storage, samples), compare=True)
+    with ThreadPoolExecutor(32) as threads:
+        found = list(threads.map(lambda shard: index.read_group(shard, ["shard"]), [*range(40), *range(40)]))
+    assert [table.column("shard").to_pylist() for table in found] == 2 * [[shard] * 3 for shard in range(40)]
+    assert len(index._idle) <= MAX_READERS

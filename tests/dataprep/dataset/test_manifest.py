@@ -127,5 +127,5 @@ def test_a_loader_reads_everything_but_the_files_beside_the_shards(dataset):
 
 
 def test_faults_are_found_without_sidecars_too(dataset, tmp_path):
-    with pytest.raises(FormatError, match="format: expected"):
+    with pytest.raises(FormatError, match="format 'x', expected one of"):
         read_manifest(changed(dataset, tmp_path, format="x"), sidecars=False)
