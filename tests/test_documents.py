@@ -15,7 +15,8 @@ from dataprep.cli import COMMANDS, group
 from dataprep.commands.train import ENTRIES
 from dataprep.sources import DATASETS
 from dataprep.sources.coco import PARTS
-from pipelines.beam.options import pipeline_options
+from pipelines.engines import engine_module
+from pipelines.protocol import EngineChoice
 from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, shows, words_of
 
 DATA = (ROOT / "DATA.md").read_text()
@@ -120,7 +121,8 @@ def test_the_parser_accepts_every_documented_dataprep_command(words):
     parsed = command.make_context(name, arguments).params
     if parsed.get("runner", "local") != "local":
         words = parsed.get("engine_options") or parsed["others"]  # a table of URLs may have several sources before them
-        pipeline_options(parsed["runner"], tuple(dropwhile(lambda word: not word.startswith("-"), words)))
+        options = tuple(dropwhile(lambda word: not word.startswith("-"), words))
+        engine_module(parsed["runner"]).check(EngineChoice(runner=parsed["runner"], options=options, workers=1))
 
 
 SCRIPTS = re.findall(r"^    (dataprep-\S+) = (\S+):main$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)

@@ -42,9 +42,14 @@ from pipelines.parts import Part, part_of
 from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
 
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
+_RUNNER_HELP = (
+    "Engine: local, ray, or the name of a Beam runner. Its own options follow after --; for ray --address=HOST:PORT, "
+    "--cpus=N, --memory=GIB, --resource=NAME=N, --processes=N and --shared. Never expose Ray's ports: they have no "
+    "authentication."
+)
 _OPTIONS = (
     click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
-    click.option("--runner", default=LOCAL, show_default=True, help="Engine: local, or the name of a Beam runner."),
+    click.option("--runner", default=LOCAL, show_default=True, help=_RUNNER_HELP),
     workers_option,
     click.option(
         "--part",
