@@ -124,6 +124,7 @@ LONG_TESTS = {
     "test_same_bytes.py": "Beam, which pipelines/ tests, other datasets for kills and buckets, and more repeats",
     "train/loops/test_xla_runtime.py": "a second device, and a missing one",
     "train/telemetry/test_events.py": "TensorFlow, which changes when its pin does",
+    "train/telemetry/test_wandb_run.py": "wandb itself, which changes when its pin does",
     "train/test_finetune_mae.py": "kills, XLA and SPMD with the loop that other programs have there",
     "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there",
     "train/test_seed_commands.py": "other kinds of data, with the loop and the loader that a ResNet reads them with",

@@ -140,6 +140,9 @@ class Config:
         None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
     )
     metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
+    wandb: str | None = flag(
+        None, "Project of Weights & Biases for numbers of the training and its loader; default: none."
+    )
 
     def __post_init__(self) -> None:
         check_ranges(self, PREFIX)
@@ -293,7 +296,7 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
         ),
         schedule=config.schedule(),
         loader=data.training_loader(settings),
-        logs=EpochLogs(None if "://" in workdir else workdir, enabled=rank == 0),
+        logs=EpochLogs(None if "://" in workdir else workdir, enabled=rank == 0, wandb=config.wandb),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
         description=flag_values(config),
     )

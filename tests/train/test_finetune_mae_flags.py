@@ -75,7 +75,7 @@ AGAINST = {
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {
     "data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "pin_mem", "device", "use_xla",
-    "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address",
+    "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
 }  # fmt: skip
 """Other tests show these: here, of the entry, and of the flags that all entries share."""
 OF_OTHERS = {"num_workers", "ckpt_interval"}

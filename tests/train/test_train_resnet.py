@@ -70,7 +70,7 @@ AGAINST = {
 """What the change is compared with, where that is not a plain run."""
 ELSEWHERE = {"data_path", "output_dir", "log_dir", "index_dir", "resume", "num_workers", "region_policy"} | {
     "pin_mem", "device", "use_xla", "diagnose", "test_set_batch_size", "target_accuracy", "metrics_debug",
-    "metrics_port", "metrics_address",
+    "metrics_port", "metrics_address", "wandb",
 }  # fmt: skip
 """Other tests show these: here, or of the masked autoencoder, whose code for them is the same."""
 

@@ -99,6 +99,9 @@ class RunFlags:
         None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
     )
     metrics_address: str = flag("127.0.0.1", METRICS_ADDRESS)
+    wandb: str | None = flag(
+        None, "Project of Weights & Biases for numbers of the training and its loader; default: none."
+    )
     profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
 
     def __post_init__(self) -> None:
@@ -141,7 +144,7 @@ class RunFlags:
 
     def open_logs(self, runtime: Runtime) -> Logs:
         """Open the logs, which only the first host writes."""
-        return Logs(self.log_folder, enabled=runtime.rank == 0)
+        return Logs(self.log_folder, enabled=runtime.rank == 0, wandb=self.wandb)
 
     def open_checkpoints(self) -> CheckpointFolder | None:
         """Open the folder of checkpoints; None if nothing is saved."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from dataprep.errors import UsageError
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.loader import Loader, LoaderState
+from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.state import STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import Backend, DeviceBatch, Update
@@ -50,6 +51,8 @@ class Training(Generic[BackendT]):
     _loader_state: LoaderState | None = None
     _evaluated_step: int = 0
     """Step of the last evaluation."""
+    _report_loader: MetricsCallback | None = None
+    """Logs numbers of the loader with every log line, where the logs take them."""
     _saved_step: int = -1
     _saved_s: float = field(default_factory=time.monotonic)
 
@@ -99,6 +102,9 @@ class Training(Generic[BackendT]):
         if self.checkpoints is not None:
             self.checkpoints.remove_unfinished()
         self.logs.open(step=self.step, total_steps=total_steps)
+        self._report_loader = (
+            MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
+        )
         profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
         try:
             with stop_signals(SIGNALS if self.backend.catches_signals else ()) as stop, contextlib.closing(profile):
@@ -177,6 +183,8 @@ class Training(Generic[BackendT]):
         line |= monitor.take()
         memory_bytes = self.backend.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
+        if self._report_loader is not None:
+            self._report_loader(self.step)
 
     def _evaluate(self, stop: Stop) -> bool:
         """Evaluate and log; return False if a signal interrupted the evaluation, which then stays due."""

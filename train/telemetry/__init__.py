@@ -2,8 +2,9 @@
 
 logs.py              JSON lines on stdout and in log.txt, a progress bar
 events.py            TensorBoard's event files
+wandb_run.py         runs of Weights & Biases
 profiling.py         traces of some steps
 diagnosis.py         `--diagnose`: what the run would wait for
 """
 
-__all__ = ["diagnosis", "events", "logs", "profiling"]
+__all__ = ["diagnosis", "events", "logs", "profiling", "wandb_run"]

@@ -1,4 +1,4 @@
-"""Logs of a run: JSON lines on stdout and in `log.txt`, TensorBoard's events, a progress bar on a terminal."""
+"""Logs of a run: JSON lines on stdout and in `log.txt`, events for TensorBoard, numbers for Weights & Biases, a bar."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dataprep.errors import UsageError
 from dataprep.storage import disk_errors
 from train.telemetry.events import EventFile
+from train.telemetry.wandb_run import WandbRun
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -25,15 +26,23 @@ class Logs:
     Args:
         folder: Folder on a disk; None: no file is written.
         enabled: False for all ranks but the first, so that they log nothing.
+        wandb: Project of Weights & Biases; None: nothing is logged there.
     """
 
-    def __init__(self, folder: str | None, *, enabled: bool = True) -> None:
+    def __init__(self, folder: str | None, *, enabled: bool = True, wandb: str | None = None) -> None:
         if folder is not None and "://" in folder:
             raise UsageError(f"--log_dir {folder}: logs are appended to, expected a folder on a disk")
         self.folder = Path(folder) if folder is not None and enabled else None
         self._enabled = enabled
         self._bar: Progress | None = None
         self._events: EventFile | None = None
+        self._project = wandb if enabled else None
+        self._wandb: WandbRun | None = None
+
+    @property
+    def takes_loader(self) -> bool:
+        """Whether numbers of the loader are logged."""
+        return self._wandb is not None
 
     def open(self, *, step: int, total_steps: int) -> None:
         """Start after a step, and remove lines of later steps, which a killed run may have left."""
@@ -42,6 +51,8 @@ class Logs:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._forget_after(step)
                 self._events = EventFile(self.folder)
+        if self._project is not None:
+            self._wandb = WandbRun(self._project, self.folder, resumed=step > 0)
         if self._enabled and sys.stderr.isatty():
             self._bar = _bar()
             self._task = self._bar.add_task("training", total=total_steps, completed=step)
@@ -53,20 +64,25 @@ class Logs:
             self._bar.stop()
         if self._events is not None:
             self._events.close()
+        if self._wandb is not None:
+            self._wandb.close()
 
     def scalars(self, line: Mapping[str, float]) -> None:
         """Log one line of numbers, including `step` and `loss`, and write them as scalars for TensorBoard."""
         self._line(line)
-        if self._events is not None:
-            self._events.scalars(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
+        self._numbers(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
         if self._bar is not None:
             self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
 
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
         """Log the numbers of an evaluation, with names that begin with `val_`, in TensorBoard with `val/`."""
         self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
-        if self._events is not None:
-            self._events.scalars(step, {f"val/{name}": value for name, value in found.items()})
+        self._numbers(step, {f"val/{name}": value for name, value in found.items()})
+
+    def loader(self, values: Mapping[str, float], step: int) -> None:
+        """Log numbers of the loader, for Weights & Biases alone."""
+        if self._wandb is not None:
+            self._wandb.log(step, values)
 
     def picture(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
         """Write a picture for TensorBoard, and as a file that the next picture replaces."""
@@ -82,6 +98,12 @@ class Logs:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def _numbers(self, step: int, values: dict[str, float]) -> None:
+        if self._events is not None:
+            self._events.scalars(step, values)
+        if self._wandb is not None:
+            self._wandb.log(step, values)
 
     def _line(self, line: Mapping[str, float]) -> None:
         if not self._enabled:
