@@ -66,7 +66,12 @@ lint: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-cluster-test: .venv/.dev
+# Spark is large, and only these tests need it.
+.venv/.cluster: .venv/.dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[spark]'
+	touch $@
+
+cluster-test: .venv/.cluster
 	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs tests/cluster
 
 soak: setup

@@ -39,9 +39,16 @@ def _beam() -> EngineModule:
     return pipelines.beam.engine
 
 
+def _spark() -> EngineModule:
+    import pipelines.spark.engine
+
+    return pipelines.spark.engine
+
+
 ENGINES: dict[str, _Entry] = {
     LOCAL: _Entry(_local),
     "ray": _Entry(_ray, "Ray", "ray"),
+    "spark": _Entry(_spark, "PySpark", "spark"),
 }
 """Engines with a name of their own. Every other name is that of a Beam runner."""
 _BEAM = _Entry(_beam, "Apache Beam", "beam")

@@ -193,7 +193,7 @@ def missing_files(text: str) -> list[str]:
     """List the files and folders named in backticks that do not exist; a bare name is in the folder named before it."""
     missing = []
     for line in text.splitlines():
-        folders = [ROOT, *(ROOT / package for package in ("dataprep", "loaders", "train"))]
+        folders = [ROOT, *(ROOT / package for package in ("dataprep", "loaders", "pipelines", "train"))]
         for name in re.findall(r"`([\w/]+(?:\.(?:py|c)|/))`", line):
             found = next((folder / name for folder in reversed(folders) if (folder / name).exists()), None)
             if found is None:

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +45,8 @@ class PictureWeb:
         self.changing = False
         """Each answer differs from the one before: another picture, or every third time none."""
         self.latency_s = 0.0
+        self.visit: Callable[[int, tuple[str, int]], object] = lambda _number, _address: None
+        """Called with the picture and the address of its reader, before it is answered."""
         self.answered: dict[int, tuple[int, str]] = {}
         """The last answer for each picture: its code, and the SHA-256 of its body."""
 
@@ -89,6 +91,8 @@ def picture_web() -> Iterator[PictureWeb]:
         def do_GET(self) -> None:
             web.rules_asked += self.path == "/robots.txt"
             name = self.path.removeprefix("/").removesuffix(".jpg")
+            if name.isdigit():
+                web.visit(int(name), self.client_address)
             code, body = web.answer(int(name)) if name.isdigit() else (404, b"")
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))

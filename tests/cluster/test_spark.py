@@ -1,0 +1,234 @@
+"""Builds on a real Spark of a master and two nodes on loopback: the same bytes, whatever is killed meanwhile.
+
+`KILLS=30 make cluster-test` kills workers, nodes and drivers at random moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
+from tests.support.crashes import receipts_of
+from tests.support.picture_web import PictureWeb, laion_arguments, picture_web
+from tests.support.spark_cluster import SparkCluster, spark_cluster, spark_home
+
+KILLS = int(os.environ.get("KILLS", "1"))
+"""Kills of each kind."""
+BUILD_S = 240
+ROWS = 80
+ROWS_A_SHARD = 10
+NODES = 2
+SCRIPT = "from dataprep.cli import main\nmain()\n"
+"""The program for spark-submit that docs/clusters.md names."""
+LATENCY_S = 0.8
+POISON = 47
+"""Number of the picture whose server kills those who ask for it."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path_factory.mktemp("spark"), NODES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running) -> SparkCluster:
+    """The cluster with its two nodes; a test may have killed some."""
+    while len(running.nodes) < NODES:
+        running.add_node()
+    return running
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[PictureWeb]:
+    with picture_web() as web:
+        yield web
+
+
+@pytest.fixture(scope="module")
+def laion(web, tmp_path_factory) -> tuple[Callable[..., list[object]], dict[str, str]]:
+    """The command line for an output and an engine, and the digests of the local pool's build."""
+    folder = tmp_path_factory.mktemp("laion")
+    table = web.write_table(folder / "laion.parquet", ROWS)
+
+    def line(output: Path, *more: object) -> list[object]:
+        return laion_arguments(table, output, "webdataset", *more)
+
+    run = dataprep(*line(folder / "local", "--workers", 2))
+    assert run.returncode == 0, run.stderr
+    return line, digests(folder / "local")
+
+
+@pytest.fixture(autouse=True)
+def slowly(web) -> Iterator[None]:
+    """Make pictures so slow that a build is still under way when something is killed."""
+    web.latency_s = LATENCY_S
+    web.asked.clear()
+    yield
+    web.latency_s = 0.0
+
+
+class Build:
+    """A build on the cluster that runs beside the test."""
+
+    def __init__(self, line: list[object], output: Path) -> None:
+        self.output = output
+        self.process = subprocess.Popen(
+            command(*line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=output.parent
+        )
+
+    def await_receipts(self, count: int) -> None:
+        deadline_s = time.monotonic() + BUILD_S
+        while time.monotonic() < deadline_s and self.process.poll() is None and not is_finished(self.output):
+            if len(receipts_of(self.output)) >= count:
+                return
+            time.sleep(0.02)
+        assert is_finished(self.output), self.process.communicate(timeout=5)[1][-3000:]
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end, and return exit code and stderr."""
+        try:
+            _, errors = self.process.communicate(timeout=BUILD_S)
+        finally:
+            self.process.kill()
+        return self.process.returncode, errors
+
+
+def test_a_build_of_archives_under_spark_submit_has_the_bytes_of_a_local_one(cluster, originals, tmp_path):
+    """Paths relative to the driver's folder are meant, though executors run elsewhere."""
+    (tmp_path / "originals").symlink_to(originals["imagenet"])
+    arguments = ("--split", "train", "--num-shards", 6)
+    local = build_arguments("imagenet", tmp_path / "originals", tmp_path / "local", "tfrecord", *arguments)
+    assert dataprep(*local).returncode == 0
+    (tmp_path / "build.py").write_text(SCRIPT)
+    line = build_arguments("imagenet", "originals", "spark", "tfrecord", *arguments, "--runner", "spark")
+    submit = [spark_home() / "bin/spark-submit", *cluster.arguments, "build.py", *line]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    run = subprocess.run(
+        [str(word) for word in submit], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=BUILD_S
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert json.loads(run.stdout)["shards_built"] == 6
+    assert digests(tmp_path / "spark") == digests(tmp_path / "local")
+
+
+def kill_worker(cluster: SparkCluster) -> None:
+    """Kill a process that builds a shard."""
+    while not (workers := [pid for node in cluster.nodes for pid in node.python_workers()]):
+        time.sleep(0.01)
+    os.kill(random.choice(workers), signal.SIGKILL)
+
+
+def kill_node(cluster: SparkCluster) -> None:
+    """Kill a machine; the other goes on alone."""
+    cluster.lose_node(random.choice(cluster.nodes))
+
+
+def kill_all_nodes(cluster: SparkCluster) -> None:
+    """Kill all machines; a new one joins later."""
+    for node in list(cluster.nodes):
+        cluster.lose_node(node)
+    time.sleep(random.uniform(0, 2))
+    cluster.add_node()
+
+
+LOSSES = {"worker": kill_worker, "node": kill_node, "all nodes": kill_all_nodes}
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+@pytest.mark.parametrize("lost", LOSSES)
+def test_a_build_goes_on_by_itself_when_something_is_lost(kill, lost, cluster, laion, web, tmp_path):
+    line, expected = laion
+    run = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out")
+    run.await_receipts(1 if KILLS == 1 else random.randint(0, ROWS // ROWS_A_SHARD))
+    time.sleep(0 if KILLS == 1 else random.uniform(0, 0.5))
+    LOSSES[lost](cluster)
+    code, errors = run.end()
+    assert code == 0, errors[-3000:]
+    assert digests(tmp_path / "out") == expected
+    again = {number // ROWS_A_SHARD for number, asked in web.asked.items() if asked > 1}
+    assert len(again) <= 2 * NODES
+    print(f"{lost} lost: {len(again)} shards begun again")
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_one_rerun_finishes_the_build_of_a_driver_that_was_ended(kill, cluster, laion, tmp_path):
+    line, expected = laion
+    words, output = line(tmp_path / "out", *cluster.options), tmp_path / "out"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        done = len(receipts_of(output))
+        run = Build(words, output)
+        run.await_receipts(done + (1 if KILLS == 1 else random.randint(1, 3)))
+        run.process.send_signal(number)
+        ended, errors = run.end()
+        if not is_finished(output):
+            assert ended == code, errors[-3000:]
+        assert "Traceback" not in errors, errors
+        cluster.await_idle()
+    code, errors = Build(words, output).end()
+    assert code == 0, errors[-3000:]
+    assert digests(output) == expected
+
+
+def kill_reader_of_poison(number: int, address: tuple[str, int]) -> None:
+    """Kill the process that asks for one of the pictures."""
+    if number == POISON:
+        readers = {found.pid for found in psutil.net_connections("tcp") if found.laddr == address}
+        (reader,) = readers - {os.getpid(), None}
+        os.kill(reader, signal.SIGKILL)
+
+
+def test_a_shard_that_kills_its_workers_is_set_aside_and_named(cluster, laion, web, tmp_path, monkeypatch):
+    line, expected = laion
+    monkeypatch.setattr(web, "visit", kill_reader_of_poison)
+    code, errors = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out").end()
+    monkeypatch.undo()
+    shard = POISON // ROWS_A_SHARD
+    assert code == 1, errors[-3000:]
+    assert (
+        f"dataprep: 1 of the shards could not be built: shard {shard}: killed its worker 3 times. All others are done; "
+        "run the same command again to try these\n" in errors
+    ), errors[-3000:]
+    assert "Traceback" not in errors
+    assert receipts_of(tmp_path / "out") == set(range(ROWS // ROWS_A_SHARD)) - {shard}
+    assert web.asked[POISON] == 3
+    code, errors = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out").end()
+    assert code == 0, errors[-3000:]
+    assert digests(tmp_path / "out") == expected
+
+
+def other_python() -> str | None:
+    """Return a Python of another minor version, if this machine has one."""
+    for minor in sorted({11, 12, 13} - {sys.version_info.minor}):
+        installed = sorted(str(path) for path in Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        for found in (*installed, shutil.which(f"python3.{minor}")):
+            # A program of this name may only say that no such version was chosen.
+            if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+                return found
+    return None
+
+
+@pytest.mark.skipif(other_python() is None, reason="needs a Python of another minor version")
+def test_workers_with_another_python_are_refused_with_both_versions(cluster, originals, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other_python()))
+    line = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "tfrecord", *cluster.options)
+    code, errors = Build(line, tmp_path / "out").end()
+    assert code == 2, errors[-3000:]
+    assert re.search(
+        r"^dataprep: --runner spark: the workers' Python is 3\.\d+, this command's is 3\.\d+; set PYSPARK_PYTHON to a "
+        r"Python 3\.\d+ that is on every node, with tpu-dataprep \S+$", errors, re.MULTILINE
+    ), errors  # fmt: skip
+    assert not (tmp_path / "out").exists(), "the build began"
