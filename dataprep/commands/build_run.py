@@ -44,8 +44,8 @@ from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
 _OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with --beside or --tpu"
 _RUNNER_HELP = (
     "Engine: local, ray, spark, or the name of a Beam runner. Its own options follow after --; for ray "
-    "--address=HOST:PORT, --cpus=N, --memory=GIB, --resource=NAME=N, --processes=N and --shared, for spark --master=URL "
-    "and --conf=NAME=VALUE. Never expose Ray's ports: they have no authentication."
+    "--address=HOST:PORT, --cpus=N, --memory=GIB, --resource=NAME=N, --processes=N and --shared; for spark "
+    "--master=URL and --conf=NAME=VALUE. Never expose Ray's ports: they have no authentication."
 )
 _OPTIONS = (
     click.option("--output", required=True, metavar="URL", help="Folder or gs:// prefix for the dataset."),
