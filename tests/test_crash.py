@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
+from tests.support.builds import build, build_arguments, build_warm, command, dataprep, digests, is_finished
 from tests.support.crashes import Reader, kill_often, stop_everywhere, unfinished_faults
-from tests.support.stopping import STOPPED, Stopper
+from tests.support.stopping import STOPPED, shared_stopper
 
 SMALL = ("--num-shards", 3, "--split", "val")
 MANY = ("--num-shards", 6)
@@ -35,15 +35,15 @@ def reference(originals, tmp_path_factory):
     @cache
     def of(fmt, more):
         output = tmp_path_factory.mktemp("reference") / "out"
-        build("imagenet", originals["imagenet"], output, fmt, *more)
+        build_warm("imagenet", originals["imagenet"], output, fmt, *more)
         return digests(output)
 
     return of
 
 
-@formats("webdataset", "imagefolder")
+@formats("webdataset")
 def test_a_build_killed_at_a_commit_boundary_is_finished_by_a_rerun(fmt, originals, reference, tmp_path):
-    """Some boundaries: an image folder has at least one for each image. The soak takes all."""
+    """Some boundaries: an image folder has at least one for each image. The soak takes all, of all formats."""
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", fmt, *SMALL)
     every = {"imagefolder": 24, "webdataset": 22, "tfrecord": 22}[fmt]
     assert stop_everywhere(arguments, tmp_path / "out", reference(fmt, SMALL), every) >= 4
@@ -73,8 +73,8 @@ def test_two_concurrent_builds_make_one_dataset(fmt, originals, reference, tmp_p
 def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)
-    with Stopper() as stopper:
-        assert stopper.run(arguments, boundary=20).code == STOPPED
+    stopper = shared_stopper()
+    assert stopper.run(arguments, boundary=20).code == STOPPED
     other = dataprep(*arguments, "--seed", 1)
     assert other.returncode == 2
     assert "a build with another plan is under way there: options.seed is 0 there, 1 here" in other.stderr
@@ -89,16 +89,16 @@ def test_an_interrupted_overwrite_is_finished_by_a_rerun(originals, reference, t
     build("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL, "--overwrite")
     stops = 0
-    with Stopper() as stopper:
-        for boundary in range(1, 200, 5):
-            run = stopper.run(arguments, boundary=boundary, when="after")
-            assert run.code in (0, STOPPED), run.stderr
-            manifest = output / "dataset.json"
-            if manifest.exists() and "tfrecord" in manifest.read_text():
-                assert unfinished_faults(output, expected) == []
-            if run.code == 0:
-                break
-            stops += 1
+    stopper = shared_stopper()
+    for boundary in range(1, 200, 5):
+        run = stopper.run(arguments, boundary=boundary, when="after")
+        assert run.code in (0, STOPPED), run.stderr
+        manifest = output / "dataset.json"
+        if manifest.exists() and "tfrecord" in manifest.read_text():
+            assert unfinished_faults(output, expected) == []
+        if run.code == 0:
+            break
+        stops += 1
     assert stops >= 3
     assert digests(output) == expected
 

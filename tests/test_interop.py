@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.demo.make import write_demo
-from tests.support.builds import FORMATS, build
+from tests.support.builds import FORMATS, build_warm
 from tests.support.interop import (
     describe_with_tfds,
     read_with_hf_datasets,
@@ -48,7 +48,7 @@ def dataset(request, tmp_path_factory):
     write_demo(request.param.removesuffix("-dup5"), originals, images=IMAGES, odd=False)
     roots = {fmt: tmp_path_factory.mktemp(fmt) / "out" for fmt in FORMATS}
     for fmt, root in roots.items():
-        manifest = build(request.param, originals, root, fmt, "--num-shards", 4, "--split", "train")
+        manifest = build_warm(request.param, originals, root, fmt, "--num-shards", 4, "--split", "train")
     expected = sorted(in_imagenet(originals) if request.param == "imagenet" else in_coco(originals))
     return expected, manifest["classes"], roots
 

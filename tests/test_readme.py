@@ -11,17 +11,11 @@ from pathlib import Path
 import pytest
 
 from dataprep.cli import COMMANDS
+from tests.support.libraries import in_process, output_of
 from tests.support.markdown import ROOT, Block, blocks, commands, shows
 
 README = "README.md"
 MAX_LINES = 260
-BETWEEN_PROGRAMS = "\0"
-RUN_EACH = f"""
-import runpy, sys
-for program in sys.argv[1:]:
-    runpy.run_path(program)
-    print(end={BETWEEN_PROGRAMS!r}, flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +32,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_every_example_runs_in_order_and_prints_what_is_shown(environment, tmp_path):
-    """Python blocks that follow each other share a process, as torch takes seconds to come up; TensorFlow has its own.
-
-    The output of each is compared with the ```text block after it.
+    """Python blocks run where other tests read with the same libraries, as torch and TensorFlow take seconds to come
+    up. The output of each is compared with the ```text block after it.
     """
     programs: list[Block] = []
     expected: dict[Block, str] = {}
@@ -50,7 +43,7 @@ def test_every_example_runs_in_order_and_prints_what_is_shown(environment, tmp_p
         elif block.info == "text":
             expected[programs[-1]] = block.text
         elif block.info in ("console", "end"):
-            outputs = run_programs(programs, tmp_path, environment)
+            outputs = run_programs(programs, tmp_path)
             for program, output in outputs.items():
                 compare(f"{README}:{program.line}", expected[program], output)
             programs = []
@@ -74,25 +67,13 @@ def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> Non
         compare(where, command.output, run.stdout)
 
 
-def run_programs(programs: list[Block], folder: Path, environment: dict[str, str]) -> dict[Block, str]:
+def run_programs(programs: list[Block], folder: Path) -> dict[Block, str]:
     """The output of each."""
-    groups = [[block for block in programs if ("tensorflow" in block.text) == apart] for apart in (False, True)]
     outputs = {}
-    for group in filter(None, groups):
-        paths = [folder / f"readme-line-{block.line}.py" for block in group]
-        for path, block in zip(paths, group, strict=True):
-            path.write_text(block.text)
-        run = subprocess.run(
-            [sys.executable, "-c", RUN_EACH, *map(str, paths)],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-        outputs |= dict(zip(group, run.stdout.split(BETWEEN_PROGRAMS)[:-1], strict=True))
+    for block in programs:
+        path = folder / f"readme-line-{block.line}.py"
+        path.write_text(block.text)
+        outputs[block] = in_process("tensorflow" if "tensorflow" in block.text else "torch", output_of, path)
     return outputs
 
 

@@ -12,7 +12,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.formats import FORMATS
 from dataprep.storage import open_storage
 from tests.support.builds import FORMATS as FORMAT_NAMES
-from tests.support.builds import build, build_arguments, digests, is_finished
+from tests.support.builds import build, build_arguments, build_warm, digests, is_finished
 from tests.support.crashes import kill_often
 
 DATASETS = {
@@ -41,7 +41,7 @@ def plainly_built(originals, tmp_path_factory):
     @cache
     def of(dataset, fmt):
         output = tmp_path_factory.mktemp("reference") / "out"
-        return build(dataset, originals[DATASETS[dataset]], output, fmt, *SHARDS, "--workers", 1), output
+        return build_warm(dataset, originals[DATASETS[dataset]], output, fmt, *SHARDS, "--workers", 1), output
 
     return of
 

@@ -2,16 +2,15 @@
 
 import json
 import os
+import runpy
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 from loaders import open_loader
+from tests.support import warm
 from tests.support.finished import finished_dataset
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = "import json, train_with_accelerate as example; print(json.dumps(example.main()))"
 
 
 def run(world_size: int, *arguments: str) -> list[list[str]]:
@@ -19,16 +18,20 @@ def run(world_size: int, *arguments: str) -> list[list[str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"PYTHONPATH": f"{ROOT / 'examples'}:{ROOT}", "USE_TORCH_XLA": "false", "OMP_NUM_THREADS": "1"}
+    shared = {"USE_TORCH_XLA": "false", "OMP_NUM_THREADS": "1"}
     if world_size > 1:  # as torchrun and `accelerate launch` set them
         shared |= {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-c", PROGRAM, *arguments, "--image-size", "32", "--cpu"]
+    words = ("tests.examples.test_train_with_accelerate", *arguments, "--image-size", "32", "--cpu")
     processes = []
     for rank in range(world_size):
         of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world_size > 1 else {}
-        environment = {**os.environ, **shared, **of_rank}
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    ranks = [json.loads(process.communicate(timeout=200)[0].splitlines()[-1]) for process in processes]
+        processes.append(warm.start(*words, environment={**os.environ, **shared, **of_rank}, folder=ROOT))
+    ranks = []
+    for process in processes:
+        with process:
+            out, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors[-3000:]
+        ranks.append(json.loads(out.splitlines()[-1]))
     return [sorted(key for keys in step for key in keys) for step in zip(*ranks, strict=True)]
 
 
@@ -39,3 +42,7 @@ def test_two_processes_go_on_where_one_stopped(originals, tmp_path_factory, tmp_
     checkpoint = str(tmp_path / "run")
     trained_on = run(1, url, checkpoint, "--steps", "3") + run(2, url, checkpoint, "--steps", "7")
     assert trained_on == expected[:7]
+
+
+if __name__ == "__main__":
+    print(json.dumps(runpy.run_path(str(ROOT / "examples/train_with_accelerate.py"))["main"]()))

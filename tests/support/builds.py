@@ -53,7 +53,15 @@ def build_arguments(recipe: str, source: object, output: object, fmt: str, *more
 
 def build(dataset: str, source: object, output: object, fmt: str, *more: object, **environment: str) -> dict:
     """Build, which must succeed; the JSON that it prints."""
-    run = dataprep_anew(*build_arguments(dataset, source, output, fmt, *more), **environment)
+    return _printed(dataprep_anew(*build_arguments(dataset, source, output, fmt, *more), **environment))
+
+
+def build_warm(dataset: str, source: object, output: object, fmt: str, *more: object) -> dict:
+    """Build, which must succeed, with modules that are imported already, which takes half the time; the JSON."""
+    return _printed(dataprep(*build_arguments(dataset, source, output, fmt, *more)))
+
+
+def _printed(run: subprocess.CompletedProcess[str]) -> dict:
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout)
 

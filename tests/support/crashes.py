@@ -23,7 +23,7 @@ from dataprep.formats import FORMATS
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage
 from tests.support.builds import command, dataprep, digests, is_finished
-from tests.support.stopping import STOPPED, Stopper
+from tests.support.stopping import STOPPED, shared_stopper
 
 
 class Reader:
@@ -197,22 +197,22 @@ def _shards_in_flight(output: Path) -> int:
 def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
     """Stop a fresh build before and after every n-th commit boundary, rerun, compare. Returns the stops made."""
     stops = 0
-    with Stopper() as stopper:
-        for when in ("before", "after"):
-            boundary = 1
-            while True:
-                run = stopper.run(arguments, boundary=boundary, when=when)
-                assert run.code in (0, STOPPED), run.stderr[-2000:]
-                assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
-                if run.code == 0:
-                    break
-                stops += 1
-                again = stopper.run(arguments)
-                assert again.code == 0, again.stderr[-2000:]
-                assert digests(output) == expected, f"stopped {when} boundary {boundary}"
-                _remove(output)
-                boundary += every
+    stopper = shared_stopper()
+    for when in ("before", "after"):
+        boundary = 1
+        while True:
+            run = stopper.run(arguments, boundary=boundary, when=when)
+            assert run.code in (0, STOPPED), run.stderr[-2000:]
+            assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
+            if run.code == 0:
+                break
+            stops += 1
+            again = stopper.run(arguments)
+            assert again.code == 0, again.stderr[-2000:]
+            assert digests(output) == expected, f"stopped {when} boundary {boundary}"
             _remove(output)
+            boundary += every
+        _remove(output)
     return stops
 
 

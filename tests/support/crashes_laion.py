@@ -23,7 +23,7 @@ from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.crashes import _workers, receipts_of, stop_everywhere
 from tests.support.img2dataset import MADE_SO, write_img2dataset
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
-from tests.support.stopping import STOPPED, Stopper
+from tests.support.stopping import STOPPED, shared_stopper
 
 ROWS_PER_SHARD = 10
 LONGEST_S = 2.5
@@ -121,24 +121,24 @@ def stop_retries(arguments: list[object], output: Path, expected: dict[str, str]
     the same command goes on to the same end. Returns the stops made."""
     stops, finished = 0, output.with_name("finished")
     shutil.copytree(output, finished)
-    with Stopper() as stopper:
-        for when in ("before", "after"):
-            boundary = 1
-            while True:
-                run = stopper.run(arguments, boundary=boundary, when=when)
-                assert run.code in (0, STOPPED), run.stderr[-2000:]
-                assert reader_faults(output) == [], f"stopped {when} boundary {boundary}"
-                if run.code == 0:
-                    break
-                stops += 1
-                again = stopper.run(arguments)
-                assert again.code == 0, again.stderr[-2000:]
-                assert digests(output) == expected, f"stopped {when} boundary {boundary}"
-                shutil.rmtree(output)
-                shutil.copytree(finished, output)
-                boundary += every
+    stopper = shared_stopper()
+    for when in ("before", "after"):
+        boundary = 1
+        while True:
+            run = stopper.run(arguments, boundary=boundary, when=when)
+            assert run.code in (0, STOPPED), run.stderr[-2000:]
+            assert reader_faults(output) == [], f"stopped {when} boundary {boundary}"
+            if run.code == 0:
+                break
+            stops += 1
+            again = stopper.run(arguments)
+            assert again.code == 0, again.stderr[-2000:]
+            assert digests(output) == expected, f"stopped {when} boundary {boundary}"
             shutil.rmtree(output)
             shutil.copytree(finished, output)
+            boundary += every
+        shutil.rmtree(output)
+        shutil.copytree(finished, output)
     return stops
 
 

@@ -9,9 +9,12 @@ from the environment once.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import io
 import os
 import pickle
+import runpy
 import select
 import socket
 import sys
@@ -19,6 +22,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tests.support import shared_process
@@ -40,6 +44,14 @@ def in_process(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.k
         raise error
     returned: R = result
     return returned
+
+
+def output_of(program: Path) -> str:
+    """Run a program in its folder; what it prints."""
+    printed = io.StringIO()
+    with contextlib.chdir(program.parent), contextlib.redirect_stdout(printed):
+        runpy.run_path(str(program))
+    return printed.getvalue()
 
 
 @functools.cache

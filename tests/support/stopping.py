@@ -17,6 +17,8 @@ interpreter for each takes many times as long as most of them run.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import json
 import os
@@ -136,6 +138,15 @@ class Stopper:
         self._server.stdin.write(f"{json.dumps(words)}\n")
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())
+
+
+@functools.cache
+def shared_stopper() -> Stopper:
+    """Return one for all tests of this process."""
+    running = Stopper()
+    running.__enter__()
+    atexit.register(running.__exit__)
+    return running
 
 
 def stop_at(stops: Stops) -> None:

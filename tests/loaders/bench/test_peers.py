@@ -19,7 +19,7 @@ from PIL import Image
 from loaders.bench.compare import PEERS_PYTHON
 from loaders.bench.peers import PEERS
 from loaders.bench.runs import module_command
-from tests.support.builds import build
+from tests.support.builds import build_warm
 
 ROOT = Path(__file__).parents[3]
 WNIDS = ("n01440764", "n01443537", "n01484850")
@@ -56,7 +56,7 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(IMAGES_PER_CLASS):
             Image.fromarray(pixels_HWC).save(folder / f"{wnid}_{number}.JPEG", quality=95, subsampling=0)
     for layout in ("imagefolder", "webdataset", "tfrecord"):
-        build("imagenet", root / "source", root / layout, layout, "--split", "train", "--num-shards", 2)
+        build_warm("imagenet", root / "source", root / layout, layout, "--split", "train", "--num-shards", 2)
     return root
 
 

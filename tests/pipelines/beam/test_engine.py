@@ -4,11 +4,11 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.support.builds import build, build_arguments, command, dataprep, digests
+from tests.support.builds import build_arguments, build_warm, command, dataprep, digests
 
 
 def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_path):
-    build("coco-dup5", originals["coco"], tmp_path / "reference", "tfrecord", "--num-shards", 8)
+    build_warm("coco-dup5", originals["coco"], tmp_path / "reference", "tfrecord", "--num-shards", 8)
     arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--num-shards", 8)
     beam = [*arguments, "--runner", "FnApiRunner", "--workers", 2]
     process = subprocess.Popen(command(*beam), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
