@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
 from pipelines.parts import Helper, Part, part_of
-from tests.support.builds import build, build_arguments, dataprep, digests
+from tests.support.builds import build_arguments, build_warm, dataprep, digests
 from tests.support.parts import parts_of_a_build
 from tests.support.parts_simulation import simulate
 
@@ -125,7 +125,7 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
 
 def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, tmp_path):
     arguments = ("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 6)
-    build("imagenet", originals["imagenet"], tmp_path / "plain", "webdataset", "--num-shards", 6)
+    build_warm("imagenet", originals["imagenet"], tmp_path / "plain", "webdataset", "--num-shards", 6)
     words = build_arguments(*arguments, "--workers", 1)
     built = parts_of_a_build(words, tmp_path / "out", (3,), {2}, random.Random(0))
     assert digests(tmp_path / "out") == digests(tmp_path / "plain")

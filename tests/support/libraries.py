@@ -56,7 +56,9 @@ def output_of(program: Path) -> str:
 
 @functools.cache
 def _connection(name: str) -> Connection:
-    return Connection(os.dup(shared_process.connect(socket.SOCK_STREAM, __name__, name).fileno()))
+    connection = Connection(shared_process.connect(socket.SOCK_STREAM, __name__, name).detach())
+    atexit.register(connection.close)
+    return connection
 
 
 def _prepare() -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,9 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from loaders import Batch, Loader, Mixture, PackBatch, Packs, mixture, open_loader, open_packs
+from tests.support import warm
 from tests.support.packs_loading import packed_rows
 
 REPOSITORY = Path(__file__).parents[2]
+IMPORTED = (
+    "loaders.loader",
+    "loaders.decode.decoders",
+    "loaders.engine.pipeline",
+    "loaders.engine.producer",
+    "loaders.mixtures.loader",
+    "loaders.packs.plan",
+    "pyarrow.parquet",
+)
+"""Modules of a rank, which is killed sooner than it has imported them."""
 
 
 def digest(batch: Batch) -> str:
@@ -49,13 +59,10 @@ def load(url: object, count: int | None = None, **settings: Any) -> list[tuple[l
                 return found
 
 
-def start_rank(log: Path, url: object, epochs: int, state: dict[str, Any] | None, **settings: Any) -> subprocess.Popen:
+def start_rank(log: Path, url: object, epochs: int, state: dict[str, Any] | None, **settings: Any) -> warm.Process:
     """Start one rank; it appends to its log."""
-    command = [sys.executable, "-m", "tests.support.loading", str(log), str(url), json.dumps(settings), str(epochs)]
-    environment = dict(os.environ)
-    return subprocess.Popen(
-        [*command, json.dumps(state)], cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, text=True
-    )
+    words = ("tests.support.loading", str(log), str(url), json.dumps(settings), str(epochs), json.dumps(state))
+    return warm.start(*words, environment=os.environ, folder=REPOSITORY, imported=IMPORTED)
 
 
 def read_log(log: Path) -> list[dict[str, Any]]:

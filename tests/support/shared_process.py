@@ -20,6 +20,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 POLL_S = 0.005
+LONGEST_END_S = 5
 
 
 @functools.cache
@@ -66,5 +67,11 @@ def _start(kind: socket.SocketKind, address: str, module: str, *arguments: str) 
         environment = {**os.environ, **threads, "PJRT_DEVICE": "CPU", "TPU_SKIP_MDS_QUERY": "1"}
         words = [sys.executable, "-m", module, str(number), *arguments]
         process = subprocess.Popen(words, pass_fds=[number], env=environment, cwd=REPOSITORY)
-    atexit.register(process.wait)
+    atexit.register(_wait, process)
     return process
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process, but not for workers that still use it."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(LONGEST_END_S)

@@ -101,7 +101,7 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float = 600) -> tuple[str, str]:
-        """Read both streams to their ends, and wait."""
+        """Read both streams to their ends, close them, and wait."""
         read: dict[str, str] = {}
         streams = {"out": self.stdout, "err": self.stderr}
         threads = [
@@ -117,6 +117,8 @@ class Process:
             raise
         for thread in threads:
             thread.join()
+        self.stdout.close()
+        self.stderr.close()
         return read["out"], read["err"]
 
 

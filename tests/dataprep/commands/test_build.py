@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.builds import build, build_arguments, dataprep
+from tests.support.builds import build_arguments, build_warm, dataprep
 
 
 def test_rejections_above_the_limit_are_named_and_the_rerun_is_instant(originals, tmp_path):
@@ -38,7 +38,7 @@ def test_a_dry_run_writes_nothing(originals, tmp_path):
 
 def test_another_dataset_is_replaced_only_with_overwrite(originals, tmp_path):
     output = tmp_path / "out"
-    build("coco-dup5", originals["coco"], output, "tfrecord")
+    build_warm("coco-dup5", originals["coco"], output, "tfrecord")
     other = build_arguments("coco-dup5", originals["coco"], output, "webdataset")
     refused = dataprep(*other)
     assert refused.returncode == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
-from tests.support.builds import build, build_arguments, command, digests
+from tests.support.builds import build_arguments, build_warm, command, digests
 from tests.support.tpu import QUICK, alive, counting, starts, tpu, wait_for
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone sees all processes")
@@ -131,7 +131,7 @@ def test_a_run_of_a_missing_program_says_so(pod):
 def test_workers_build_the_parts_of_a_dataset(pod, originals, tmp_path):
     options = ("imagenet", originals["imagenet"])
     shards = ("--num-shards", 4, "--split", "val", "--workers", 1)
-    build(*options, tmp_path / "plain", "webdataset", *shards)
+    build_warm(*options, tmp_path / "plain", "webdataset", *shards)
     words = command(*build_arguments(*options, tmp_path / "out", "webdataset", *shards), "--part", "auto")
     words.remove("--json")
     result = tpu("run", "--run", "parts", *QUICK, "--keep-going", "--", *words)
