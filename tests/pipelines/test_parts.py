@@ -10,7 +10,7 @@ from dataprep.errors import UsageError
 from pipelines.parts import Helper, Part, part_of
 from tests.support.builds import build_arguments, build_warm, dataprep, digests
 from tests.support.parts import parts_of_a_build
-from tests.support.parts_simulation import simulate
+from tests.support.parts_simulation import Conditions, simulate
 
 SLURM = {
     "SLURM_ARRAY_TASK_ID": "5",
@@ -103,12 +103,12 @@ def test_whichever_parts_are_killed_every_shard_is_built_and_little_twice(seed, 
     shard_s = [rng.lognormvariate(1, rng.choice([0, 0.3, 1])) for _ in range(16 * parts * workers)]
     alone_s = sum(shard_s) / parts / workers
     killed = rng.sample(range(1, parts + 1), rng.randint(0, parts - 1))
-    found = simulate(
-        shard_s, parts, workers,
+    conditions = Conditions(
         killed_s={number: rng.uniform(0, 1.2 * alone_s) for number in killed},
         started_s={number: rng.uniform(0, 0.5 * alone_s) for number in range(1, parts + 1) if rng.random() < 0.2},
-    )  # fmt: skip
-    assert found.finished == set(range(len(shard_s)))
+    )
+    found = simulate(shard_s, parts, workers, conditions)
+    assert found.missing == set()
     assert found.begun.total() <= 1.3 * len(shard_s)
 
 
@@ -117,8 +117,8 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
     """Two groups at one output begin few shards twice, and are faster than one of them alone."""
     rng, (parts, others) = random.Random(seed), groups
     shard_s = [rng.lognormvariate(1, 0.3) for _ in range(16 * (parts + others) * workers)]
-    together, alone = simulate(shard_s, parts, workers, others=others), simulate(shard_s, parts, workers)
-    assert together.finished == set(range(len(shard_s)))
+    together, alone = simulate(shard_s, parts, workers, Conditions(others=others)), simulate(shard_s, parts, workers)
+    assert together.missing == set()
     assert together.begun.total() <= 1.3 * len(shard_s)
     assert together.makespan_s < alone.makespan_s
 
