@@ -346,16 +346,16 @@ class _Supervisor:
         nodes = _nodes()
         self._alive = frozenset(node["NodeID"] for node in nodes)
         options = self._run.options
-        wanted = processes_wanted(_room(nodes, options), self._dispatch.left, options.processes)
+        room = _room(nodes, options)
+        wanted = processes_wanted(room, self._dispatch.left, options.processes)
         surplus = max(0, len(self._processes) - wanted)
         for process in [process for process in self._processes if process.node is None][:surplus]:
             self._drop(process)
         while len(self._processes) < wanted:
             self._start()
-        if not self._said_waiting and not any(process.node for process in self._processes):
-            self._said_waiting = True
-            if not _room(nodes, options):
-                self._log(f"ray: no node has room for a process ({_need_text(options)}); waiting for one")
+        if not room and not self._said_waiting:
+            self._log(f"ray: no node has room for a process ({_need_text(options)}); waiting for one")
+        self._said_waiting = not room
         if now_s >= self._pulse_at_s:
             self._pulse_at_s = now_s + self._pulse_s
             for process in [process for process in self._processes if process.indexes]:
