@@ -8,7 +8,7 @@ setup(
         Extension(
             "loaders.decode._jpeg",
             ["loaders/decode/_jpeg.c"],
-            depends=["loaders/decode/_jpeg_huffman.h", "loaders/decode/_jpeg_resize.h"],
+            depends=[f"loaders/decode/_jpeg_{part}.h" for part in ("huffman", "resize", "resize_simd")],
             libraries=["jpeg"],
             # No fused multiply-add: the weights are the same on every processor.
             extra_compile_args=["-O3", "-ffp-contract=off"],

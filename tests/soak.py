@@ -35,6 +35,7 @@ from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
+from tests.support.jpeg_crops import compare_crops
 from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
@@ -585,8 +586,20 @@ def attacks() -> Iterator[Case]:
         yield attack.name, attack.run
 
 
+def jpeg_crops() -> Iterator[Case]:
+    """100,000 random crops in every form of JPEG, restart markers among them, each beside a full decode."""
+    for seed in range(100):
+        yield f"crops {seed}", partial(_jpeg_crops, seed)
+
+
+def _jpeg_crops(seed: int, _folder: Path) -> str:
+    most_pixels = 400 if seed % 2 else 120
+    return f"{compare_crops(1000 + seed, pictures=2, most_pixels=most_pixels)} crops"
+
+
 SHOWS = {
     "attacks": attacks,
+    "jpeg-crops": jpeg_crops,
     "two-builds": two_builds,
     "odd-images": odd_images,
     "same-bytes": same_bytes,

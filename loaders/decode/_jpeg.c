@@ -387,6 +387,9 @@ static int start_decoding(decoder_t *decoder, const area_t *area, int plain)
     jpeg_start_decompress(jpeg);
     JDIMENSION from = decode_from(area->left, jpeg->max_h_samp_factor * DCTSIZE);
     JDIMENSION to = smaller(area->right + RIGHT_MARGIN, jpeg->image_width);
+    /* At the right edge there is no margin, and libjpeg smooths no chroma that is one sample wide. */
+    if (from && (int)(to - from) <= jpeg->max_h_samp_factor)
+        from -= jpeg->max_h_samp_factor * DCTSIZE;
     JDIMENSION width = to - from;
     jpeg_crop_scanline(jpeg, &from, &width);
 #if HAS_HUFFMAN_CODE
@@ -759,6 +762,9 @@ PyMODINIT_FUNC PyInit__jpeg(void)
 {
 #if HAS_SIMD_CODE
     has_avx2 = __builtin_cpu_supports("avx2");
+#ifndef WITHOUT_VNNI
+    has_vnni = has_avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+#endif
 #endif
     PyObject *module = PyModule_Create(&definition);
     if (module && PyModule_AddStringConstant(module, "LIBRARY_VERSION", TEXT(LIBJPEG_TURBO_VERSION)) < 0)

@@ -20,6 +20,7 @@ from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views
 from loaders.decode.decoders import extension_available, open_decoder
+from tests.support.jpeg_crops import compare_crops
 from tests.support.jpeg_forms import by_pillow, jpegs, picture
 
 needs_extension = pytest.mark.skipif(not extension_available(), reason="loaders.decode._jpeg was not built")
@@ -64,18 +65,7 @@ def random_view(rng, height, width, size):
 @needs_extension
 @pytest.mark.parametrize("seed", range(40))
 def test_inside_the_view_a_crop_equals_the_full_decode(seed):
-    """A view that is not scaled shows the decoded samples themselves."""
-    rng = np.random.default_rng(seed)
-    height, width = (int(side) for side in rng.integers(1, 150, 2))
-    decoder = open_decoder()
-    for kind, data in jpegs(rng, height, width):
-        full = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-        for _ in range(25):
-            size = int(rng.integers(1, min(height, width) + 1))
-            top, left = int(rng.integers(0, height - size + 1)), int(rng.integers(0, width - size + 1))
-            found, reason = decode_one(decoder, data, View(top, left, size, size, size, size, 0, 0, False), size)
-            assert reason is None
-            assert np.array_equal(found, full[top : top + size, left : left + size]), (kind, top, left, size)
+    assert compare_crops(seed, pictures=1, most_pixels=150) > 400
 
 
 @needs_extension
@@ -154,11 +144,12 @@ def test_the_library_backend_does_without_torch(interpolation, monkeypatch):
 
 @needs_extension
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_plain_c_equals_the_code_for_the_processor(tmp_path):
+@pytest.mark.parametrize("without", ["PLAIN_C", "WITHOUT_VNNI"])
+def test_code_for_other_processors_equals_that_for_this_one(tmp_path, without):
     """Other processors, and libraries whose reader cannot be replaced, use these loops."""
     target = tmp_path / f"_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = sysconfig.get_paths()["include"]
-    flags = ["-O1", "-shared", "-fPIC", "-ffp-contract=off", "-DPLAIN_C", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-O1", "-shared", "-fPIC", "-ffp-contract=off", f"-D{without}", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(["cc", *flags, f"-I{include}", str(SOURCE), "-ljpeg", "-o", str(target)], check=True)
     spec = importlib.util.spec_from_file_location("_jpeg", target)
     plain = importlib.util.module_from_spec(spec)
@@ -255,6 +246,61 @@ def test_corrupt_jpegs_are_decoded_as_libjpeg_does():
         compared += 1
         assert np.array_equal(found, full[:, :64])
     assert compared > 400
+
+
+@needs_extension
+@pytest.mark.parametrize("width", [33, 34, 35])
+def test_a_crop_at_the_right_edge_has_the_chroma_of_the_full_decode(width):
+    """The last MCU has one to three columns; libjpeg would smooth no chroma of an image that is so narrow."""
+    data = by_pillow(picture(np.random.default_rng(40), 19, width), quality=97)
+    full = np.asarray(Image.open(io.BytesIO(data)))
+    for left in range(30, width):
+        found, reason = decode_one(open_decoder(), data, View(11, left, 1, 1, 1, 1, 0, 0, False), 1)
+        assert reason is None
+        assert np.array_equal(found, full[11:12, left : left + 1]), left
+
+
+def with_odd_restarts(rng, data):
+    """The file with markers that are missing, repeated, renumbered of another kind, or among odd bytes."""
+    start = data.index(b"\xff\xda") + 14
+    ends = [at for at in range(start, len(data) - 1) if data[at] == 0xFF and 0xD0 <= data[at + 1] <= 0xD7]
+    index = int(rng.integers(len(ends) - 9))
+    at, second, ninth = ends[index], ends[index + 1], ends[index + 8]
+    exchanged = bytearray(data)
+    exchanged[at + 1], exchanged[second + 1] = data[second + 1], data[at + 1]
+    return {
+        "without one": data[:at] + data[at + 2 :],
+        "without an interval": data[:at] + data[second:],
+        "without eight intervals": data[:at] + data[ninth:],
+        "without eight markers": data[:at] + data[at:ninth].replace(data[at : at + 2], b"") + data[ninth + 2 :],
+        "an interval twice": data[:second] + data[at:],
+        "nine intervals twice": data[:ninth] + data[at:],
+        "another number": data[: at + 1] + bytes([0xD0 + int(rng.integers(8))]) + data[at + 2 :],
+        "two in exchange": bytes(exchanged),
+        "an early end": data[: at + 1] + b"\xd9" + data[at + 2 :],
+        "another marker": data[: at + 1] + b"\x01" + data[at + 2 :],
+        "a fill byte": data[:at] + b"\xff" + data[at:],
+        "more bytes": data[:at] + rng.bytes(9).replace(b"\xff", b"") + data[at:],
+        "fewer bytes": data[: at - 3] + data[at:],
+        "cut": data[: at + 2],
+    }  # fmt: skip
+
+
+@needs_extension
+@pytest.mark.parametrize("sampling", [0, 2])
+def test_odd_restart_markers_are_decoded_as_libjpeg_does(sampling):
+    rng = np.random.default_rng(30 + sampling)
+    decoder = open_decoder()
+    good = by_pillow(picture(rng, 120, 200), subsampling=sampling, restart_marker_blocks=3 - sampling // 2)
+    for _ in range(12):
+        for kind, data in with_odd_restarts(rng, good).items():
+            full = simplejpeg.decode_jpeg(data, strict=False)
+            for _ in range(6):
+                size = int(rng.integers(1, 90))
+                top, left = int(rng.integers(0, 121 - size)), int(rng.integers(0, 201 - size))
+                found, reason = decode_one(decoder, data, View(top, left, size, size, size, size, 0, 0, False), size)
+                assert reason is None
+                assert np.array_equal(found, full[top : top + size, left : left + size]), (kind, top, left, size)
 
 
 @needs_extension
