@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_WAITING = ("STARTING", "STOPPED", "PENDING")
-"""States of a job that has no workers yet, and may wait in a queue for hours."""
+WITHOUT_WORKERS = "WAITING FOR WORKERS"
+"""State of a job that has begun and has no machine, yet or at present."""
+_WAITING = ("STARTING", "STOPPED", "PENDING", "QUEUED", "UNRECOGNIZED", WITHOUT_WORKERS)
+"""States of a job that has no workers, and may wait for them for hours. Beam shows Dataflow's JOB_STATE_QUEUED as
+UNRECOGNIZED."""
 
 
 class JobWatch:

@@ -120,7 +120,8 @@ def test_the_parser_accepts_every_documented_dataprep_command(words):
         assert command is not None
     parsed = command.make_context(name, arguments).params
     if parsed.get("runner", "local") != "local":
-        words = parsed.get("engine_options") or parsed["others"]  # a table of URLs may have several sources before them
+        # A table of URLs may have several sources before them.
+        words = parsed.get("engine_options") or parsed.get("others", ())
         options = tuple(dropwhile(lambda word: not word.startswith("-"), words))
         engine_module(parsed["runner"]).check(EngineChoice(runner=parsed["runner"], options=options, workers=1))
 

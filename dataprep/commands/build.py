@@ -40,8 +40,6 @@ Examples:
   dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
       --runner DataflowRunner -- --project=P --region=us-central1 --temp_location=gs://b/tmp \\
       --sdk_container_image=IMAGE
-  dataprep build imagenet --source gs://b/originals --output gs://b/imagenet --format tfrecord \\
-      --runner FlinkRunner -- --flink_master=HOST:8081 --environment_type=DOCKER --environment_config=IMAGE
 
 \b
 After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the

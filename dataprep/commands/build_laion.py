@@ -41,10 +41,10 @@ After an interruption run the same command again: no URL of a finished shard is 
 `dataprep retry-failed` fetches failed rows again.
 
 \b
---host-connections and --host-per-second are divided among the workers. For a Beam job the number of workers is
---direct_num_workers or --parallelism after --, or --workers without these; DataflowRunner needs --max_num_workers and
---number_of_worker_harness_threads, which are multiplied. With more --workers than cores, the cores stay busy while the
-last rows of a shard wait for slow hosts.
+--host-connections and --host-per-second are divided among the worker processes. FnApiRunner has --workers of them, or
+--direct_num_workers after --; PortableRunner must be told with --workers. Dataflow starts one for each vCPU, and needs
+--max_num_workers and --machine_type. With more --workers than cores, the cores stay busy while the last rows of a
+shard wait for slow hosts.
 
 \b
 Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable

@@ -23,7 +23,7 @@ region_policy_option = click.option(
 )
 _WORKER_PLACES = ("--worker_zone", "--zone", "--worker_region", "--region")
 """Options of Beam's runners on Google Cloud for the workers' zone or region, the most exact one first."""
-_RUNNERS_HERE = ("local", "FnApiRunner", "PrismRunner")
+_RUNNERS_HERE = ("local", "FnApiRunner")
 
 
 def named_place(zone: str | None, tpu: str | None) -> str | None:

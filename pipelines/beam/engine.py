@@ -5,7 +5,8 @@ threads prevent the interpreter from exiting. The driver only reads receipts, so
 runner.
 
 A pipe connects the two. The pipeline's process reports the state and the result of its job. When the driver's end of
-the pipe is closed, also by a signal or the driver's death, the job is cancelled.
+the pipe is closed, also by a signal or the driver's death, the job is cancelled, unless it was submitted to be left
+alone (--detach).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -21,23 +23,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from dataprep import errors
 from dataprep.build.job import BuildJob, Engine
-from dataprep.build.receipts import POLL_S, ReceiptWatch
+from dataprep.build.receipts import POLL_S, ReceiptWatch, finished_shards
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import BuildError, DataprepError, UsageError
 from dataprep.host.processes import WORKER_ENVIRONMENT, environment
 from dataprep.messages import one_line
 from dataprep.storage import open_storage
 from pipelines.beam import runners
+from pipelines.beam.jobs import DETACHABLE, LeftJob, has_ended, left_job, remember, state_elsewhere, state_of
 from pipelines.beam.options import pipeline_options
-from pipelines.protocol import EngineChoice, EngineWork
+from pipelines.protocol import DetachedJob, EngineChoice, EngineWork
 from pipelines.watching import JobWatch
 
 STATE_POLL_S = 5.0
@@ -53,6 +57,8 @@ class _Work:
     arguments: tuple[str, ...]
     job: BuildJob
     indexes: tuple[int, ...]
+    detach: bool
+    """Whether the job goes on when it is submitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,15 @@ class _State:
     """State of a job, in the runner's words: RUNNING, PENDING, …"""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """A job that goes on by itself."""
+
+    job: LeftJob
+    state: str
+    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +87,15 @@ class _End:
 def check(choice: EngineChoice) -> None:
     """Refuse a runner that is unknown or loses data, and options that are none of Beam's. Raises UsageError."""
     pipeline_options(choice.runner, choice.options)
-    if choice.detach:
+    if choice.detach and choice.runner not in DETACHABLE:
         raise UsageError(f"--detach with --runner {choice.runner}: its job ends with this command; leave one out")
 
 
 def shards_at_once(choice: EngineChoice, urls: tuple[str, ...]) -> int:
-    """Return the largest number of shards in progress. Raises UsageError if the options do not limit it."""
+    """Return the largest number of processes, each of which has one fetcher. Raises UsageError if the options do not
+    limit it."""
     pipeline_options(choice.runner, choice.options)
-    return runners.shards_at_once(choice.runner, choice.workers, _prepared(choice, urls))
+    return runners.fetchers(choice.runner, choice.workers, _prepared(choice, urls))
 
 
 def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManager[Engine]:
@@ -90,33 +106,26 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManage
     """
     pipeline_options(choice.runner, choice.options)
     prepared = tuple(_prepared(choice, (work.source_url, work.output_url)))
-    return nullcontext(partial(_run, choice.runner, prepared, work.stall_s, work.log))
+    return nullcontext(partial(_run, replace(choice, options=prepared), work))
 
 
 def _prepared(choice: EngineChoice, urls: tuple[str, ...]) -> list[str]:
     return runners.prepare_arguments(choice.runner, choice.workers, choice.options, urls)
 
 
-def _run(
-    runner: str,
-    arguments: tuple[str, ...],
-    stall_s: float,
-    log: Callable[[str], object],
-    job: BuildJob,
-    indexes: list[int],
-) -> Iterator[ShardReceipt]:
-    context = multiprocessing.get_context("spawn")
+def _run(choice: EngineChoice, work: EngineWork, job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+    runner, context = choice.runner, multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
+    task = _Work(runner, choice.options, job, tuple(indexes), choice.detach)
     with environment(WORKER_ENVIRONMENT):
         # Not a daemon: a daemonic process may have no children, and the runner's workers are its children.
-        process = context.Process(
-            target=_pipeline_process, args=(_Work(runner, arguments, job, tuple(indexes)), theirs)
-        )
+        process = context.Process(target=_pipeline_process, args=(task, theirs))
         process.start()
     theirs.close()
-    receipts = ReceiptWatch(open_storage(job.output_url), job.root, indexes)
-    end: _End | None = None
-    watch = JobWatch(runner, stall_s, log)
+    storage = open_storage(job.output_url)
+    receipts = ReceiptWatch(storage, job.root, indexes)
+    end: _End | _Left | None = None
+    watch = JobWatch(runner, work.stall_s, work.log)
     try:
         while process.is_alive() and end is None:
             process.join(POLL_S)
@@ -127,6 +136,10 @@ def _run(
             if end is None and (reason := watch.verdict(len(receipts.missing))) is not None:
                 end = _End(reason)
         end = end or _hear(ours, watch)
+        if isinstance(end, _Left):
+            if end.is_new:
+                remember(storage, job.root, end.job)
+            _raise_left(end, len(receipts.missing), len(indexes), detach=choice.detach)
         yield from receipts.receipts(now=True)
     finally:
         ours.close()
@@ -134,8 +147,21 @@ def _run(
     _raise_unfinished(runner, end, process.exitcode, len(receipts.missing), len(indexes))
 
 
-def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, missing: int, shards: int) -> None:
-    cause = end.cause if end is not None else f"the pipeline's process ended with exit code {exit_code}"
+def _raise_left(left: _Left, missing: int, shards: int, *, detach: bool) -> None:
+    """Raise DetachedJob for a job that goes on, or BuildError if this run was to wait for the dataset."""
+    runner, name = left.job.runner, left.job.id
+    text = (
+        f"{runner}: job {name} is {left.state}, {shards - missing} of {shards} shards are finished since this run began"
+    )
+    if left.is_new:
+        text = f"{runner}: job {name} builds {shards} shards without this process"
+    if detach:
+        raise DetachedJob(name, f"{text}; run the same command again to finish the dataset when they are built")
+    raise BuildError(f"{text}; an earlier run left it behind with --detach: wait for it, or cancel it first")
+
+
+def _raise_unfinished(runner: str, end: _End | _Left | None, exit_code: int | None, missing: int, shards: int) -> None:
+    cause = end.cause if isinstance(end, _End) else f"the pipeline's process ended with exit code {exit_code}"
     if isinstance(cause, DataprepError):
         raise cause
     if cause is not None or missing:
@@ -145,13 +171,13 @@ def _raise_unfinished(runner: str, end: _End | None, exit_code: int | None, miss
         )
 
 
-def _hear(pipe: Connection[Any, Any], watch: JobWatch) -> _End | None:
+def _hear(pipe: Connection[Any, Any], watch: JobWatch) -> _End | _Left | None:
     """Receive the messages of the pipeline's process; return the first result among them."""
-    end: _End | None = None
+    end: _End | _Left | None = None
     with contextlib.suppress(EOFError, OSError):
         while pipe.poll():
             said = pipe.recv()
-            if isinstance(said, _End):
+            if isinstance(said, (_End, _Left)):
                 end = end or said
             elif isinstance(said, _State):
                 watch.entered(said.name)
@@ -179,11 +205,11 @@ def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
     def end(cause: object) -> None:
         with lock:  # held for ever by the first caller, so that only one result is sent
             with contextlib.suppress(OSError):
-                driver.send(_End(cause))
+                driver.send(cause if isinstance(cause, _Left) else _End(cause))
             os._exit(0 if cause is None else 1)
 
     def say_states() -> None:
-        _say_states(submitted, driver, lock)
+        _say_states(work.runner, submitted, driver, lock)
 
     def cancel() -> None:
         with contextlib.suppress(EOFError, OSError):
@@ -196,17 +222,44 @@ def _pipeline_process(work: _Work, driver: Connection[Any, Any]) -> None:
     threading.Thread(target=cancel, daemon=True).start()
     threading.Thread(target=say_states, daemon=True).start()
     try:
-        run_pipeline(work.runner, work.arguments, work.job, list(work.indexes), submitted.set_result)
+        left, indexes = _job_elsewhere(work)
+        if left is not None or not indexes:
+            end(left)
+
+        def on_submitted(result: Any) -> None:
+            if work.detach and result is not None:
+                end(_Left(LeftJob(work.runner, _id_of(result)), str(result.state), is_new=True))
+            submitted.set_result(result)
+
+        run_pipeline(work.runner, work.arguments, work.job, indexes, on_submitted)
     except Exception as error:  # noqa: BLE001  runners raise anything
         end(_cause(error))
     end(None)
 
 
-def _say_states(submitted: Future[Any], driver: Connection[Any, Any], lock: threading.Lock) -> None:
+def _job_elsewhere(work: _Work) -> tuple[_Left | None, list[int]]:
+    """Return the job that an earlier run of the build left behind, if it is still at work, and the missing shards."""
+    storage, indexes = open_storage(work.job.output_url), list(work.indexes)
+    job = left_job(storage, work.job.root)
+    if job is None:
+        return None, indexes
+    state = state_elsewhere(job, pipeline_options(work.runner, work.arguments))
+    if not has_ended(state):
+        return _Left(job, state, is_new=False), indexes
+    built = finished_shards(storage, work.job.root)  # by that job, since this run looked
+    return None, [index for index in indexes if index not in built]
+
+
+def _id_of(result: Any) -> str:
+    found = result.job_id() if callable(getattr(result, "job_id", None)) else result._job_id
+    return str(found)
+
+
+def _say_states(runner: str, submitted: Future[Any], driver: Connection[Any, Any], lock: threading.Lock) -> None:
     result, last = submitted.result(), None
     while result is not None:
         with contextlib.suppress(Exception):  # a job service that cannot be reached for a while reports nothing
-            state = str(result.state)
+            state = state_of(runner, result)
             with lock:
                 if state != last:
                     driver.send(_State(state))
@@ -273,10 +326,19 @@ def _runner(name: str, options: Any) -> Any:
 
 
 def _cause(error: BaseException) -> object:
-    """Return the DataprepError that caused an error, else one line of the error."""
+    """Return the DataprepError that caused an error, also if only its text has come from a worker; else one line."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, DataprepError):
             return seen
         seen = seen.__cause__
+    named = _OURS.findall(str(error))
+    if named:
+        kind, text = named[-1]
+        return _KINDS.get(kind, BuildError)(text)
     return one_line(error, 500)
+
+
+_OURS = re.compile(r"^dataprep[\w.]*\.(\w+Error): (.*?)(?: \[while running '[^']*'\])?$", re.MULTILINE)
+"""The last line of a traceback of this package's errors, with Beam's addition."""
+_KINDS = {name: kind for name, kind in vars(errors).items() if name.endswith("Error")}

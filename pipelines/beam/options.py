@@ -8,7 +8,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dataprep.errors import UsageError
-from pipelines.beam.runners import SERVER_FLAGS, check_name
+from pipelines.beam.runners import check_name
 
 
 def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
@@ -22,19 +22,17 @@ def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
         UsageError: The runner is unknown or loses data, or an argument is no option of Beam.
     """
     check_name(runner)
-    unknown = _unknown_arguments(arguments, SERVER_FLAGS.get(runner, ()))
+    unknown = _unknown_arguments(arguments)
     if unknown:
         raise UsageError(f"not options of Beam: {' '.join(unknown)}; see the runner's own documentation")
     return PipelineOptions(list(arguments), runner=runner)
 
 
-def _unknown_arguments(arguments: Sequence[str], known: Sequence[str]) -> list[str]:
+def _unknown_arguments(arguments: Sequence[str]) -> list[str]:
     """Return arguments that Beam does not know, such as misspelt options, which it would ignore silently."""
     import argparse
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in known:
-        parser.add_argument(flag)
     for options in [PipelineOptions, *_subclasses(PipelineOptions)]:
         add = getattr(options, "_add_argparse_args", None)
         if add is not None:

@@ -1,46 +1,42 @@
 """Completes and checks the arguments of each Beam runner, before anything is started.
 
-The user gives the facts that only they know (a cluster's address, a project, an image). All others are found here: the
-job server's jar for the cluster's Flink version, the number of workers, the location of their code.
+The user gives the facts that only they know (an address, a project, an image). All others are found here: the number of
+workers, the location of their code, the versions that they install.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
+import atexit
+import re
 import socket
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from apache_beam.version import __version__ as BEAM_VERSION
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from dataprep.cloud.placement import is_bucket
-from dataprep.errors import UsageError
+from dataprep.errors import DISTRIBUTION, UsageError
 
 REFUSED = {
     "DaskRunner": "it drops data silently: of several outputs only the last is computed, and bundles end without "
     "finish_bundle",
     "DirectRunner": "it is a switch that downloads and tries another engine first; name FnApiRunner",
     "BundleBasedDirectRunner": "it is the retired engine behind DirectRunner; name FnApiRunner",
+    "FlinkRunner": "it was never run with this package; use --runner ray, --runner spark or --part",
+    "PrismRunner": "it was never run with this package; name FnApiRunner",
+    "SparkRunner": "it was never run with this package; name --runner spark, which needs no Beam",
 }
-SPARK_JOB_SERVER = "beam-runners-spark-3-job-server"
-PRISM = "github.com/apache/beam/sdks/v2/go/cmd/prism"
-# A job that Flink restarts finds the receipts of the shards that are finished.
-FLINK_RETRIES = 5
-SERVER_FLAGS = {"FlinkRunner": ("--number_of_execution_retries", "--execution_retry_delay")}
-"""Options that only the job server knows; Beam's Python side passes them on."""
-_AT_ONCE = {
-    "FnApiRunner": ("--direct_num_workers",),
-    "FlinkRunner": ("--parallelism",),
-    "DataflowRunner": ("--max_num_workers", "--number_of_worker_harness_threads"),
-}
-"""Options whose product is the number of shards in progress."""
 _CODE = "--sdk_container_image", "--extra_package", "--setup_file"
+_ONE_PROCESS = "no_use_multiple_sdk_containers"
+"""Experiment with which Dataflow starts one process on a machine, whatever its vCPUs."""
+_MACHINE = re.compile(r"[a-z]\w*-(?:custom-(\d{1,4})-\d+(?:-ext)?|[a-z]+-(\d{1,4})(?:-[a-z]+)?)")
+"""Machine types whose names tell their vCPUs, such as n2-standard-4, e2-highcpu-8 and n2-custom-8-16384."""
 _WAIT_S = 10
 _LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
@@ -89,8 +85,8 @@ def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls:
     return [*arguments, *RUNNERS[runner](Request(_given(arguments), workers, tuple(urls)))]
 
 
-def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
-    """Return the largest number of shards in progress, by which the limits for web hosts are divided.
+def fetchers(runner: str, workers: int, arguments: Sequence[str]) -> int:
+    """Return the largest number of worker processes, by which the limits for web hosts are divided.
 
     Args:
         runner: One of RUNNERS.
@@ -98,33 +94,38 @@ def shards_at_once(runner: str, workers: int, arguments: Sequence[str]) -> int:
         arguments: The result of `prepare_arguments`.
 
     Raises:
-        UsageError: The options of Dataflow do not limit its machines and threads, so it may start a thousand.
+        UsageError: The options of Dataflow do not limit its processes, so it may start a thousand.
     """
-    given, at_once = _given(arguments), 1
-    for name in _AT_ONCE.get(runner, ()):
-        value = given.get(name, "")
-        if value.isdigit() and int(value):
-            at_once *= int(value)
-        elif runner == "DataflowRunner":
-            raise UsageError(
-                f"--runner DataflowRunner needs {' and '.join(f'{each}=N' for each in _AT_ONCE[runner])} after --, so "
-                "that all of its threads together keep to the limits of a host"
-            )
-        else:
-            return workers
-    return at_once if runner in _AT_ONCE else workers
+    given = _given(arguments)
+    if runner == "DataflowRunner":
+        return _dataflow_processes(given)
+    value = given.get("--direct_num_workers", "") if runner == "FnApiRunner" else ""
+    return int(value) if value.isdigit() and int(value) else workers
 
 
-def engines_folder() -> Path:
-    """Return the folder that is searched for job servers and Prism."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", "engines")
+def _dataflow_processes(given: Mapping[str, str]) -> int:
+    """Return how many processes Dataflow starts at most: one for each vCPU of each machine."""
+    machines = given.get("--max_num_workers", "")
+    machine = given.get("--machine_type") or given.get("--worker_machine_type")
+    if not (machines.isdigit() and int(machines)) or not machine:
+        raise UsageError(
+            "--runner DataflowRunner needs --max_num_workers=N and --machine_type=TYPE after --, so that all of its "
+            "processes together, one for each vCPU, keep to the limits of a host"
+        )
+    if _ONE_PROCESS in given.get("--experiments", "").split(","):
+        return int(machines)
+    return int(machines) * _vcpus(machine)
 
 
-def jar_command(artifact: str) -> str:
-    """Return the command that downloads a job server of this Beam's version."""
-    return (
-        f"mvn dependency:copy -Dartifact=org.apache.beam:{artifact}:{BEAM_VERSION} -DoutputDirectory={engines_folder()}"
-    )
+def _vcpus(machine: str) -> int:
+    """Return the number of vCPUs of a machine type. Raises UsageError if its name does not tell it."""
+    named = _MACHINE.fullmatch(machine)
+    if named is None:
+        raise UsageError(
+            f"--machine_type={machine}: its name does not tell its vCPUs; give a type such as n2-standard-4, or "
+            f"--experiments={_ONE_PROCESS} for one process on each machine"
+        )
+    return int(named[1] or named[2])
 
 
 def _given(arguments: Sequence[str]) -> dict[str, str]:
@@ -143,57 +144,6 @@ def _fn_api(request: Request) -> list[str]:
     return request.missing(direct_running_mode="multi_processing", direct_num_workers=request.workers)
 
 
-def _flink(request: Request) -> list[str]:
-    master = request.given.get("--flink_master", "[local]")
-    if master in ("[local]", "[auto]"):
-        version = request.given.get("--flink_version", "1.19")
-        slots, managers = request.workers, 1
-    else:
-        version, slots, managers = _flink_cluster(master)
-    jar = _job_server("FlinkRunner", request, "--flink_job_server_jar", f"beam-runners-flink-{version}-job-server")
-    return [
-        *request.missing(flink_master=master, flink_version=version, parallelism=slots),
-        # One Python process for each slot; Beam's default is one for each TaskManager.
-        *request.missing(sdk_worker_parallelism=max(1, slots // managers), number_of_execution_retries=FLINK_RETRIES),
-        *jar,
-        *_environment("FlinkRunner", request, here=_on_this_machine(master)),
-    ]
-
-
-def _flink_cluster(master: str) -> tuple[str, int, int]:
-    """Read Flink's version (`1.19`), task slots and TaskManagers from its REST interface."""
-    url = master if "://" in master else f"http://{master}"
-    try:
-        overview = _get_json(f"{url}/overview")
-        version = ".".join(str(overview["flink-version"]).split(".")[:2])
-        slots, managers = int(str(overview["slots-total"])), int(str(overview["taskmanagers"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(
-            f"--runner FlinkRunner: no Flink answers at {url} ({error}); "
-            "--flink_master is the JobManager's REST address, HOST:PORT"
-        ) from error
-    if slots == 0:
-        raise UsageError(f"--runner FlinkRunner: {url} has no task slots; start a TaskManager")
-    return version, slots, managers
-
-
-def _get_json(url: str) -> dict[str, object]:
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("expected http:// or https://")
-    with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:
-        document: dict[str, object] = json.load(answer)
-        return document
-
-
-def _spark(request: Request) -> list[str]:
-    master = request.given.get("--spark_master_url", f"local[{request.workers}]")
-    return [
-        *request.missing(spark_master_url=master),
-        *_job_server("SparkRunner", request, "--spark_job_server_jar", SPARK_JOB_SERVER),
-        *_environment("SparkRunner", request, here=_on_this_machine(master)),
-    ]
-
-
 def _portable(request: Request) -> list[str]:
     endpoint = request.need("PortableRunner", "--job_endpoint", "HOST:PORT of a job service")
     _reach("PortableRunner", "--job_endpoint", endpoint)
@@ -201,16 +151,6 @@ def _portable(request: Request) -> list[str]:
     if here and request.given.get("--environment_type") == "EXTERNAL" and request.given.get("--environment_config"):
         _reach("PortableRunner", "--environment_config", request.given["--environment_config"])
     return _environment("PortableRunner", request, here=here)
-
-
-def _prism(request: Request) -> list[str]:
-    command = f"GOBIN={engines_folder()} go install {PRISM}@v{BEAM_VERSION}"
-    found = request.given.get("--prism_location") or shutil.which(
-        "prism", path=os.pathsep.join([str(engines_folder()), os.environ.get("PATH", "")])
-    )
-    if found is None or not Path(found).is_file():
-        raise UsageError(f"--runner PrismRunner: no prism binary ({found or 'none in PATH'}); get it with: {command}")
-    return [*request.missing(prism_location=found), *_environment("PrismRunner", request, here=True)]
 
 
 def _dataflow(request: Request) -> list[str]:
@@ -222,22 +162,19 @@ def _dataflow(request: Request) -> list[str]:
             "Dockerfile, or --extra_package=WHEEL (pip wheel --no-deps .)"
         )
     _refuse_local_files("DataflowRunner", request)
-    return []
+    # One shard in each process, which keeps a vCPU busy; Dataflow's default is twelve.
+    return [*request.missing(number_of_worker_harness_threads=1), *_pins(request)]
 
 
-def _job_server(runner: str, request: Request, flag: str, artifact: str) -> list[str]:
-    """Find the jar of a job server, which Beam would otherwise download itself, and the Java to run it."""
-    java = request.given.get("--job_server_java_launcher", "java")
-    if shutil.which(java) is None:
-        raise UsageError(f"--runner {runner}: no {java} in PATH; install a Java 17 runtime (openjdk-17-jre-headless)")
-    if flag in request.given:
-        if not Path(request.given[flag]).is_file():
-            raise UsageError(f"{flag}={request.given[flag]}: no such file; get it with: {jar_command(artifact)}")
+def _pins(request: Request) -> list[str]:
+    """Return options with which workers that install a wheel get the driver's versions of everything it needs."""
+    if "--extra_package" not in request.given or "--requirements_file" in request.given:
         return []
-    jar = engines_folder() / f"{artifact}-{BEAM_VERSION}.jar"
-    if not jar.is_file():
-        raise UsageError(f"--runner {runner}: no {jar}; get it with: {jar_command(artifact)}")
-    return [f"{flag}={jar}"]
+    options = [f"--requirements_file={pins_file()}"]
+    # Workers with public addresses install them from the index; for others Beam stages the packages.
+    if "--no_use_public_ips" not in request.given:
+        options += request.missing(requirements_cache="skip")
+    return options
 
 
 def _environment(runner: str, request: Request, *, here: bool) -> list[str]:
@@ -267,7 +204,42 @@ def _refuse_local_files(runner: str, request: Request) -> None:
 
 def _on_this_machine(address: str) -> bool:
     host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
-    return host in _LOOPBACK_HOSTS or address.startswith(("local", "["))
+    return host in _LOOPBACK_HOSTS
+
+
+@cache
+def pins_file() -> Path:
+    """Write the versions of this process, of this package's needs and those for fetching, to a temporary file."""
+    folder = TemporaryDirectory(prefix="dataprep-pins-")
+    atexit.register(folder.cleanup)  # the file is read when a job is submitted
+    path = Path(folder.name, "requirements.txt")
+    path.write_text("".join(f"{name}=={found}\n" for name, found in sorted(_needed().items())))
+    return path
+
+
+def _needed() -> dict[str, str]:
+    """Map every installed distribution that a worker needs, directly or not, to its version."""
+    found: dict[str, str] = {}
+    waiting = [Requirement(f"{DISTRIBUTION}[laion]")]
+    seen = {str(waiting[0])}
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        try:
+            installed = distribution(name)
+        except PackageNotFoundError:  # an extra that the driver lacks, and without which this build can do
+            continue
+        if name != DISTRIBUTION:
+            found[name] = installed.version
+        for line in installed.requires or ():
+            need = Requirement(line)
+            extras = wanted.extras or {""}
+            if str(need) not in seen and (
+                need.marker is None or any(need.marker.evaluate({"extra": e}) for e in extras)
+            ):
+                seen.add(str(need))
+                waiting.append(need)
+    return found
 
 
 def _reach(runner: str, flag: str, address: str) -> None:
@@ -282,8 +254,5 @@ def _reach(runner: str, flag: str, address: str) -> None:
 RUNNERS: dict[str, Callable[[Request], list[str]]] = {
     "FnApiRunner": _fn_api,
     "DataflowRunner": _dataflow,
-    "FlinkRunner": _flink,
     "PortableRunner": _portable,
-    "PrismRunner": _prism,
-    "SparkRunner": _spark,
 }

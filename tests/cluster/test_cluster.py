@@ -1,16 +1,17 @@
 """The same bytes on engines that run elsewhere, with a bucket as source and target (`make cluster-test`).
 
-Each engine is a real one on loopback: the portable job service with its pool of workers, Prism, Flink with two
-TaskManagers, and for Dataflow its runner against a service that runs what was staged. Lost workers are real deaths.
+Each engine is a real one on loopback: the portable job service with its pool of workers, and for Dataflow its runner
+against a service that runs what was staged. Lost workers are real deaths.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,12 +19,13 @@ from pathlib import Path
 import pytest
 
 from dataprep.storage import open_storage
-from pipelines.beam.runners import BEAM_VERSION, PRISM, engines_folder
+from pipelines.beam.engine import _runner
+from pipelines.beam.options import pipeline_options
+from pipelines.beam.runners import prepare_arguments
 from tests.conftest import BUCKET
 from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
 from tests.support.dataflow_stub import dataflow_stub
-from tests.support.flink_cluster import FlinkCluster, flink_cluster, job_server_jar
 from tests.support.job_service import JobService, job_service
 from tests.support.picture_web import laion_arguments, picture_web
 
@@ -43,7 +45,6 @@ DATAFLOW = (
     "--sdk_container_image=registry/dataprep:1",
     "--machine_type=n2-standard-4",
     "--max_num_workers=2",
-    "--number_of_worker_harness_threads=1",
 )
 
 
@@ -73,36 +74,16 @@ def portable(gcs) -> Iterator[JobService]:
         yield service
 
 
-@pytest.fixture(scope="session")
-def flink(gcs) -> Iterator[FlinkCluster]:
-    try:
-        job_server_jar()
-    except subprocess.CalledProcessError:
-        pytest.skip("Maven Central does not give Beam's job server for Flink")
-    with flink_cluster() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def prism() -> None:
-    if not (engines_folder() / "prism").exists():
-        environment = {**os.environ, "GOBIN": str(engines_folder())}
-        subprocess.run(["go", "install", f"{PRISM}@v{BEAM_VERSION}"], check=True, env=environment)
-
-
-@pytest.fixture(params=["PortableRunner", "PrismRunner", "FlinkRunner", "DataflowRunner"])
+@pytest.fixture(params=["PortableRunner", "DataflowRunner"])
 def engine(request) -> Iterator[list[object]]:
     """The arguments of a build for each engine."""
     runner = request.param
     with ExitStack() as stack:
-        if runner == "PrismRunner":
-            request.getfixturevalue("prism")
-            options: tuple[str, ...] = ()
-        elif runner == "DataflowRunner":
+        if runner == "DataflowRunner":
             stub = stack.enter_context(dataflow_stub())
             options = (*DATAFLOW, f"--dataflow_endpoint={stub.url}")
         else:
-            options = request.getfixturevalue({"PortableRunner": "portable", "FlinkRunner": "flink"}[runner]).options
+            options = request.getfixturevalue("portable").options
         yield ["--runner", runner, "--workers", 2, "--", *options]
 
 
@@ -150,21 +131,10 @@ def slow_bucket(gcs):
     gcs.set_latency(0)
 
 
-@pytest.mark.parametrize("kill", range(KILLS))
-@pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
-def test_a_build_survives_the_death_of_a_task_manager(kill, reference, flink, bucket_url, slow_bucket):
-    dataset, fmt, source, expected = reference
-    arguments = [*SHARDS, "--runner", "FlinkRunner", "--", *flink.options]
-    line = build_arguments(dataset, source, bucket_url, fmt, *arguments)
-    lost(line, bucket_url, expected, flink.lose_task_manager)
-
-
-@pytest.fixture(params=["PortableRunner", "PrismRunner", "FlinkRunner"])
-def with_python_workers(request) -> list[object]:
-    """The arguments of a build for each engine that runs Python workers here."""
-    name = {"PortableRunner": "portable", "PrismRunner": "prism", "FlinkRunner": "flink"}[request.param]
-    service = request.getfixturevalue(name)
-    return ["--runner", request.param, "--", *(service.options if service is not None else ())]
+@pytest.fixture
+def with_python_workers(portable) -> list[object]:
+    """The arguments of a build whose Python workers run here."""
+    return ["--runner", "PortableRunner", "--", *portable.options]
 
 
 @pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
@@ -261,7 +231,69 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.2)
 
 
-def test_the_programs_that_the_engines_need_are_installed():
-    assert shutil.which("java"), "Flink needs Java 17: apt-get install openjdk-17-jre-headless"
-    assert shutil.which("mvn"), "Beam's job server comes through Maven: apt-get install maven"
-    assert shutil.which("go"), "Prism is built with Go"
+@pytest.mark.parametrize("waiting", ["QUEUED", "RUNNING"])
+def test_a_job_that_waits_for_machines_is_cancelled_by_the_user_only(waiting, in_bucket, bucket_url):
+    """In FlexRS's queue, or begun and without a machine, for three times --stall-minutes."""
+    stall_s = 6
+    with dataflow_stub() as stub:
+        stub.waiting = waiting
+        options = ["--runner", "DataflowRunner", "--stall-minutes", stall_s / 60, "--", *DATAFLOW]
+        options.append(f"--dataflow_endpoint={stub.url}")
+        line = build_arguments("imagenet", in_bucket["imagenet"], bucket_url, "tfrecord", *SHARDS, *options)
+        process = subprocess.Popen(command(*line), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: stub.jobs)
+        time.sleep(3 * stall_s)
+        (job,) = stub.jobs.values()
+        assert process.poll() is None and not job.cancelled
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=BUILD_S)
+        wait_until(lambda: job.cancelled)
+
+
+@pytest.fixture(params=["PortableRunner", "DataflowRunner"])
+def service(request) -> Iterator[list[object]]:
+    """The arguments of a build whose job goes on without the command."""
+    with ExitStack() as stack:
+        if request.param == "DataflowRunner":
+            stub = stack.enter_context(dataflow_stub())
+            options = (*DATAFLOW, f"--dataflow_endpoint={stub.url}")
+        else:
+            options = request.getfixturevalue("portable").options
+        yield ["--runner", request.param, "--detach", "--", *options]
+
+
+@pytest.mark.parametrize("reference", [("imagenet", "tfrecord")], indirect=True)
+def test_a_detached_job_goes_on_and_the_same_command_finishes_the_dataset(service, reference, bucket_url, slow_bucket):
+    dataset, fmt, source, expected = reference
+    line = build_arguments(dataset, source, bucket_url, fmt, *SHARDS, *service)
+    first = dataprep(*line, timeout_s=BUILD_S)
+    assert first.returncode == 0, first.stderr[-2000:]
+    job = json.loads(first.stdout)["job"]
+    assert not is_finished(bucket_url)
+    again = dataprep(*line, timeout_s=BUILD_S)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert is_finished(bucket_url) or json.loads(again.stdout)["job"] == job, "another job was submitted"
+    waiting = [word for word in line if word != "--detach"]
+    if len(receipts_of(bucket_url)) < 8 and not is_finished(bucket_url):
+        refused = dataprep(*waiting, timeout_s=BUILD_S)
+        assert "an earlier run left it behind with --detach" in refused.stderr or refused.returncode == 0
+    wait_until(lambda: is_finished(bucket_url) or len(receipts_of(bucket_url)) == 8, BUILD_S)
+    last = dataprep(*line, timeout_s=BUILD_S)
+    assert last.returncode == 0, last.stderr[-2000:]
+    assert digests(bucket_url) == expected
+
+
+def test_the_fullest_worker_has_at_most_a_fifth_more_than_its_share(tmp_path):
+    """With four shards for each worker, on Beam's own runner with processes."""
+    import apache_beam as beam
+
+    workers, shards = 3, 13
+    options = pipeline_options("FnApiRunner", prepare_arguments("FnApiRunner", workers, ()))
+    pipeline = beam.Pipeline(runner=_runner("FnApiRunner", options), options=options)
+    spread = pipeline | beam.Create(range(shards), reshuffle=False) | beam.Reshuffle()
+    folder = str(tmp_path)
+    _ = spread | beam.Map(lambda index: Path(folder, f"{os.getpid()}-{index}").touch())
+    pipeline.run().wait_until_finish()
+    counts = Counter(path.name.partition("-")[0] for path in tmp_path.iterdir())
+    assert (len(counts), counts.total()) == (workers, shards)
+    assert max(counts.values()) <= 1.2 * shards / workers

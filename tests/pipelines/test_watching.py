@@ -1,7 +1,9 @@
 """A watched job: when it counts as hanging."""
 
+import pytest
+
 import pipelines.watching
-from pipelines.watching import JobWatch
+from pipelines.watching import WITHOUT_WORKERS, JobWatch
 
 
 class Clock:
@@ -47,10 +49,11 @@ def test_progress_and_a_new_state_begin_the_time_anew(monkeypatch):
     assert "the job is UPDATING" in job.verdict(7)
 
 
-def test_a_job_that_waits_for_workers_is_never_given_up(monkeypatch):
+@pytest.mark.parametrize("state", ["PENDING", "QUEUED", "UNRECOGNIZED", WITHOUT_WORKERS])
+def test_a_job_that_waits_for_workers_is_never_given_up(monkeypatch, state):
     lines = []
     job, clock = watch(monkeypatch, lines)
-    job.entered("PENDING")
+    job.entered(state)
     clock.now_s = 1e6
     assert job.verdict(7) is None
-    assert lines == ["Engine: the job is PENDING"]
+    assert lines == [f"Engine: the job is {state}"]

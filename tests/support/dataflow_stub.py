@@ -30,13 +30,18 @@ class Job:
     """One submission and the process that runs it."""
 
     document: dict[str, Any]
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | None
+    """None while the job waits for machines."""
     cancelled: bool = False
+    waiting: str = "RUNNING"
+    """State of a job that waits for machines."""
 
     @property
     def state(self) -> str:
         if self.cancelled:
             return "CANCELLED"
+        if self.process is None:
+            return self.waiting
         code = self.process.poll()
         return "RUNNING" if code is None else "DONE" if code == 0 else "FAILED"
 
@@ -47,17 +52,34 @@ class DataflowStub:
 
     url: str = ""
     jobs: dict[str, Job] = field(default_factory=dict)
+    waiting: str | None = None
+    """State in which jobs stay until they get machines with `give_machines`; None: they get them at once."""
+    python: str = sys.executable
+    """Python of the workers."""
 
     def create(self, project: str, region: str, document: dict[str, Any]) -> dict[str, Any]:
-        staged = document["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
-        command = [sys.executable, "-m", "tests.support.dataflow_stub", staged]
         name = f"job-{len(self.jobs)}"
-        self.jobs[name] = Job(document, subprocess.Popen(command, cwd=REPOSITORY, text=True))
+        job = self.jobs[name] = Job(document, None, waiting=self.waiting or "RUNNING")
+        if self.waiting is None:
+            self.give_machines(job)
         return self.describe(name, project, region)
+
+    def give_machines(self, job: Job) -> None:
+        """Run a job."""
+        staged = job.document["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
+        command = [self.python, "-m", "tests.support.dataflow_stub", staged]
+        job.process = subprocess.Popen(command, cwd=REPOSITORY, text=True)
 
     def cancel(self, name: str) -> None:
         self.jobs[name].cancelled = True
-        self.jobs[name].process.send_signal(signal.SIGKILL)
+        if self.jobs[name].process is not None:
+            self.jobs[name].process.send_signal(signal.SIGKILL)
+
+    def metrics(self, name: str) -> dict[str, Any]:
+        """Dataflow's metrics of a job: its vCPUs, from when it has machines."""
+        if self.jobs[name].process is None:
+            return {}
+        return {"metrics": [{"name": {"origin": "dataflow/v1b3", "name": "CurrentVcpuCount"}, "scalar": 8.0}]}
 
     def describe(self, name: str, project: str, region: str) -> dict[str, Any]:
         state = f"JOB_STATE_{self.jobs[name].state}"
@@ -65,9 +87,9 @@ class DataflowStub:
 
 
 @contextlib.contextmanager
-def dataflow_stub() -> Iterator[DataflowStub]:
-    """The service; its jobs are gone afterwards."""
-    stub = DataflowStub()
+def dataflow_stub(python: str = sys.executable) -> Iterator[DataflowStub]:
+    """The service, whose workers run with `python`; its jobs are gone afterwards."""
+    stub = DataflowStub(python=python)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -85,8 +107,13 @@ def dataflow_stub() -> Iterator[DataflowStub]:
             place = found["project"], found["region"]
             if self.command == "POST":
                 answer = stub.create(*place, json.loads(body))
-            elif found["rest"].startswith(("/messages", "/metrics")):
+            elif found["rest"].startswith("/metrics"):
+                answer = stub.metrics(found["job"])
+            elif found["rest"].startswith("/messages"):
                 answer = {}
+            elif found["job"] not in stub.jobs:
+                self.send_error(404)
+                return
             else:
                 if self.command == "PUT":
                     stub.cancel(found["job"])
@@ -111,8 +138,9 @@ def dataflow_stub() -> Iterator[DataflowStub]:
             server.shutdown()
             thread.join()
             for job in stub.jobs.values():
-                job.process.kill()
-                job.process.wait()
+                if job.process is not None:
+                    job.process.kill()
+                    job.process.wait()
 
 
 def run_proto(proto: bytes) -> None:

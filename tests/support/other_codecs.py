@@ -9,7 +9,7 @@ IN_WORKERS = """
 import importlib.metadata as metadata
 import sys
 
-if any("forkserver" in word for word in sys.orig_argv):
+if any("forkserver" in word or "sdk_worker_main" in word for word in sys.orig_argv):
     real = metadata.version
     metadata.version = lambda package: "0.0.1" if package == "pillow" else real(package)
 """

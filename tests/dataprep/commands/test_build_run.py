@@ -49,9 +49,9 @@ def test_a_runner_with_which_no_build_can_run_is_refused(runner, options, words)
 def test_a_runner_without_beam_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pipelines.beam.engine", None)
     with pytest.raises(
-        UsageError, match=r"--runner FlinkRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
+        UsageError, match=r"--runner PortableRunner needs Apache Beam .*pip install 'tpu-dataprep\[beam\]'"
     ):
-        refuse_unknown_runner(run_of("FlinkRunner"), ())
+        refuse_unknown_runner(run_of("PortableRunner"), ())
 
 
 def test_shards_in_flight_equal_the_workers_or_the_option_of_the_runner():

@@ -2,9 +2,16 @@ import os
 import signal
 import subprocess
 import time
+from importlib.metadata import version
 from pathlib import Path
 
-from tests.support.builds import build_arguments, build_warm, command, dataprep, digests
+import pytest
+
+from dataprep.errors import BuildError, SourceError, UsageError
+from pipelines.beam.engine import _cause, check
+from pipelines.protocol import EngineChoice
+from tests.support.builds import build_arguments, build_warm, command, dataprep, dataprep_anew, digests, is_finished
+from tests.support.other_codecs import other_pillow
 
 
 def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_path):
@@ -58,3 +65,34 @@ def test_an_error_of_dataprep_passes_through_beam_unchanged(originals, tmp_path)
     assert run.returncode == 1
     assert "expected a valid JPEG (--on-bad fail)" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_a_worker_process_with_another_pillow_is_refused_and_names_both_versions(originals, tmp_path):
+    words = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "tfrecord", "--num-shards", 2)
+    run = dataprep_anew(*words, "--runner", "FnApiRunner", "--workers", 2, **other_pillow(tmp_path))
+    assert run.returncode == 2, run.stderr
+    refused = f"this worker has pillow 0.0.1, the plan was made with pillow {version('pillow')}"
+    assert run.stderr.splitlines()[-1].startswith(f"dataprep: {refused}")
+    assert not is_finished(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Traceback\n  raise\ndataprep.errors.UsageError: a b [while running 'X/Y']\n\nmore", UsageError("a b")),
+        ("failed: Traceback\ndataprep.errors.SourceError: gone", SourceError("gone")),
+        ("Traceback\ndataprep.build.claim.OvertakenError: was overtaken", BuildError("was overtaken")),
+    ],
+)
+def test_the_error_of_a_worker_is_found_in_the_text_that_a_service_returns(text, expected):
+    found = _cause(RuntimeError(text))
+    assert (type(found), str(found)) == (type(expected), str(expected))
+
+
+def test_other_errors_of_a_service_are_shown_in_one_line():
+    assert _cause(RuntimeError("quota\nexceeded")) == "quota exceeded"
+
+
+def test_a_job_of_this_machine_cannot_be_left_behind():
+    with pytest.raises(UsageError, match="--detach with --runner FnApiRunner: its job ends with this command"):
+        check(EngineChoice(runner="FnApiRunner", workers=2, detach=True))

@@ -16,10 +16,3 @@ def test_options_of_the_command_line_reach_beam():
 def test_a_misspelt_option_is_refused(runner):
     with pytest.raises(UsageError, match="not options of Beam: --regoin=x"):
         pipeline_options(runner, ["--regoin=x"])
-
-
-def test_options_of_flinks_job_server_are_accepted_for_flink_only():
-    retries = ["--number_of_execution_retries=3"]
-    assert pipeline_options("FlinkRunner", retries) is not None
-    with pytest.raises(UsageError, match="not options of Beam"):
-        pipeline_options("PrismRunner", retries)
