@@ -51,12 +51,12 @@ ENGINES: dict[str, _Entry] = {
     "spark": _Entry(_spark, "PySpark", "spark"),
 }
 """Engines with a name of their own. Every other name is that of a Beam runner."""
-_BEAM = _Entry(_beam, "Apache Beam", "beam")
+BEAM = _Entry(_beam, "Apache Beam", "beam")
 
 
 def engine_module(runner: str) -> EngineModule:
     """Import the engine that `--runner` names. Raises UsageError if its library is not installed."""
-    entry = ENGINES.get(runner, _BEAM)
+    entry = ENGINES.get(runner, BEAM)
     try:
         return entry.load()
     except ImportError as error:

@@ -19,7 +19,6 @@ from tests.support.clocks import PROCESSOR_CLOCKS, TimedModule
 from tests.support.markdown import DOCUMENTS, ROOT
 
 MAY_BE_SKIPPED = {
-    "cluster/test_cluster.py": "Maven Central",
     "cluster/test_slurm.py": "Slurm",
     "cluster/test_spark.py": "a second Python",
     "dataprep/commands/test_tpu_jobs.py": "root",

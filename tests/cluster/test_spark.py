@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipelines.spark.task import run_partition
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
 from tests.support.picture_web import PictureWeb, laion_arguments, picture_web
@@ -232,3 +233,12 @@ def test_workers_with_another_python_are_refused_with_both_versions(cluster, ori
         r"Python 3\.\d+ that is on every node, with tpu-dataprep \S+$", errors, re.MULTILINE
     ), errors  # fmt: skip
     assert not (tmp_path / "out").exists(), "the build began"
+
+
+def test_a_partition_outside_of_spark_is_a_first_attempt(monkeypatch):
+    class Collected(list):
+        add = list.extend
+
+    collected = Collected()
+    run_partition(lambda index, attempt: index * 10 + attempt, collected, [4])
+    assert collected == [40]

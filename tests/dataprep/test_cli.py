@@ -58,7 +58,7 @@ def test_no_command_imports_torch_tensorflow_or_beam(name):
 
 
 def test_build_starts_its_server_before_anything_heavy_is_imported():
-    code = "import sys, dataprep.commands.build; print(*sys.modules)"
+    code = "import sys, dataprep.commands.build, pipelines.local; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "dataprep.build.pool" in run.stdout.split()
     assert {*HEAVY, "pandas"}.isdisjoint(run.stdout.split())
@@ -94,7 +94,7 @@ USAGE = {
     ),
     "beam options for the local pool": (
         [*"build imagenet --source s --output o --format tfrecord -- --region=x".split()],
-        "got Beam options --region=x with --runner local",
+        "got options --region=x for another engine than --runner local",
     ),
     "an unknown runner in a dry run": (
         [*"build imagenet --source s --output o --format tfrecord --runner Quick --dry-run".split()],

@@ -186,7 +186,7 @@ def test_options_of_filters_duplicates_and_formats_are_applied(web, table, tmp_p
         (["--max-punsafe", "0.5"], "--max-punsafe needs a column punsafe"),
         (["--contact", "me"], "contact 'me' is no address"),
         (["--runner", "DataflowRunner"], "--project"),
-        (["--", "--region=x"], "got Beam options --region=x with --runner local"),
+        (["--", "--region=x"], "got options --region=x for another engine than --runner local"),
     ],
 )
 def test_wrong_usage_is_refused(table, tmp_path, more, text):

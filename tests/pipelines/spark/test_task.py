@@ -6,7 +6,7 @@ import pytest
 from dataprep.build.job import BuildJob
 from dataprep.errors import ConflictError, StorageError, UsageError
 from pipelines.spark import task as tasks
-from pipelines.spark.task import Answers, NodeCheck, NodeTask, ShardTask, local_paths, run_partition, source_paths
+from pipelines.spark.task import Answers, NodeCheck, NodeTask, ShardTask, local_paths, source_paths
 
 JOB = BuildJob("/output", "/originals", "_build/hash/id", "archives")
 
@@ -61,12 +61,3 @@ def test_answers_are_collected_and_taken_from_the_left():
     assert value == deque()
     assert answers.addInPlace(answers.addInPlace(value, deque([1])), deque([2, 3])) is value
     assert [value.popleft() for _ in range(3)] == [1, 2, 3]
-
-
-def test_a_partition_outside_of_spark_is_a_first_attempt(monkeypatch):
-    class Collected(list):
-        add = list.extend
-
-    collected = Collected()
-    run_partition(lambda index, attempt: index * 10 + attempt, collected, [4])
-    assert collected == [40]
