@@ -28,9 +28,9 @@ def _local() -> EngineModule:
 
 
 def _ray() -> EngineModule:
-    import pipelines.ray
+    import pipelines.ray.engine
 
-    return pipelines.ray
+    return pipelines.ray.engine
 
 
 def _beam() -> EngineModule:

@@ -16,7 +16,7 @@ from dataprep.build.recipe import RECIPES, recipe_named
 from scripts.check_python import SUPPORTED
 from tests.support.dockerfile import read_image
 from tests.support.markdown import ROOT
-from tests.test_setup import SETUP, needed_by, pins_of, requirements_of
+from tests.test_setup import SETUP, all_needed, pins_of, requirements_of
 
 IMAGE = read_image()
 GRAPH = "pipelines.beam.transforms"
@@ -86,14 +86,6 @@ def source_of(module: str) -> str:
 def installed_in_the_image() -> set[str]:
     """Names of all distributions in the image."""
     python = IMAGE.arguments["PYTHON_VERSION"]
-    queue = [requirement for extra in ("", *IMAGE.extras) for requirement in requirements_of(extra)]
-    queue.append(Requirement("tpu-dataprep"))
-    seen: set[tuple[str, str]] = set()
-    while queue:
-        requirement = queue.pop()
-        name = canonicalize_name(requirement.name)
-        for extra in ["", *requirement.extras]:
-            if (name, extra) not in seen:
-                seen.add((name, extra))
-                queue += needed_by(name, extra, python)
-    return {name for name, _ in seen}
+    asked = [requirement for extra in ("", *IMAGE.extras) for requirement in requirements_of(extra)]
+    needed = all_needed([*asked, Requirement("tpu-dataprep")], python)
+    return {canonicalize_name(requirement.name) for requirement in needed}

@@ -82,22 +82,31 @@ def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str, pyt
 def test_pinned_and_installed_versions_are_those_that_the_extras_need(python: str):
     """Directly or through another package, as the metadata of the installed packages say it for each Python."""
     pins = pins_of("constraints.txt", python)
-    found: set[str] = set()
-    queue = [requirement for extra in EXTRAS if not extra.startswith("tpu-") for requirement in requirements_of(extra)]
+    asked = [requirement for extra in EXTRAS if not extra.startswith("tpu-") for requirement in requirements_of(extra)]
+    needed = all_needed(asked, python)
+    for requirement in needed:
+        pin = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), f"{requirement} is asked for, {pin} is pinned"
+    found = {canonicalize_name(requirement.name) for requirement in needed}
+    if python == THIS_PYTHON:  # what a package needs that is installed on other Pythons alone is not known here
+        assert set(pins) - found <= OF_CLUSTER_TEST
+        installed = found - OF_CLUSTER_TEST
+        assert {name: distribution(name).version for name in installed} == {name: pins[name] for name in installed}
+
+
+def all_needed(asked: list[Requirement], python: str) -> list[Requirement]:
+    """What is asked for, and what that needs on a Python, directly or through another package."""
+    queue, needed = list(asked), []
     seen: set[tuple[str, str]] = set()
     while queue:
         requirement = queue.pop()
+        needed.append(requirement)
         name = canonicalize_name(requirement.name)
         for extra in ["", *requirement.extras]:
             if (name, extra) not in seen:
                 seen.add((name, extra))
                 queue += needed_by(name, extra, python)
-        found.add(name)
-        assert requirement.specifier.contains(pins[name]), f"{requirement} is asked for, {pins[name]} is pinned"
-    if python == THIS_PYTHON:  # what a package needs that is installed on other Pythons alone is not known here
-        assert set(pins) - found <= OF_CLUSTER_TEST
-        installed = found - OF_CLUSTER_TEST
-        assert {name: distribution(name).version for name in installed} == {name: pins[name] for name in installed}
+    return needed
 
 
 def needed_by(name: str, extra: str, python: str) -> Iterator[Requirement]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import heapq
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -22,7 +21,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -33,8 +31,9 @@ from multiprocessing.context import ForkServerProcess
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s, failure_of, shards_set_aside
-from dataprep.errors import BuildError, UsageError
+from dataprep.build.dispatch import Dispatch, Loss
+from dataprep.build.failures import Failure, failure_of, shards_set_aside
+from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
 from dataprep.host.processes import KILL_S, WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
 
@@ -42,6 +41,8 @@ T = TypeVar("T")
 
 COLLECT_AFTER = 20_000
 """Number of new objects after which a worker collects garbage; Python's default is 700."""
+_HERE = "this machine"
+"""The only node, for the rules of losses."""
 
 
 @dataclass(slots=True)
@@ -58,27 +59,12 @@ class _Worker:
     all others have returned a Future whose result is awaited."""
 
 
-@dataclass(slots=True)
-class _Progress:
-    """The tasks that are left and those that failed, by index."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The task of a run, and its indexes that are left."""
 
     task: Callable[[int], object]
-    waiting: list[tuple[float, int]]
-    """Heap of (earliest time, index); what was never tried has a negative time, in the order in which it was given."""
-    is_left: Callable[[int], bool]
-    deaths: Counter[int] = field(default_factory=Counter)
-    hangs_in_a_row: int = 0
-    """Number of workers that hung since the last finished task."""
-    attempts: dict[int, int] = field(default_factory=dict)
-    set_aside: dict[int, str] = field(default_factory=dict)
-
-    def next_due(self) -> int | None:
-        """Take the next index that may be tried now and is left; None if there is none."""
-        while self.waiting and self.waiting[0][0] <= time.monotonic():
-            _, index = heapq.heappop(self.waiting)
-            if self.is_left(index):
-                return index
-        return None
+    dispatch: Dispatch
 
 
 class Pool:
@@ -135,24 +121,23 @@ class Pool:
             DataprepError: A task failed with an error that is not retryable, or too often.
             BuildError: Some tasks were set aside; all others are done.
         """
-        given = list(indexes)
-        state = _Progress(task, [(float(place - len(given)), index) for place, index in enumerate(given)], is_left)
-        while len(self._workers) < min(self._num_workers, len(state.waiting)):
+        run = _Run(task, Dispatch(indexes, is_left))
+        while len(self._workers) < min(self._num_workers, run.dispatch.left):
             self._workers.append(self._start())
-        yield from self._supervise(state)
-        if state.set_aside:
-            raise shards_set_aside(state.set_aside)
+        yield from self._supervise(run)
+        if run.dispatch.set_aside:
+            raise shards_set_aside(run.dispatch.set_aside)
 
-    def _supervise(self, state: _Progress) -> Iterator[Any]:
-        while self._hand_out(state):
-            ready = self._ready(state)
+    def _supervise(self, run: _Run) -> Iterator[Any]:
+        while self._hand_out(run):
+            ready = self._ready(run)
             for worker in [worker for worker in self._workers if worker.indexes and worker not in ready]:
-                self._watch(worker, state)
+                self._watch(worker, run)
             for worker in ready:
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, OSError):
-                    self._died(worker, state)
+                    self._died(worker, run)
                     continue
                 worker.still.reset()
                 if message is None:
@@ -161,44 +146,36 @@ class Pool:
                 index, answer = message
                 worker.indexes.remove(index)
                 if isinstance(answer, Failure):
-                    self._failed(index, answer, state)
+                    self._log(run.dispatch.failed(index, answer, time.monotonic()))
                 else:
-                    state.hangs_in_a_row = 0
+                    run.dispatch.done(index)
                     yield answer
 
-    def _hand_out(self, state: _Progress) -> bool:
+    def _hand_out(self, run: _Run) -> bool:
         """Give tasks to the workers that are free; return whether any task is left or under way."""
         for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
-            if not worker.busy and (index := state.next_due()) is not None:
+            if not worker.busy and (index := run.dispatch.next_shard(time.monotonic())) is not None:
                 worker.busy = True
                 worker.still.reset()
                 worker.indexes.append(index)
                 with suppress(OSError):  # it died idle; the closed pipe shows this below
-                    if worker.task is not state.task:
-                        worker.pipe.send(state.task)
+                    if worker.task is not run.task:
+                        worker.pipe.send(run.task)
                     worker.pipe.send(worker.indexes[-1])
-                worker.task = state.task
-        return bool(state.waiting) or any(worker.indexes for worker in self._workers)
+                worker.task = run.task
+        return run.dispatch.left > 0
 
-    def _ready(self, state: _Progress) -> list[_Worker]:
+    def _ready(self, run: _Run) -> list[_Worker]:
         """Return the workers that have answered or died. Wait until one has, until a task may be tried again, or until
         it is time to look at the heartbeats."""
         timeout = min((worker.still.poll_s for worker in self._workers if worker.indexes), default=None)
-        if state.waiting and any(not worker.busy for worker in self._workers):
-            delay_s = max(0.0, state.waiting[0][0] - time.monotonic())
+        delay_s = run.dispatch.delay_s(time.monotonic())
+        if delay_s is not None and any(not worker.busy for worker in self._workers):
             timeout = delay_s if timeout is None else min(timeout, delay_s)
         by_pipe = {worker.pipe: worker for worker in self._workers}
         return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
 
-    def _failed(self, index: int, failure: Failure, state: _Progress) -> None:
-        attempts = state.attempts[index] = state.attempts.get(index, 0) + 1
-        if not failure.may_pass or attempts >= MAX_ATTEMPTS:
-            raise failure.error
-        delay_s = backoff_s(attempts)
-        self._log(f"shard {index}: {failure.error}; trying again in {delay_s:g} s")
-        heapq.heappush(state.waiting, (time.monotonic() + delay_s, index))
-
-    def _died(self, worker: _Worker, state: _Progress) -> None:
+    def _died(self, worker: _Worker, run: _Run) -> None:
         worker.process.join()
         code = worker.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -207,11 +184,10 @@ class Pool:
             self._log(f"an idle worker died ({how}); replaced")
             return
         # Images are decoded only for the last index, so that one is to blame.
-        self._try_again(
-            worker, worker.indexes[-1], state, f"killed its worker {{}} times, last by {how}", f"died ({how})"
-        )
+        loss = Loss(_HERE, f"died ({how})", f"killed its worker {{}} times, last by {how}")
+        self._blame(worker, worker.indexes[-1], run, loss)
 
-    def _watch(self, worker: _Worker, state: _Progress) -> None:
+    def _watch(self, worker: _Worker, run: _Run) -> None:
         """Warn of a worker that makes no progress; kill it if this lasts too long."""
         worker.still.look()
         index, idle = worker.indexes[0], minutes(worker.still.idle_s)  # tasks after the first wait for it
@@ -226,15 +202,8 @@ class Pool:
         self._let_end(worker)
         self._replace(worker)
         how = f"hung, without progress for {idle}, and was killed"
-        self._try_again(worker, index, state, f"hung its worker {{}} times, last for {idle}", how)
-        state.hangs_in_a_row += 1
-        # Hangs in a row, with no task done in between, are no single task's fault.
-        if state.waiting and state.hangs_in_a_row >= MAX_DEATHS * self._num_workers:
-            raise BuildError(
-                f"{state.hangs_in_a_row} workers hung one after the other, each without progress for "
-                f"{minutes(self._stall_s)} (--stall-minutes), the last with shard {index}; check whether the "
-                "disk, network or bucket of the originals and of the output responds, and run the same command again"
-            )
+        self._blame(worker, index, run, Loss(_HERE, how, f"hung its worker {{}} times, last for {idle}", hung=True))
+        run.dispatch.refuse_hangs(index, self._num_workers, self._stall_s)
 
     def _let_end(self, worker: _Worker) -> None:
         if not end_or_leave(worker.process):
@@ -247,24 +216,11 @@ class Pool:
         worker.pipe.close()
         self._workers[self._workers.index(worker)] = self._start()
 
-    def _try_again(self, worker: _Worker, blamed: int, state: _Progress, too_often: str, how: str) -> None:
-        """Put the indexes of a lost worker back in the queue, except the one that is to blame if it has failed too
-        often.
-
-        Args:
-            too_often: Reason for setting the task aside, with a placeholder for the count.
-            how: What happened to the worker.
-        """
-        for index in worker.indexes:
-            if index != blamed:
-                heapq.heappush(state.waiting, (time.monotonic(), index))
-        state.deaths[blamed] += 1
-        if state.deaths[blamed] >= MAX_DEATHS:
-            state.set_aside[blamed] = too_often.format(state.deaths[blamed])
-            self._log(f"shard {blamed}: {state.set_aside[blamed]}; set aside")
-            return
-        self._log(f"shard {blamed}: its worker {how}; trying again")
-        heapq.heappush(state.waiting, (time.monotonic(), blamed))
+    def _blame(self, worker: _Worker, blamed: int, run: _Run, loss: Loss) -> None:
+        """Put the indexes of a lost worker back in the queue, except the one to blame if it has lost too many."""
+        now_s = time.monotonic()
+        run.dispatch.give_back((index for index in worker.indexes if index != blamed), now_s)
+        self._log(run.dispatch.lost(blamed, loss, {_HERE}, now_s))
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()

@@ -15,8 +15,8 @@ import pytest
 import ray
 
 from dataprep.errors import BuildError, StorageError
-from pipelines.ray import RayRun, supervise
-from pipelines.ray_options import ray_options
+from pipelines.ray.options import ray_options
+from pipelines.ray.supervisor import RayRun, supervise
 from tests.conftest import BUCKET
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of

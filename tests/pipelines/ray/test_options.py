@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from dataprep.errors import UsageError
-from pipelines.ray_options import ray_options, refuse_local_paths, refuse_silence
+from pipelines.ray.options import ray_options, refuse_local_paths, refuse_silence
 
 
 def test_without_options_a_process_takes_a_cpu_of_this_nodes_cluster():

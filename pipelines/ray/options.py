@@ -38,6 +38,11 @@ class RayOptions:
         """Resources of a process, by Ray's names."""
         return {"CPU": self.cpus, "memory": float(self.memory_bytes), **dict(self.resources)}
 
+    @property
+    def need_text(self) -> str:
+        """The same for people, such as `CPU 1, memory 2e+09`."""
+        return ", ".join(f"{name} {amount:g}" for name, amount in self.need.items() if amount)
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dataprep.build.dispatch import MAX_LOSSES, Dispatch, Loss
 from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
 from dataprep.errors import BuildError, StorageError, UsageError
-from pipelines.dispatch import MAX_LOSSES, WINDOW, Dispatch, Loss, processes_wanted, room_of
 
+WINDOW = 2
+"""Number of shards in flight in a process."""
 DIED = Loss("node", "died (signal 9)", "killed its worker {} times, last: signal 9")
 HUNG = Loss("node", "hung", "hung its worker {} times", hung=True)
 
@@ -19,35 +21,19 @@ def lost_with(node):
     return Loss(node, DIED.how, DIED.too_often)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "need", "room"),
-    [
-        ([], {"CPU": 1}, 0),
-        ([{"CPU": 4.0}, {"CPU": 3.0}], {"CPU": 1, "memory": 0}, 7),
-        ([{"CPU": 4.0}, {"CPU": 3.0}], {"CPU": 2}, 3),
-        ([{"CPU": 4.0, "memory": 5e9}], {"CPU": 0.5, "memory": 2e9}, 2),
-        ([{"CPU": 4.0}, {"CPU": 4.0, "fast": 2.0}], {"CPU": 1, "fast": 1}, 2),
-    ],
-)
-def test_the_room_of_nodes_counts_whole_processes_on_each(nodes, need, room):
-    assert room_of(nodes, need) == room
-
-
-def test_processes_follow_the_nodes_unless_their_number_is_given():
-    assert processes_wanted(room=8, left=100, most=None) == 8
-    assert processes_wanted(room=0, left=100, most=None) == 1, "an autoscaler must see a demand"
-    assert processes_wanted(room=8, left=3, most=None) == 3
-    assert processes_wanted(room=8, left=100, most=20) == 20
-    assert processes_wanted(room=8, left=5, most=20) == 5
-
-
 def test_shards_are_handed_out_in_their_order_and_none_twice():
     dispatch = Dispatch([5, 1, 3, 1])
-    assert [dispatch.next_shard(0) for _ in range(4)] == [1, 3, 5, None]
+    assert [dispatch.next_shard(0) for _ in range(4)] == [5, 1, 3, None]
     assert (dispatch.left, dispatch.waiting) == (3, 0)
     dispatch.done(3)
     assert dispatch.left == 2
     assert dispatch.delay_s(0) is None
+
+
+def test_what_is_left_no_more_is_never_handed_out():
+    dispatch = Dispatch(range(6), is_left=lambda index: index % 2 == 0)
+    assert [dispatch.next_shard(0) for _ in range(4)] == [0, 2, 4, None]
+    assert dispatch.left == 3
 
 
 def test_a_retryable_failure_waits_longer_each_time_and_then_ends_the_build():
@@ -102,12 +88,12 @@ def test_a_loss_does_not_count_once_its_node_is_found_dead():
 def test_many_hangs_in_a_row_are_no_single_shards_fault():
     dispatch = Dispatch(range(100))
     for index in range(2 * MAX_DEATHS):
-        dispatch.refuse_hangs(2)
+        dispatch.refuse_hangs(index, 2, 60)
         dispatch.lost(index, HUNG, {"node"}, 0)
-    with pytest.raises(BuildError, match="6 workers hung one after the other"):
-        dispatch.refuse_hangs(2)
+    with pytest.raises(BuildError, match=r"6 workers hung one after the other, each .* 1 min .* last with shard 5;"):
+        dispatch.refuse_hangs(5, 2, 60)
     dispatch.done(50)
-    dispatch.refuse_hangs(2)
+    dispatch.refuse_hangs(5, 2, 60)
 
 
 @given(

@@ -1,50 +1,23 @@
-"""Decides which shard is built next, which is tried again, and which is set aside, for workers on other machines.
+"""Decides which shard is built next, which is tried again, and which is set aside.
 
-Nothing here knows an engine or reads a clock: times are seconds of any clock, nodes are names. The rules are those of
-the local pool (dataprep/build/failures.py), and one more: a shard is not blamed for a worker that was lost with its
-node.
+Nothing here knows an engine or reads a clock: times are seconds of any clock that starts at 0 or later, nodes are
+names. The local pool has one node, which is always alive. On a cluster a shard is not blamed for a worker that was lost
+with its node.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
 from dataprep.errors import BuildError
+from dataprep.host.heartbeat import minutes
 
-WINDOW = 2
-"""Maximum number of shards in flight in a process: one is being built, and one is being published. More would be built
-again when the process is lost."""
-WEB_WINDOW = 4
-"""The same for shards of rows from the web, which wait for late downloads, up to minutes each."""
 MAX_LOSSES = 20
 """Number of workers that a shard may lose in all, most of them with their nodes, before it is set aside."""
-
-
-def room_of(nodes: Iterable[Mapping[str, float]], need: Mapping[str, float]) -> int:
-    """Return the number of processes for which nodes have room.
-
-    Args:
-        nodes: Resources of each node, by name.
-        need: Resources that a process needs, by name; those of 0 count nothing.
-    """
-    wanted = {name: amount for name, amount in need.items() if amount > 0}
-    return sum(min((int(node.get(name, 0) / amount) for name, amount in wanted.items()), default=1) for node in nodes)
-
-
-def processes_wanted(room: int, left: int, most: int | None) -> int:
-    """Return the number of processes to have, those included for which a node must join first.
-
-    Args:
-        room: Number of processes for which the nodes have room now.
-        left: Number of shards that are not done.
-        most: Number that the user wants; None: as many as have room, but at least one, so that an autoscaler sees a
-            demand.
-    """
-    return min(left, max(1, room) if most is None else most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +36,15 @@ class Dispatch:
     """The shards of a build: waiting, in flight, done, or set aside with a reason.
 
     Args:
-        indexes: Indexes of the shards to build.
+        indexes: Indexes of the shards to build, in the order in which they are begun.
+        is_left: Asked before a shard is handed out; where it is False, the shard is left out.
     """
 
-    def __init__(self, indexes: Iterable[int]) -> None:
-        self._waiting = [(0.0, index) for index in sorted(set(indexes))]
+    def __init__(self, indexes: Iterable[int], is_left: Callable[[int], bool] = lambda index: True) -> None:
+        given = list(dict.fromkeys(indexes))
+        self._waiting = [(float(place - len(given)), index) for place, index in enumerate(given)]
+        """Heap of (earliest time, index); what was never tried has a negative time."""
+        self._is_left = is_left
         self._in_flight: set[int] = set()
         self._attempts: Counter[int] = Counter()
         self._losses: defaultdict[int, list[str]] = defaultdict(list)
@@ -87,11 +64,12 @@ class Dispatch:
 
     def next_shard(self, now_s: float) -> int | None:
         """Return the shard to hand out next; None if none may be tried yet, or none is left."""
-        if not self._waiting or self._waiting[0][0] > now_s:
-            return None
-        index = heapq.heappop(self._waiting)[1]
-        self._in_flight.add(index)
-        return index
+        while self._waiting and self._waiting[0][0] <= now_s:
+            index = heapq.heappop(self._waiting)[1]
+            if self._is_left(index):
+                self._in_flight.add(index)
+                return index
+        return None
 
     def delay_s(self, now_s: float) -> float | None:
         """Return the time until a shard may be handed out; None if none waits."""
@@ -144,13 +122,19 @@ class Dispatch:
         self.set_aside[index] = reason
         return f"shard {index}: {reason}; set aside"
 
-    def refuse_hangs(self, processes: int) -> None:
-        """Raise BuildError if so many workers hung in a row, with no shard done in between, that no shard is to
-        blame."""
+    def refuse_hangs(self, last: int, processes: int, stall_s: float) -> None:
+        """Raise BuildError if so many workers hung in a row, with no shard done in between, that no shard is to blame.
+
+        Args:
+            last: The shard of the last of them.
+            processes: Number of workers.
+            stall_s: Time without progress after which a worker counts as hung.
+        """
         if self._waiting and self._hangs_in_a_row >= MAX_DEATHS * max(1, processes):
             raise BuildError(
-                f"{self._hangs_in_a_row} workers hung one after the other, without progress (--stall-minutes); check "
-                "whether the bucket of the originals and of the output responds, and run the same command again"
+                f"{self._hangs_in_a_row} workers hung one after the other, each without progress for "
+                f"{minutes(stall_s)} (--stall-minutes), the last with shard {last}; check whether the disk, network "
+                "or bucket of the originals and of the output responds, and run the same command again"
             )
 
     def _again(self, index: int, at_s: float) -> None:

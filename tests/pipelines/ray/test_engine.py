@@ -1,0 +1,14 @@
+"""The part of Ray's engine that needs no cluster; tests/cluster/test_ray.py runs it on one."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from pipelines.protocol import EngineChoice
+from pipelines.ray import engine
+
+
+def test_options_are_checked_without_a_cluster():
+    engine.check(EngineChoice(runner="ray", workers=1, options=("--address=head:6379",)))
+    with pytest.raises(UsageError, match="--adress=head:6379"):
+        engine.check(EngineChoice(runner="ray", workers=1, options=("--adress=head:6379",)))
+    assert engine.shards_at_once(EngineChoice(runner="ray", workers=1, options=("--processes=8",)), ()) == 8
