@@ -11,6 +11,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import count
 
 from dataprep.build.failures import MAX_ATTEMPTS, MAX_DEATHS, Failure, backoff_s
 from dataprep.errors import BuildError
@@ -41,9 +42,9 @@ class Dispatch:
     """
 
     def __init__(self, indexes: Iterable[int], is_left: Callable[[int], bool] = lambda index: True) -> None:
-        given = list(dict.fromkeys(indexes))
-        self._waiting = [(float(place - len(given)), index) for place, index in enumerate(given)]
-        """Heap of (earliest time, index); what was never tried has a negative time."""
+        self._numbers = count()
+        self._waiting = [(0.0, next(self._numbers), index) for index in dict.fromkeys(indexes)]
+        """Heap of (earliest time, running number, index)."""
         self._is_left = is_left
         self._in_flight: set[int] = set()
         self._attempts: Counter[int] = Counter()
@@ -65,7 +66,7 @@ class Dispatch:
     def next_shard(self, now_s: float) -> int | None:
         """Return the shard to hand out next; None if none may be tried yet, or none is left."""
         while self._waiting and self._waiting[0][0] <= now_s:
-            index = heapq.heappop(self._waiting)[1]
+            index = heapq.heappop(self._waiting)[2]
             if self._is_left(index):
                 self._in_flight.add(index)
                 return index
@@ -139,4 +140,4 @@ class Dispatch:
 
     def _again(self, index: int, at_s: float) -> None:
         self._in_flight.discard(index)
-        heapq.heappush(self._waiting, (at_s, index))
+        heapq.heappush(self._waiting, (at_s, next(self._numbers), index))

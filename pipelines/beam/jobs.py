@@ -58,14 +58,17 @@ def has_ended(state: str) -> bool:
 
 def state_of(runner: str, result: Any) -> str:
     """Return the state of a job that this process has submitted; one without machines waits for workers."""
-    state = str(result.state)
-    if runner == "DataflowRunner" and state == "RUNNING" and not _has_vcpus(result):
-        return WITHOUT_WORKERS
-    return state
+    if runner != "DataflowRunner":
+        return str(result.state)
+    # `result.state` would store the answer in `result`, where an older one may then follow that of the thread which
+    # waits for the end: Beam fails when this hides that the job is done.
+    job = result._runner.dataflow_client.get_job(result.job_id())
+    state = str(result.api_jobstate_to_pipeline_state(job.current_state))
+    return WITHOUT_WORKERS if state == "RUNNING" and not _has_vcpus(result) else state
 
 
 def _has_vcpus(result: Any) -> bool:
-    found = result.metrics()._get_metrics_from_dataflow(result.job_id())
+    found = result._runner.dataflow_client.get_job_metrics(result.job_id())
     return any(metric.name.name == _VCPUS and float(metric.scalar or 0) > 0 for metric in found.metrics)
 
 

@@ -30,6 +30,14 @@ def test_shards_are_handed_out_in_their_order_and_none_twice():
     assert dispatch.delay_s(0) is None
 
 
+def test_a_shard_that_lost_its_worker_comes_after_those_that_only_shared_it():
+    dispatch = Dispatch(range(3))
+    assert [dispatch.next_shard(0) for _ in range(3)] == [0, 1, 2]
+    dispatch.give_back([1, 2], 5)
+    dispatch.lost(0, HUNG, {"node"}, 5)
+    assert [dispatch.next_shard(5) for _ in range(3)] == [1, 2, 0]
+
+
 def test_what_is_left_no_more_is_never_handed_out():
     dispatch = Dispatch(range(6), is_left=lambda index: index % 2 == 0)
     assert [dispatch.next_shard(0) for _ in range(4)] == [0, 2, 4, None]
@@ -90,7 +98,7 @@ def test_many_hangs_in_a_row_are_no_single_shards_fault():
     for index in range(2 * MAX_DEATHS):
         dispatch.refuse_hangs(index, 2, 60)
         dispatch.lost(index, HUNG, {"node"}, 0)
-    with pytest.raises(BuildError, match=r"6 workers hung one after the other, each .* 1 min .* last with shard 5;"):
+    with pytest.raises(BuildError, match=r"6 workers hung one after the other, each .* 60 s .* last with shard 5;"):
         dispatch.refuse_hangs(5, 2, 60)
     dispatch.done(50)
     dispatch.refuse_hangs(5, 2, 60)

@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
+from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
+from google.cloud.dataflow_v1beta3 import Job, JobState
 
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
@@ -28,32 +30,50 @@ def test_a_damaged_note_of_a_job_is_refused(tmp_path):
         left_job(storage, ROOT)
 
 
-class Job:
-    """A submitted job, as far as its state needs it."""
+class Service:
+    """Beam's client of Dataflow, with one job and one metric of it."""
 
-    def __init__(self, state, metrics):
-        self.state = state
-        self._metrics = [SimpleNamespace(name=SimpleNamespace(name=name), scalar=value) for name, value in metrics]
+    def __init__(self, state, metric, value):
+        self.job = Job(id="job", current_state=JobState[f"JOB_STATE_{state}"])
+        name = SimpleNamespace(name=metric)
+        self.metrics = SimpleNamespace(metrics=[SimpleNamespace(name=name, scalar=value)])
 
-    def job_id(self):
-        return "job"
+    def get_job(self, job_id):
+        return self.job
 
-    def metrics(self):
-        return SimpleNamespace(_get_metrics_from_dataflow=lambda job_id: SimpleNamespace(metrics=self._metrics))
+    def get_job_metrics(self, job_id):
+        return self.metrics
+
+
+def submitted(service):
+    """Beam's handle of a job that was just submitted."""
+    return DataflowPipelineResult(Job(id="job"), SimpleNamespace(dataflow_client=service))
 
 
 @pytest.mark.parametrize(
-    ("runner", "state", "metrics", "expected"),
+    ("state", "metric", "value", "expected"),
     [
-        ("DataflowRunner", "RUNNING", [], WITHOUT_WORKERS),
-        ("DataflowRunner", "RUNNING", [("CurrentVcpuCount", 0.0)], WITHOUT_WORKERS),
-        ("DataflowRunner", "RUNNING", [("TotalVcpuTime", 9.0), ("CurrentVcpuCount", 8.0)], "RUNNING"),
-        ("DataflowRunner", "UNRECOGNIZED", [], "UNRECOGNIZED"),
-        ("PortableRunner", "RUNNING", [], "RUNNING"),
+        ("RUNNING", "CurrentVcpuCount", 0.0, WITHOUT_WORKERS),
+        ("RUNNING", "TotalVcpuTime", 9.0, WITHOUT_WORKERS),
+        ("RUNNING", "CurrentVcpuCount", 8.0, "RUNNING"),
+        ("QUEUED", "CurrentVcpuCount", 0.0, "UNRECOGNIZED"),
+        ("DONE", "CurrentVcpuCount", 0.0, "DONE"),
     ],
 )
-def test_a_job_on_dataflow_runs_from_when_it_has_machines(runner, state, metrics, expected):
-    assert state_of(runner, Job(state, metrics)) == expected
+def test_a_job_on_dataflow_runs_from_when_it_has_machines(state, metric, value, expected):
+    assert state_of("DataflowRunner", submitted(Service(state, metric, value))) == expected
+
+
+def test_asking_for_the_state_leaves_the_answers_of_the_thread_that_waits_for_the_end_alone():
+    service = Service("RUNNING", "CurrentVcpuCount", 8.0)
+    result = submitted(service)
+    result._job = Job(id="job", current_state=JobState.JOB_STATE_DONE)
+    assert state_of("DataflowRunner", result) == "RUNNING"
+    assert result.is_in_terminal_state(), "an older answer has taken the place of the last one"
+
+
+def test_a_job_elsewhere_has_the_state_that_its_handle_says():
+    assert state_of("PortableRunner", SimpleNamespace(state="RUNNING")) == "RUNNING"
 
 
 @pytest.mark.parametrize("state", ["DONE", "FAILED", "UNKNOWN"])
