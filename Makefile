@@ -18,7 +18,8 @@ help:
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest versions"
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
-	@echo "make cluster-test  compare the bytes of builds on real engines on loopback; KILLS=10 is the soak (needs java, mvn, go)"
+	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
+	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
 	@echo "make bench       measure images/s of a build and of its peers"
 
 python:
@@ -66,13 +67,14 @@ lint: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Spark is large, and only these tests need it.
-.venv/.cluster: .venv/.dev
+# Spark is large, and only its tests need it.
+.venv/.spark: .venv/.dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[spark]'
 	touch $@
 
-cluster-test: .venv/.cluster
-	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs tests/cluster
+CLUSTER = ray parts
+cluster-test: setup $(if $(filter spark,$(CLUSTER)),.venv/.spark)
+	KILLS=$(or $(KILLS),1) $(BIN)/python -m pytest -n 0 -s -rs $(CLUSTER:%=tests/cluster/test_%.py)
 
 soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)

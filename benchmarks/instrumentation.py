@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from loaders.diagnosis.sample import write_sample  # noqa: E402
 from loaders.diagnosis.stage_rates import prepare_rate  # noqa: E402
 from loaders.engine import pipeline, producer  # noqa: E402
 from loaders.engine.stats import Stats  # noqa: E402
-from loaders.loader import open_configured, open_loader  # noqa: E402
+from loaders.loader import Batch, Loader, open_configured, open_loader  # noqa: E402
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 WARM_UP_BATCHES = 4
@@ -69,34 +70,41 @@ def build(source: Path, target: Path, format_name: str) -> str:
     return str(target)
 
 
-def speed(url: str, seconds: float, batch_size: int, metrics_port: int | None = None) -> tuple[float, float]:
-    """Return the images/s of our loader when its batches are taken at once, and its CPU milliseconds an image.
+def speed(url: str, seconds: float, batch_size: int) -> tuple[float, float]:
+    """Return the images/s of our loader when its batches are taken at once, and its CPU milliseconds an image."""
+    with open_loader(url, batch_size=batch_size) as loader:
+        return taken(warmed_up(loader), seconds)
 
-    With metrics a second process scrapes them, whose own CPU time does not count: Prometheus runs elsewhere.
-    """
-    with contextlib.ExitStack() as stack:
-        loader = stack.enter_context(open_loader(url, batch_size=batch_size, metrics_port=metrics_port))
-        if loader.metrics_url is not None:
-            stack.enter_context(scraping(loader.metrics_url))
-        batches = chain.from_iterable(repeat(loader))
-        for _ in range(WARM_UP_BATCHES):
-            next(batches)
-        taken, started_s, cpu_started_s = 0, time.perf_counter(), time.process_time()
-        while time.perf_counter() < started_s + seconds:
-            taken += len(next(batches).images)
-        elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_started_s
-        return taken / elapsed_s, 1e3 * cpu_s / taken
+
+def warmed_up(loader: Loader) -> Iterator[Batch]:
+    """Return the loader's batches without end, after the first ones."""
+    batches = chain.from_iterable(repeat(loader))
+    for _ in range(WARM_UP_BATCHES):
+        next(batches)
+    return batches
+
+
+def taken(batches: Iterator[Batch], seconds: float) -> tuple[float, float]:
+    """Take batches for some seconds; return images/s, and CPU milliseconds an image."""
+    images, started_s, cpu_started_s = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < started_s + seconds:
+        images += len(next(batches).images)
+    elapsed_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_started_s
+    return images / elapsed_s, 1e3 * cpu_s / images
 
 
 @contextmanager
-def scraping(url: str) -> Iterator[None]:
-    """Scrape metrics each second while the context is open; the first scrape is done when it opens."""
+def scraping(url: str) -> Iterator[subprocess.Popen[str]]:
+    """Scrape metrics each second while the context is open, in a process; the first scrape is done when it opens.
+
+    Its own CPU time does not count: Prometheus runs elsewhere.
+    """
     command = [sys.executable, "-c", SCRAPER, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as scraper:
         try:
             if scraper.stdout is None or int(scraper.stdout.readline()) < 1000:
                 raise SystemExit(f"{url}: no metrics")
-            yield
+            yield scraper
         finally:
             scraper.kill()
 
@@ -135,14 +143,22 @@ def overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def metrics_overhead(url: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure images/s and CPU time with metrics that are scraped each second and without a port for them, in turn."""
+    """Measure images/s and CPU time of one loader with `metrics_port`, while it is scraped and while it is not.
 
-    def measure(port: int | None) -> tuple[float, float]:
-        return speed(url, options.seconds, options.batch_size, port)
-
+    One loader is measured, because two that do the same differ more than scraping costs. The setting itself only opens
+    the port: stages are always timed.
+    """
     settings = {"rounds": options.rounds, "seconds": options.seconds, "batch_size": options.batch_size}
     settings["scrape_cpu_ms"] = scrape_cpu_ms(url, options.batch_size)
-    return settings | compared(options.rounds, lambda: measure(0), lambda: measure(None))
+    with open_loader(url, batch_size=options.batch_size, metrics_port=0) as loader:
+        batches = warmed_up(loader)
+        with scraping(str(loader.metrics_url)) as scraper:
+
+            def measure(number: signal.Signals) -> tuple[float, float]:
+                scraper.send_signal(number)
+                return taken(batches, options.seconds)
+
+            return settings | compared(options.rounds, lambda: measure(signal.SIGCONT), lambda: measure(signal.SIGSTOP))
 
 
 def scrape_cpu_ms(url: str, batch_size: int) -> float:
@@ -169,12 +185,13 @@ def compared(
         for which in ("with", "without") if number % 2 else ("without", "with"):
             found[which].append(measure[which]())
     rates, cpu_ms = ({which: [each[index] for each in rows] for which, rows in found.items()} for index in (0, 1))
-    pairs = zip(rates["with"], rates["without"], strict=True)
+    lost = [1 - timed / not_timed for timed, not_timed in zip(rates["with"], rates["without"], strict=True)]
     return {
         "rates": rates,
         "cpu_ms": cpu_ms,
         **{which: statistics.median(each) for which, each in rates.items()},
-        "overhead": statistics.median(1 - timed / not_timed for timed, not_timed in pairs),
+        "overhead": statistics.median(lost),
+        "overhead_quartiles": statistics.quantiles(lost, n=4)[::2],
         "cpu_overhead": statistics.median(cpu_ms["with"]) / statistics.median(cpu_ms["without"]) - 1,
     }
 
@@ -227,7 +244,7 @@ def print_tables(found: dict[str, Any], options: argparse.Namespace) -> None:
     if "overhead" in found:
         print_overhead(found["overhead"], MOST_OVERHEAD, "timed", "not timed")
     if "metrics" in found:
-        print_overhead(found["metrics"], MOST_METRICS_OVERHEAD, "scraped", "no port")
+        print_overhead(found["metrics"], MOST_METRICS_OVERHEAD, "scraped", "not scraped")
         print(f"one scrape takes {found['metrics']['scrape_cpu_ms']:.1f} ms of a core\n")
     if "utilisation" in found:
         print_utilisation(found["utilisation"])

@@ -20,12 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from originals import machine_facts
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -39,6 +40,8 @@ SQUARE = 176
 GRAIN_BINS = 64
 NAFLEX_LENGTHS = (64, 128, 256)
 IMAGENET_IMAGES = 1_281_167
+HELD_OUT = 0.1
+"""Share of the corpus on which nothing is trained."""
 
 
 @dataclass(frozen=True)
@@ -60,25 +63,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--train", action="store_true", help="train on packs and on squares instead")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--json", type=Path, help="file to which the figures are written as JSON")
     options = parser.parse_args()
+    found: dict[str, Any] = machine_facts()
     with tempfile.TemporaryDirectory(prefix="packs-") as folder:
-        dataset = _built(options.corpus, Path(folder))
+        dataset = _built(options.corpus, Path(folder), held_out=HELD_OUT if options.train else 0.0)
         if options.train:
-            _train(dataset, options.steps)
-            return
-        _print_plans(dataset)
-        _print_loaders(dataset, options)
+            found |= {"steps": options.steps, "held_out": _held_out(dataset, options.steps)}
+        else:
+            found |= {"plans": _plans(dataset), "loaders": _loaders(dataset, options)}
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def _built(corpus: Path, folder: Path) -> str:
-    """Build shards of the corpus; the index then has the images' sizes."""
+def _built(corpus: Path, folder: Path, *, held_out: float) -> str:
+    """Build shards of the corpus, a share of it as validation split; the index then has the images' sizes."""
     output = folder / "shards"
     command = [sys.executable, "-m", "dataprep", "build", "folder", "--source", str(corpus), "--output", str(output)]
-    subprocess.run([*command, "--format", "webdataset", "--num-shards", "8"], check=True, capture_output=True)
+    command += ["--format", "webdataset", "--num-shards", "8", "--val-fraction", str(held_out)]
+    subprocess.run(command, check=True, capture_output=True)
     return str(output)
 
 
-def _print_plans(dataset: str) -> None:
+def _plans(dataset: str) -> dict[str, Any]:
+    """Print and return padding: of the dataset's packs, of ImageNet's number of such images, and of Grain's packing."""
     with open_packs(dataset, batch_size=64, packs=PACKS) as loader:
         shards = [loader.index.shard(shard) for shard in range(len(loader.dataset.split.shards))]
         sizes = np.concatenate([np.stack([each.height, each.width], axis=1) for each in shards]).astype(np.int64)
@@ -95,21 +103,28 @@ def _print_plans(dataset: str) -> None:
     ]
     planned_s = time.process_time() - started_s
     lengths = np.concatenate(grids).astype(np.int64).prod(axis=-1).ravel()
+    found = {
+        "photographs": len(sizes),
+        "padding_two_epochs": 1 - used / total,
+        "many_images": len(lengths),
+        "many_planned_s": planned_s,
+        "many_padding": 1 - int(lengths.sum()) / len(many) / PACKS.tokens,
+    }
     print(f"{len(sizes):,} photographs; rows of {PACKS.tokens:,} tokens, {PACKS.images} images in a row")
-    print(f"padding of two epochs: {100 * (1 - used / total):.2f} %")
+    print(f"padding of two epochs: {100 * found['padding_two_epochs']:.2f} %")
     print(
         f"{len(lengths):,} images of these sizes: planned in {planned_s:.1f} s of one core, in batches of 128 rows; "
-        f"padding {100 * (1 - lengths.sum() / len(many) / PACKS.tokens):.2f} %"
+        f"padding {100 * found['many_padding']:.2f} %"
     )
-    _print_grain(lengths[:100_000].tolist())
+    return found | {"grain": _grain(lengths[:100_000].tolist())}
 
 
-def _print_grain(lengths: list[int]) -> None:
-    """Print Grain's padding for images of the same lengths."""
+def _grain(lengths: list[int]) -> dict[str, Any] | None:
+    """Print and return Grain's padding for images of the same lengths; None without .bench-venv."""
     python = ROOT / ".bench-venv/bin/python"
     if not python.exists():
         print("grain: .bench-venv is missing; run make setup")
-        return
+        return None
     given = json.dumps({"tokens": PACKS.tokens, "bins": GRAIN_BINS, "lengths": lengths})
     program = [str(python), str(ROOT / "benchmarks/peers/pack_with_grain.py")]
     done = subprocess.run(program, input=given, capture_output=True, text=True, check=True)
@@ -118,9 +133,11 @@ def _print_grain(lengths: list[int]) -> None:
         f"grain's best fit in {GRAIN_BINS} bins, {len(lengths):,} of these lengths: padding "
         f"{100 * found['padding']:.2f} %, {found['seconds']:.1f} s"
     )
+    return {"bins": GRAIN_BINS, "images": len(lengths), **found}
 
 
-def _print_loaders(dataset: str, options: argparse.Namespace) -> None:
+def _loaders(dataset: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Print and return the rates of the loaders, and how many graphs XLA compiles for their batches."""
     contenders: dict[str, Callable[[], Iterator[tuple[int, np.ndarray]]]] = {
         "packs": lambda: _packs(dataset, options.workers),
         f"square crops of {SQUARE}": lambda: _squares(dataset, options.workers),
@@ -141,6 +158,9 @@ def _print_loaders(dataset: str, options: argparse.Namespace) -> None:
         padding = 100 * statistics.mean(each.padding for each in found)
         shapes = max(each.shapes for each in found)
         print(f"{name:28}{images:10.0f}{tokens:11.0f}{padding:8.2f}%{shapes:8}{compiled[name]:10}")
+    return {
+        name: {"compiled": compiled[name], "rounds": [asdict(each) for each in found]} for name, found in rounds.items()
+    }
 
 
 def _measured(batches: Iterator[tuple[int, np.ndarray]], seconds: float) -> Measured:
@@ -211,16 +231,18 @@ def _naflex(corpus: Path, workers: int) -> Iterator[tuple[int, np.ndarray]]:
         yield len(targets), batch["patch_valid"].numpy()
 
 
-def _train(dataset: str, steps: int) -> None:
+def _held_out(dataset: str, steps: int) -> dict[str, dict[str, float]]:
     """Train the same small network on packs and on square crops of as many tokens; print errors of held-out images."""
     import torch
     from packs_training import held_out_errors, trained
 
     torch.set_num_threads(2)
     print(f"{'trained on':18}{'held out, own shape':>22}{'held out, squares':>20}   after {steps} steps")
+    errors = {}
     for kind in ("packs", "squares"):
-        found: dict[str, Any] = held_out_errors(dataset, trained(dataset, kind, steps))
+        found = errors[kind] = held_out_errors(dataset, trained(dataset, kind, steps))
         print(f"{kind:18}{found['packs']:22.4f}{found['squares']:20.4f}")
+    return errors
 
 
 if __name__ == "__main__":

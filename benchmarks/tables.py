@@ -147,7 +147,7 @@ def _shortened(message: str) -> str:
 def metrics_table(document: dict[str, Any]) -> list[str]:
     """Return images/s and CPU time an image with metrics that are scraped and without, and the range of the rounds."""
     found, lines = document["metrics"], []
-    for which, name in (("with", "`metrics_port`, scraped each second"), ("without", "no port")):
+    for which, name in (("with", "`metrics_port`, scraped each second"), ("without", "the same loader, not scraped")):
         rates, cpu_ms = found["rates"][which], found["cpu_ms"][which]
         lines.append(
             [
@@ -175,12 +175,71 @@ def views_table(document: dict[str, Any]) -> list[str]:
     )
 
 
+def engines_table(document: dict[str, Any]) -> list[str]:
+    """Return each engine's rates, its start, and its rate after the start as a share of the local pool's."""
+    lines = []
+    for row in document["rows"]:
+        low, high = row["of_local_range"]
+        lines.append(
+            [
+                f"`{row['engine']}`",
+                f"{row['images_per_s']:,.0f}",
+                f"{statistics.median(row['start_s']):.1f}",
+                f"{row['after_start_images_per_s']:,.0f}",
+                f"{row['of_local']:.2f}",
+                f"{low:.2f} to {high:.2f}",
+            ]
+        )
+    return _table(["`engines.py`", "images/s", "start s", "images/s after it", "of `local`", "rounds"], lines)
+
+
+def grain_table(document: dict[str, Any]) -> list[str]:
+    """Return images/s by contender and place, and the ratios that the targets are set for."""
+    ratios: dict[str, list[str]] = {}
+    for each in document["ratios"]:
+        below = f", short of {each['target']:g}" if each["ratio"] < each["target"] else ""
+        ratios.setdefault(each["name"], []).append(f"{each['ratio']:.2f}{below}")
+    lines = []
+    for row in document["rows"]:
+        rates = row["rounds_images_per_s"]
+        compared = ratios.get(row["name"]) if row["place"] == "bucket" else None
+        threads = str(row["threads"] or "")
+        shown = [f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"]
+        lines.append([row["name"], row["place"], threads, *shown, *(compared or ["", "", ""])])
+    header = ["`grain_sources.py`", "place", "threads", "images/s", "rounds"]
+    return _table([*header, "of fsspec", "of itself on disk", "of ArrayRecord on disk"], lines)
+
+
+def packs_table(document: dict[str, Any]) -> list[str]:
+    """Return rates, padding, and numbers of shapes and compiled graphs of packs.py's loaders."""
+    lines = []
+    for name, found in document["loaders"].items():
+        rounds = found["rounds"]
+        images, tokens = ([each[f"{what}_per_s"] for each in rounds] for what in ("images", "tokens"))
+        padding = statistics.mean(each["padding"] for each in rounds)
+        lines.append(
+            [
+                name,
+                f"{statistics.median(images):,.0f}",
+                f"{min(images):,.0f} to {max(images):,.0f}",
+                f"{statistics.median(tokens):,.0f}",
+                f"{padding:.2%}",
+                str(max(each["shapes"] for each in rounds)),
+                str(found["compiled"]),
+            ]
+        )
+    return _table(["`packs.py`", "images/s", "rounds", "tokens/s", "padding", "shapes", "graphs of XLA"], lines)
+
+
 TABLES = {
     "build": build_table,
+    "engines": engines_table,
+    "grain": grain_table,
     "laion": laion_table,
     "loaders": loaders_table,
     "metrics": metrics_table,
     "own-data": own_data_table,
+    "packs": packs_table,
     "resume": resume_table,
     "views": views_table,
 }
@@ -212,5 +271,5 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
 if __name__ == "__main__":
     for name, table in TABLES.items():
         print(*table(recorded(name)), "", sep="\n")
-        if name not in ("laion", "metrics", "resume"):
+        if name not in ("engines", "grain", "laion", "metrics", "packs", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")

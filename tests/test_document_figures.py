@@ -130,6 +130,27 @@ def test_the_cost_of_metrics_in_the_text_is_the_recorded_one():
     assert f"{scrape_ms:.1f} ms of a core, {scrape_ms / 10:.2f} % of one core" in text
 
 
+def test_figures_in_the_text_about_grain_are_the_recorded_ones():
+    found, text = recorded("grain"), BENCHMARKS.replace("\n", " ")
+    facts = f"{found['images']:,} crops of photographs, batches of 64, {found['image_size']} pixels, medians of"
+    assert f"{facts} {found['rounds']} rounds; every request to the bucket takes {found['latency_ms']:g} ms." in text
+    assert f"{found['contiguous']} of {found['records']:,} images are contiguous in their ArrayRecord file." in text
+    rates = {(row["name"], row["place"], row["threads"]): median(row["rounds_images_per_s"]) for row in found["rows"]}
+    uncached = rates["ArrayRecord, fsspec, cache none", "bucket", 64]
+    assert all(rates[f"ours, {each}", "bucket", 64] < 1.1 * uncached for each in ("webdataset", "tfrecord"))
+
+
+def test_figures_in_the_text_about_packs_are_the_recorded_ones():
+    plans, text = recorded("packs")["plans"], BENCHMARKS.replace("\n", " ")
+    grain = plans["grain"]
+    assert (
+        f"Padding of two whole epochs is {plans['padding_two_epochs']:.2%}, and {plans['many_padding']:.2%} for "
+        f"{plans['many_images']:,} images of such sizes, which are planned in {plans['many_planned_s']:.1f} s of one "
+        f"core. Grain's best fit in {grain['bins']} bins packs {grain['images']:,} images of the same lengths with "
+        f"{grain['padding']:.2%}, in {grain['seconds']:.0f} s;"
+    ) in text
+
+
 def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():
     ours, encoding, _, best = recorded("laion")["rows"]
     after_start = "after_start_images_per_s"

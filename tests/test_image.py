@@ -1,6 +1,6 @@
 """The image of the Dockerfile has what a worker needs, in the driver's versions.
 
-`make cluster-test` builds datasets with its environment.
+`make cluster-test CLUSTER=image` builds datasets with its environment.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ EXTRAS = {"": SETUP["options"]["install_requires"], **SETUP["options.extras_requ
 CODECS = {"google-crc32c", "opencv-python-headless", "pillow", "simplejpeg", "torch", "torchvision"}
 """What makes bytes or pixels: the same versions in every environment."""
 OF_CLUSTER_TEST = {"pyspark", "py4j"}
-"""What `make cluster-test` installs, and `make setup` does not: it is large, and few need it."""
+"""What `make cluster-test CLUSTER=spark` installs, and `make setup` does not: it is large, and few need it."""
 
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PINNED = (

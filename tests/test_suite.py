@@ -92,6 +92,7 @@ def test_test_files_that_are_listed_to_run_first_exist():
 
 LONG_TESTS = {
     "benchmarks/test_build_benchmark.py": "tables of a benchmark",
+    "benchmarks/test_engines_benchmark.py": "a table of a benchmark",
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
     "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
     "benchmarks/test_resume_benchmark.py": "peers of the environment of benchmarks that import torch",

@@ -13,9 +13,11 @@ import pytest
 
 from dataprep.build.driver import run_build
 from dataprep.storage import open_storage
+from tests.cluster.test_beam import DATAFLOW
 from tests.conftest import BUCKET
 from tests.support.build_here import Killed, Quiet, request
 from tests.support.builds import build, build_arguments, dataprep, digests, is_finished
+from tests.support.dataflow_stub import dataflow_stub
 from tests.support.dockerfile import build_environment, read_image
 from tests.support.job_service import JobService, job_service
 from tests.support.other_environment import OTHER_PILLOW, other_environment
@@ -85,6 +87,16 @@ def test_a_pool_with_another_pillow_is_refused_on_a_job_service(other_python, gc
     with job_service(str(other_python)) as service:
         words = build_arguments("imagenet", source, bucket_url, "tfrecord", *SHARDS, *portable(service))
         run = dataprep(*words)
+    assert run.returncode == 2, run.stderr
+    assert re.search(REFUSED, run.stderr)
+    assert "Traceback" not in run.stderr
+    assert not is_finished(bucket_url)
+
+
+def test_workers_of_dataflow_with_another_pillow_are_refused(other_python, gcs, source, bucket_url):
+    with dataflow_stub(str(other_python)) as stub:
+        options = ["--runner", "DataflowRunner", "--", *DATAFLOW, f"--dataflow_endpoint={stub.url}"]
+        run = dataprep(*build_arguments("imagenet", source, bucket_url, "tfrecord", *SHARDS, *options))
     assert run.returncode == 2, run.stderr
     assert re.search(REFUSED, run.stderr)
     assert "Traceback" not in run.stderr

@@ -8,7 +8,9 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from pipelines.ray.supervisor import RayRun, supervise
 from tests.conftest import BUCKET
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
+from tests.support.other_environment import OTHER_PILLOW, other_environment
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.ray_cluster import ray_cluster
 from tests.support.ray_shards import FAILING, POISONOUS, failing, hanging, numbered
@@ -225,6 +228,19 @@ def test_a_shard_that_hangs_is_set_aside(connected):
     lines = []
     with pytest.raises(BuildError, match="shard 0: hung its worker 3 times"):
         list(supervise(run_of(hanging, range(4), stall_s=2.0), lines.append))
+
+
+def test_a_node_with_another_pillow_is_refused(cluster, imagenet, bucket_url, tmp_path):
+    line, _expected = imagenet
+    while cluster.nodes:
+        cluster.kill_node()
+    folder = other_environment(tmp_path).parents[1] / f"lib/python3.{sys.version_info.minor}/site-packages"
+    cluster.add_node(env_vars={"PYTHONPATH": str(folder)})
+    _, errors = start(line(bucket_url), cluster).communicate(timeout=BUILD_S)
+    cluster.kill_node()
+    assert f"this worker has pillow {OTHER_PILLOW}, the plan was made with pillow {version('pillow')}" in errors
+    assert "Traceback" not in errors
+    assert not is_finished(bucket_url)
 
 
 def test_a_silent_address_is_refused(tmp_path, imagenet):

@@ -1,6 +1,6 @@
 """Builds on a real Spark of a master and two nodes on loopback: the same bytes, whatever is killed meanwhile.
 
-`KILLS=30 make cluster-test` kills workers, nodes and drivers at random moments.
+`make cluster-test CLUSTER=spark KILLS=30` kills workers, nodes and drivers at random moments.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ import pytest
 from pipelines.spark.task import run_partition
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
+from tests.support.other_environment import OTHER_PILLOW, other_environment
 from tests.support.picture_web import PictureWeb, laion_arguments, picture_web
 from tests.support.spark_cluster import SparkCluster, spark_cluster, spark_home
 
@@ -126,19 +128,26 @@ def test_a_build_of_archives_under_spark_submit_has_the_bytes_of_a_local_one(clu
     assert digests(tmp_path / "spark") == digests(tmp_path / "local")
 
 
-def kill_worker(cluster: SparkCluster) -> None:
+def reader_at(address: tuple[str, int]) -> int:
+    """Return the process that asks for a picture from this address."""
+    readers = {found.pid for found in psutil.net_connections("tcp") if found.laddr == address}
+    (reader,) = readers - {os.getpid(), None}
+    assert reader is not None
+    return reader
+
+
+def kill_worker(_cluster: SparkCluster, reader: int) -> None:
     """Kill a process that builds a shard."""
-    while not (workers := [pid for node in cluster.nodes for pid in node.python_workers()]):
-        time.sleep(0.01)
-    os.kill(random.choice(workers), signal.SIGKILL)
+    os.kill(reader, signal.SIGKILL)
 
 
-def kill_node(cluster: SparkCluster) -> None:
-    """Kill a machine; the other goes on alone."""
-    cluster.lose_node(random.choice(cluster.nodes))
+def kill_node(cluster: SparkCluster, reader: int) -> None:
+    """Kill its machine; the other goes on alone."""
+    (node,) = [node for node in cluster.nodes if reader in node.pids()]
+    cluster.lose_node(node)
 
 
-def kill_all_nodes(cluster: SparkCluster) -> None:
+def kill_all_nodes(cluster: SparkCluster, _reader: int) -> None:
     """Kill all machines; a new one joins later."""
     for node in list(cluster.nodes):
         cluster.lose_node(node)
@@ -151,16 +160,21 @@ LOSSES = {"worker": kill_worker, "node": kill_node, "all nodes": kill_all_nodes}
 
 @pytest.mark.parametrize("kill", range(KILLS))
 @pytest.mark.parametrize("lost", LOSSES)
-def test_a_build_goes_on_by_itself_when_something_is_lost(kill, lost, cluster, laion, web, tmp_path):
+def test_a_build_goes_on_by_itself_when_something_is_lost(kill, lost, cluster, laion, web, tmp_path, monkeypatch):
+    """It is lost while the picture of a shard is on its way."""
     line, expected = laion
-    run = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out")
-    run.await_receipts(1 if KILLS == 1 else random.randint(0, ROWS // ROWS_A_SHARD))
-    time.sleep(0 if KILLS == 1 else random.uniform(0, 0.5))
-    LOSSES[lost](cluster)
-    code, errors = run.end()
+    picture = ROWS // 2 if KILLS == 1 else random.randrange(ROWS)
+
+    def lose(number: int, address: tuple[str, int]) -> None:
+        if number == picture and not web.asked[number]:
+            LOSSES[lost](cluster, reader_at(address))
+
+    monkeypatch.setattr(web, "visit", lose)
+    code, errors = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out").end()
     assert code == 0, errors[-3000:]
     assert digests(tmp_path / "out") == expected
     again = {number // ROWS_A_SHARD for number, asked in web.asked.items() if asked > 1}
+    assert picture // ROWS_A_SHARD in again
     assert len(again) <= 2 * NODES
     print(f"{lost} lost: {len(again)} shards begun again")
 
@@ -187,9 +201,7 @@ def test_one_rerun_finishes_the_build_of_a_driver_that_was_ended(kill, cluster, 
 def kill_reader_of_poison(number: int, address: tuple[str, int]) -> None:
     """Kill the process that asks for one of the pictures."""
     if number == POISON:
-        readers = {found.pid for found in psutil.net_connections("tcp") if found.laddr == address}
-        (reader,) = readers - {os.getpid(), None}
-        os.kill(reader, signal.SIGKILL)
+        os.kill(reader_at(address), signal.SIGKILL)
 
 
 def test_a_shard_that_kills_its_workers_is_set_aside_and_named(cluster, laion, web, tmp_path, monkeypatch):
@@ -233,6 +245,16 @@ def test_workers_with_another_python_are_refused_with_both_versions(cluster, ori
         r"Python 3\.\d+ that is on every node, with tpu-dataprep \S+$", errors, re.MULTILINE
     ), errors  # fmt: skip
     assert not (tmp_path / "out").exists(), "the build began"
+
+
+def test_workers_with_another_pillow_are_refused_with_both_versions(cluster, originals, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other_environment(tmp_path / "other")))
+    line = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "tfrecord", *cluster.options)
+    code, errors = Build(line, tmp_path / "out").end()
+    assert code == 2, errors[-3000:]
+    assert f"this worker has pillow {OTHER_PILLOW}, the plan was made with pillow {version('pillow')}" in errors
+    assert "Traceback" not in errors
+    assert not is_finished(tmp_path / "out")
 
 
 def test_a_partition_outside_of_spark_is_a_first_attempt(monkeypatch):

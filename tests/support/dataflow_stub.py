@@ -13,11 +13,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 REPOSITORY = Path(__file__).parents[2]
 PATH = re.compile(
@@ -35,6 +37,8 @@ class Job:
     cancelled: bool = False
     waiting: str = "RUNNING"
     """State of a job that waits for machines."""
+    errors: IO[str] = field(default_factory=partial(tempfile.TemporaryFile, "w+"))
+    """What its workers write to stderr."""
 
     @property
     def state(self) -> str:
@@ -68,7 +72,7 @@ class DataflowStub:
         """Run a job."""
         staged = job.document["environment"]["sdkPipelineOptions"]["options"]["pipelineUrl"]
         command = [self.python, "-m", "tests.support.dataflow_stub", staged]
-        job.process = subprocess.Popen(command, cwd=REPOSITORY, text=True)
+        job.process = subprocess.Popen(command, cwd=REPOSITORY, stderr=job.errors, text=True)
 
     def cancel(self, name: str) -> None:
         self.jobs[name].cancelled = True
@@ -80,6 +84,15 @@ class DataflowStub:
         if self.jobs[name].process is None:
             return {}
         return {"metrics": [{"name": {"origin": "dataflow/v1b3", "name": "CurrentVcpuCount"}, "scalar": 8.0}]}
+
+    def messages(self, name: str) -> dict[str, Any]:
+        """Messages of a job: if it failed, what its workers said."""
+        job = self.jobs[name]
+        if job.state != "FAILED":
+            return {}
+        job.errors.seek(0)
+        said = {"id": "1", "time": "2026-01-01T00:00:00Z", "messageImportance": "JOB_MESSAGE_ERROR"}
+        return {"jobMessages": [{**said, "messageText": job.errors.read()}]}
 
     def describe(self, name: str, project: str, region: str) -> dict[str, Any]:
         state = f"JOB_STATE_{self.jobs[name].state}"
@@ -110,7 +123,7 @@ def dataflow_stub(python: str = sys.executable) -> Iterator[DataflowStub]:
             elif found["rest"].startswith("/metrics"):
                 answer = stub.metrics(found["job"])
             elif found["rest"].startswith("/messages"):
-                answer = {}
+                answer = stub.messages(found["job"])
             elif found["job"] not in stub.jobs:
                 self.send_error(404)
                 return

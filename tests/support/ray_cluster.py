@@ -33,9 +33,9 @@ class RayCluster:
         """Options that `--runner ray` takes after `--`."""
         return (f"--address={self.cluster.address}",)
 
-    def add_node(self) -> Any:
+    def add_node(self, **settings: Any) -> Any:
         """Let a node of one CPU join."""
-        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES))
+        self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, **settings))
         return self.nodes[-1]
 
     def kill_node(self) -> None:

@@ -24,7 +24,7 @@ DAEMON = b"pyspark.daemon"
 def spark_home() -> Path:
     """Return the folder of the package with Spark's scripts and jars."""
     found = find_spec("pyspark")
-    assert found is not None and found.origin is not None, "make cluster-test installs PySpark"
+    assert found is not None and found.origin is not None, "make cluster-test CLUSTER=spark installs PySpark"
     return Path(found.origin).parent
 
 
@@ -42,11 +42,6 @@ class SparkNode:
                 if os.getsid(int(folder.name)) == self.process.pid:
                     found.append(int(folder.name))
         return found
-
-    def python_workers(self) -> list[int]:
-        """Return the processes that run Python tasks; a daemon of PySpark forks them."""
-        daemons = {pid for pid in self.pids() if DAEMON in _command_line(pid)}
-        return sorted(pid for pid in daemons if _parent(pid) in daemons)
 
     def kill(self) -> None:
         """Kill all processes of the node, as a machine that is lost."""
@@ -157,10 +152,3 @@ def _command_line(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0

@@ -1,4 +1,4 @@
-"""The same bytes on engines that run elsewhere, with a bucket as source and target (`make cluster-test`).
+"""The same bytes on Beam's services, with a bucket as source and target (`make cluster-test CLUSTER=beam`).
 
 Each engine is a real one on loopback: the portable job service with its pool of workers, and for Dataflow its runner
 against a service that runs what was staged. Lost workers are real deaths.
@@ -33,7 +33,7 @@ DATASETS = {"imagenet": "imagenet", "coco-dup5": "coco"}
 FORMATS = ("webdataset", "tfrecord")
 BUILD_S = 240
 KILLS = int(os.environ.get("KILLS", "1"))
-"""Kills of each kind; `make cluster-test KILLS=10` is the soak."""
+"""Kills of each kind."""
 SHARDS = ("--split", "train", "--num-shards", 8)
 LAION_ROWS = 64
 DATAFLOW = (
