@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.tables import TABLES, recorded, spread
 from dataprep.cli import group
 from dataprep.sources import DATASETS
+from tests.benchmarks import test_engines_benchmark as engines_benchmark
 from tests.benchmarks import test_views_benchmark as views_benchmark
 from tests.benchmarks.test_own_data_benchmark import check_ratios
 from tests.support.markdown import ROOT, blocks, commands, shows
@@ -123,11 +124,21 @@ def test_the_comparison_with_version_0_1_0_is_the_recorded_one():
 def test_the_cost_of_metrics_in_the_text_is_the_recorded_one():
     document = recorded("metrics")
     found, text = document["metrics"], BENCHMARKS.replace("\n", " ")
-    scrape_ms = found["scrape_cpu_ms"]
-    assert scrape_ms / 1e3 < 0.01  # of a core, scraped each second
+    scrape_ms, (low, high) = found["scrape_cpu_ms"], found["overhead_quartiles"]
+    assert found["overhead"] <= 0.01
     assert f"{found['rounds']} rounds of {found['seconds']:g} s on {document['images']} images" in text
-    assert f"nor in processor time ({found['cpu_overhead']:.1%})" in text
+    assert f"{found['overhead']:.1%} of images/s in the median (quartiles {low:.1%} and {high:.1%}:" in text
+    assert f"and {found['cpu_overhead']:.1%} of the processor time of an image" in text
     assert f"{scrape_ms:.1f} ms of a core, {scrape_ms / 10:.2f} % of one core" in text
+
+
+def test_figures_in_the_text_about_engines_are_the_recorded_ones():
+    document = recorded("engines")
+    engines_benchmark.check_shares(document)
+    kilobytes = document["bytes"] / document["images"] / 1e3
+    size = f"{document['images']:,} images of {kilobytes:.0f} kB in {document['shards']} shards"
+    assert f"`engines.py`, {size}, {document['rounds']} rounds" in BENCHMARKS
+    assert {row["engine"]: row["of_local"] for row in document["rows"]}["ray"] >= 0.9
 
 
 def test_figures_in_the_text_about_grain_are_the_recorded_ones():
@@ -149,6 +160,14 @@ def test_figures_in_the_text_about_packs_are_the_recorded_ones():
         f"core. Grain's best fit in {grain['bins']} bins packs {grain['images']:,} images of the same lengths with "
         f"{grain['padding']:.2%}, in {grain['seconds']:.0f} s;"
     ) in text
+
+
+def test_errors_in_the_text_about_training_on_packs_are_the_recorded_ones():
+    found, text = recorded("packs-training"), BENCHMARKS.replace("\n", " ")
+    on_packs, on_squares = found["held_out"]["packs"], found["held_out"]["squares"]
+    own = f"at their own shapes {on_packs['packs']:.3f} if it was trained on packs and {on_squares['packs']:.3f} on"
+    assert f"{found['steps']} steps on packs" in text
+    assert f"{own} squares, as squares {on_packs['squares']:.3f} and {on_squares['squares']:.3f}." in text
 
 
 def test_ratios_in_the_text_about_laion_follow_from_the_recorded_run():

@@ -161,7 +161,7 @@ LOSSES = {"worker": kill_worker, "node": kill_node, "all nodes": kill_all_nodes}
 @pytest.mark.parametrize("kill", range(KILLS))
 @pytest.mark.parametrize("lost", LOSSES)
 def test_a_build_goes_on_by_itself_when_something_is_lost(kill, lost, cluster, laion, web, tmp_path, monkeypatch):
-    """It is lost while the picture of a shard is on its way."""
+    """What is lost is building a shard: the moment is a picture on its way."""
     line, expected = laion
     picture = ROWS // 2 if KILLS == 1 else random.randrange(ROWS)
 
