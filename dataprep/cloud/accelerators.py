@@ -8,7 +8,7 @@ accelerator type (`v3-256`, `v5litepod-64`), a generation or machine type with a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from math import prod
@@ -45,6 +45,8 @@ class Generation:
     """Whether `gcloud compute tpus` creates TPUs of this generation."""
     compute_engine: bool
     """Whether `gcloud compute instances` creates TPUs of this generation."""
+    gke_accelerator: str
+    """Value of GKE's node label for this generation; empty if GKE does not have it, or no source states it."""
     runtime_version: str
     """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty if the TPU API does not create this
     generation."""
@@ -59,7 +61,8 @@ class TpuMachine:
     generation."""
     generation: str
     chips: int
-    vcpus: int
+    vcpus: int | None
+    """Number of vCPUs; None if no source states it."""
     ram_gb: int
     nic_gbps: float | None
     """Maximum network bandwidth, in Gbit/s; None if no source states it."""
@@ -84,6 +87,8 @@ class Accelerator:
     chips: int
     topology: str | None
     """Topology such as `2x2x4`, if the name contains it."""
+    note: str = ""
+    """How the name was understood, if it is not one of Google's."""
 
     @property
     def cores(self) -> int:
@@ -138,12 +143,49 @@ def accelerator_types(generation: Generation) -> list[str]:
     return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
 
 
+def shape_of(accelerator: Accelerator) -> str:
+    """Return the topology of a slice: that of its name, else the most compact one.
+
+    Raises:
+        UsageError: The number of chips has no usual shape in three dimensions.
+    """
+    if accelerator.topology:
+        return accelerator.topology
+    shape = _compact(accelerator.chips, accelerator.generation.dimensions)
+    if shape is None:
+        prefix = accelerator.generation.prefix
+        raise UsageError(f"{accelerator.name}: its topology is not known; write it, e.g. {prefix}:2x2x4")
+    return shape
+
+
+def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
+    """Return a TPU by xpk's name, in which the number counts TensorCores: `tpu7x-8` has four chips."""
+    chips, rest = divmod(cores, generation.cores_per_chip)
+    shape = None if rest else _compact(chips, generation.dimensions)
+    if shape is None or chips > generation.max_chips:
+        raise UsageError(
+            f"{name}: as a name of xpk it means {cores:,} TensorCores, whose topology is not known; "
+            f"{generation.prefix} is named by its topology, such as {generation.prefix}-2x2x4 for 16 chips"
+        )
+    found = _by_topology(name, generation.prefix, shape)
+    note = f"{name} is xpk's name for {cores:,} TensorCores: {found.name}, {chips:,} chips"
+    return replace(found, note=note)
+
+
+def _compact(chips: int, dimensions: int) -> str | None:
+    """Return the most compact topology of a power of two: 4x8, 2x2x4; None for any other number of chips."""
+    if chips < 1 or chips & (chips - 1) or (dimensions == 3 and chips == 2):
+        return None
+    sides = [1] * dimensions
+    power = chips.bit_length() - 1
+    for number in range(power):
+        sides[number % dimensions] *= 2
+    return "x".join(map(str, sorted(sides) if power >= dimensions else sorted(sides, reverse=True)))
+
+
 def _by_suffix(name: str, generation: Generation, suffix: int) -> Accelerator:
     if not generation.suffixes:
-        raise UsageError(
-            f"{name}: {generation.prefix} is named by its topology, because a number could mean chips or cores; "
-            f"write {generation.prefix}-2x2x4 for 16 chips"
-        )
+        return _by_xpk_name(name, generation, suffix)
     if suffix not in generation.suffixes:
         near = sorted(sorted(generation.suffixes, key=lambda known: abs(known - suffix))[:2])
         raise UsageError(
@@ -235,6 +277,7 @@ def _generation(row: dict[str, str]) -> Generation:
         hbm_gib_per_chip=int(row["hbm_gib_per_chip"]),
         tpu_api=row["tpu_api"] == "yes",
         compute_engine=row["compute_engine"] == "yes",
+        gke_accelerator=row["gke_accelerator"],
         runtime_version=row["runtime_version"],
     )
 
@@ -253,7 +296,7 @@ def _machine(row: dict[str, str]) -> TpuMachine:
         machine_type=row["machine_type"],
         generation=row["generation"],
         chips=int(row["chips"]),
-        vcpus=int(row["vcpus"]),
+        vcpus=int(row["vcpus"]) if row["vcpus"] else None,
         ram_gb=int(row["ram_gb"]),
         nic_gbps=float(row["nic_gbps"]) if row["nic_gbps"] else None,
         slices=row["slices"] == "yes",

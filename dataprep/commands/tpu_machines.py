@@ -29,6 +29,8 @@ from dataprep.commands.options import MOST_COUNT, json_option
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import UsageError
 
+MODES = ("flex-start", "calendar")
+"""Provisioning modes that only some zones have."""
 _ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
 
 
@@ -41,15 +43,19 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     """Show what the name of a TPU means: machines and chips, the service and zones that have it, and the command that
     creates it.
 
-    TYPE is a name such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t.
+    TYPE is a name such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t; xpk's names are understood.
     """
     found = parse_accelerator(accelerator)
     zones = [row["zone"] for row in table("tpu_zones.csv") if row["type"] == found.generation.name]
     request = Request(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
     commands = [shlex.join(argv) for argv in create_commands(request)]
+    if found.note:
+        note(found.note)
     if as_json:
-        facts = {"accelerator": asdict(found), "devices": found.devices, "hbm_gib": found.hbm_gib}
-        click.echo(json.dumps({**facts, "api": request.chosen_api, "zones": zones, "commands": commands}))
+        modes = {mode: zones_of(found.generation.name, mode) for mode in MODES}
+        facts: dict[str, object] = {"accelerator": asdict(found), "devices": found.devices, "hbm_gib": found.hbm_gib}
+        facts |= {"api": request.chosen_api, "zones": zones, "modes": modes, "commands": commands}
+        click.echo(json.dumps(facts))
         return
     for name, value in _facts(found, request, zones).items():
         click.echo(f"  {name:<9} {value}")
@@ -61,6 +67,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     epilog=examples(
         "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
         "tpu create my-tpu --type v5litepod-16 --zone us-west4-a --queued --valid-until 6h --spot",
+        "tpu create my-tpu --type v6e-16 --zone us-east5-a --flex-start --max-run 7d",
         "tpu create my-tpu --type v3-256 --zone europe-west4-a --nfs 10.0.0.2:/vol1=/mnt/data",
     ),
 )
@@ -73,7 +80,9 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     help="TPU to create, such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4.",
 )
 @click.option("--queued", is_flag=True, help="Wait in the TPU API's queue until there is capacity.")
-@click.option("--valid-until", metavar="DURATION", help="Longest time in the queue, such as 6h.")
+@click.option("--valid-until", metavar="DURATION", help="Longest time to wait for the TPU, such as 6h.")
+@click.option("--flex-start", is_flag=True, help="Wait for a TPU at a lower price, which is deleted after --max-run.")
+@click.option("--max-run", metavar="DURATION", help="Time for which a --flex-start TPU is given.  [default: 7d]")
 @click.option("--spot", is_flag=True, help="Take a cheaper TPU that Google may take away at any time.")
 @click.option("--reserved", is_flag=True, help="Take the TPU from the project's reservation (TPU API).")
 @click.option("--reservation", metavar="NAME", help="Take the TPU from this reservation (Compute Engine).")
@@ -146,6 +155,8 @@ def create_command(
         **options,
     )
     commands, gcloud = create_commands(request), where.gcloud
+    for line in _notes(request):
+        note(line)
     if own_script is None:
         text = startup_script([parse_share(share) for share in shares], packages)
         gcloud.show(f"cat > {shlex.quote(str(script))} <<'EOF'\n{text}EOF")
@@ -200,10 +211,32 @@ def _facts(found: Accelerator, request: Request, zones: list[str]) -> dict[str, 
     return {
         "TPU": f"{found.name}: {found.chips:,} chips, {found.cores:,} cores, {found.devices:,} devices, "
         f"{found.hbm_gib:,} GiB of HBM",
-        "workers": f"{found.hosts:,}{kind}, each {machine.chips} chips, {machine.vcpus} vCPUs, {machine.ram_gb} GB RAM",
+        "workers": f"{found.hosts:,}{kind}, each {machine.chips} chips, {machine.vcpus or 'unknown'} vCPUs, "
+        f"{machine.ram_gb} GB RAM",
         "made by": made_by[request.chosen_api] + (", or Compute Engine with --api compute-engine" if also else ""),
         "zones": f"{', '.join(zones)}, perhaps more",
+        "modes": "; ".join(
+            f"{mode} in {', '.join(known)}" for mode in MODES if (known := zones_of(found.generation.name, mode))
+        )
+        or "no zone with flex-start or calendar reservations is known",
     }
+
+
+def _notes(request: Request) -> list[str]:
+    """Return notes on a name that was translated, and on a mode that is not known of the zone."""
+    notes = [request.accelerator.note] if request.accelerator.note else []
+    generation, zone = request.accelerator.generation.name, request.place.zone
+    known = zones_of(generation, "flex-start")
+    if request.flex_start and zone not in known:
+        named = f"named only {', '.join(known)}" if known else "named no zone"
+        notes.append(f"flex-start of {generation} in {zone} is not confirmed: Google's pages that were read {named}")
+    return notes
+
+
+def zones_of(generation: str, mode: str) -> list[str]:
+    """Return the zones that are known to have a provisioning mode for a generation."""
+    rows = table("tpu_zones.csv")
+    return [row["zone"] for row in rows if row["type"] == generation and mode in row["modes"].split()]
 
 
 def _label(text: str) -> tuple[str, str]:

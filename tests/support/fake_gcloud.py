@@ -28,6 +28,7 @@ FLAGS: dict[str, Any] = json.loads(Path(__file__).with_name("gcloud_flags.json")
 REQUIRED = {
     "compute tpus tpu-vm create": {"--zone", "--version"},
     "compute tpus queued-resources create": {"--zone", "--runtime-version", "--node-id"},
+    "alpha compute tpus queued-resources create": {"--zone", "--runtime-version", "--node-id"},
     "compute instances create": {
         "--zone",
         "--machine-type",
@@ -442,6 +443,7 @@ ACTS = {
     "compute tpus tpu-vm ssh": _ssh,
     "compute tpus tpu-vm scp": _scp,
     "compute tpus queued-resources create": _create,
+    "alpha compute tpus queued-resources create": _create,
     "compute tpus queued-resources describe": _describe("request"),
     "compute tpus queued-resources delete": _delete("request", "tpu"),
     "compute instances create": _create_machine,

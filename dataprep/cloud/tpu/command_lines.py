@@ -20,7 +20,11 @@ TYPES_WITH_TOPOLOGY = ("v2", "v3", "v4")
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 IMAGE_FAMILIES = {"7x": "ubuntu-accel-2404-amd64-tpu-tpu7x"}
 """Image families of Compute Engine by generation, for those that differ from v5p and v6e."""
-_IMAGE_FAMILY = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+IMAGE_FAMILY = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
+"""Image family of v5p and v6e."""
+MAX_FLEX_START = "7d"
+"""Longest time for which flex-start gives a TPU."""
+_DURATION = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,7})s)?")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _ZONE = re.compile(r"[a-z]+-[a-z]+[0-9]+-[a-z0-9]+")
 _TPU_VM = ("compute", "tpus", "tpu-vm")
@@ -55,6 +59,19 @@ class Place:
         return [f"--project={self.project}"] if self.project else []
 
 
+def duration_s(text: str) -> int:
+    """Return the seconds of a duration such as `7d`, `36h` or `1d12h`.
+
+    Raises:
+        UsageError: The text has another form.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise UsageError(f"{text!r}: expected a duration such as 7d, 36h or 90m")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def check_name(name: str) -> None:
     """Raise UsageError if Google Cloud allows no TPU of this name."""
     if not _NAME.fullmatch(name):
@@ -84,6 +101,10 @@ class Request:
     queued: bool = False
     valid_until: str | None = None
     """Maximum time that a queued request waits, such as `6h`."""
+    flex_start: bool = False
+    """Whether to wait for capacity that is given for a limited time."""
+    max_run: str | None = None
+    """Time after which a flex-start TPU is deleted, such as `7d`; None for MAX_FLEX_START."""
     spot: bool = False
     reserved: bool = False
     reservation: str | None = None
@@ -106,16 +127,29 @@ class Request:
             raise UsageError(
                 f"{self.accelerator.name}: --api {self.chosen_api} does not create it; leave --api out, or give {other}"
             )
+        self._check_flex_start()
         if self.spot and (self.reserved or self.reservation):
             raise UsageError("--spot and a reservation exclude each other; give one of them")
         if self.chosen_api == "tpu" and (self.reservation or self.image_family):
             raise UsageError("--reservation and --image-family are for Compute Engine; for the TPU API give --reserved")
         if self.chosen_api == "compute-engine" and (self.queued or self.reserved or self.runtime_version):
             raise UsageError(
-                "--queued, --reserved and --runtime-version are for the TPU API; Compute Engine has --reservation NAME"
+                "--queued, --reserved and --runtime-version are for the TPU API; Compute Engine has --flex-start and "
+                "--reservation NAME"
             )
-        if self.valid_until and not self.queued:
-            raise UsageError("--valid-until is for a queued request; add --queued")
+        if self.valid_until and not (self.queued or self.flex_start):
+            raise UsageError("--valid-until is for a request that waits; add --queued or --flex-start")
+
+    def _check_flex_start(self) -> None:
+        if self.max_run and not self.flex_start:
+            raise UsageError("--max-run is for a TPU that is given for a limited time; add --flex-start")
+        if self.flex_start and (self.spot or self.reserved or self.reservation):
+            raise UsageError("--flex-start excludes --spot and reservations; give one of them")
+        if self.max_run and not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
+            raise UsageError(f"--max-run {self.max_run}: flex-start gives a TPU for {MAX_FLEX_START} at most")
+        group = self.chosen_api == "compute-engine" and self.accelerator.hosts > 1
+        if self.flex_start and self.valid_until and group:
+            raise UsageError("--valid-until: a group of machines on Compute Engine has no limit for its waiting")
 
     @property
     def chosen_api(self) -> Api:
@@ -131,9 +165,12 @@ def create_commands(request: Request) -> list[list[str]]:
     if request.chosen_api == "compute-engine":
         return _create_instances(request) if request.accelerator.hosts == 1 else _create_group(request)
     name = request.place.name
-    if request.queued:
+    if request.queued or request.flex_start:
         words = [*_QUEUED, "create", name, f"--node-id={name}", f"--runtime-version={_runtime(request)}"]
         words += [f"--valid-until-duration={request.valid_until}"] if request.valid_until else []
+        if request.flex_start:  # the stable command has no such flags
+            run = f"--max-run-duration={request.max_run or MAX_FLEX_START}"
+            words = ["alpha", *words, "--provisioning-model=flex-start", run]
     else:
         words = [*_TPU_VM, "create", name, f"--version={_runtime(request)}"]
     words += _type_flags(request.accelerator) + request.place.flags
@@ -255,7 +292,7 @@ def _create_group(request: Request) -> list[list[str]]:
 
 
 def _machine_flags(request: Request) -> list[str]:
-    family = request.image_family or IMAGE_FAMILIES.get(request.accelerator.generation.name, _IMAGE_FAMILY)
+    family = request.image_family or IMAGE_FAMILIES.get(request.accelerator.generation.name, IMAGE_FAMILY)
     flags = [
         f"--machine-type={request.accelerator.machine.machine_type}",
         f"--image-family={family}",
@@ -268,6 +305,10 @@ def _machine_flags(request: Request) -> list[str]:
         flags.append("--threads-per-core=1")
     if request.spot:
         flags += ["--provisioning-model=SPOT", "--instance-termination-action=STOP"]
+    if request.flex_start:
+        flags += ["--provisioning-model=FLEX_START", "--reservation-affinity=none"]
+        flags += [f"--max-run-duration={request.max_run or MAX_FLEX_START}", "--instance-termination-action=DELETE"]
+        flags += [f"--request-valid-for-duration={request.valid_until}"] if request.valid_until else []
     if request.reservation:
         flags += ["--provisioning-model=RESERVATION_BOUND", "--reservation-affinity=specific"]
         flags.append(f"--reservation={request.reservation}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.cloud.accelerators import accelerator_types, generations, machines, parse_accelerator
+from dataprep.cloud.accelerators import accelerator_types, generations, machines, parse_accelerator, shape_of
 from dataprep.errors import UsageError
 
 EVERY_TYPE = [name for generation in generations().values() for name in accelerator_types(generation)]
@@ -36,6 +38,7 @@ EVERY_TYPE = [name for generation in generations().values() for name in accelera
         ("v6e-8", 8, 8, 1, "ct6e-standard-8t"),
         ("v6e-16", 16, 16, 4, "ct6e-standard-4t"),
         ("v6e-256", 256, 256, 64, "ct6e-standard-4t"),
+        ("tpu7x-1x1x1", 1, 2, 1, "tpu7x-standard-1t"),
         ("tpu7x-2x2x1", 4, 8, 1, "tpu7x-standard-4t"),
         ("tpu7x-2x2x4", 16, 32, 4, "tpu7x-standard-4t"),
     ],
@@ -99,7 +102,9 @@ def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
         ("v4-99x99x99", "v4-99x99x99: a topology of v4 is AxBxC with at most 4,096 chips; got 99x99x99"),
         ("v6e:0x4", "v6e:0x4: a topology of v6e is AxB with at most 256 chips; got 0x4"),
         ("v4:1x1x1", "v4:1x1x1: 1 chips are no whole number of machines with 4 chips each"),
-        ("tpu7x-16", "tpu7x-16: tpu7x is named by its topology, because a number could mean chips or cores;"),
+        ("tpu7x-15", "tpu7x-15: as a name of xpk it means 15 TensorCores, whose topology is not known; tpu7x is named"),
+        ("tpu7x-24", "tpu7x-24: as a name of xpk it means 24 TensorCores, whose topology is not known; tpu7x is named"),
+        ("tpu7x-32768", "tpu7x-32768: as a name of xpk it means 32,768 TensorCores, whose topology is not known;"),
         ("a100", "a100: no TPU of this name is known; expected a name such as v2-8, v3-8,"),
     ],
 )
@@ -142,3 +147,34 @@ def test_every_generation_has_its_software_and_every_machine_its_source():
         assert machine.date.startswith("2026-")
         assert machine.generation in generations()
     assert [found.name for found in generations().values() if found.compute_engine] == ["v5p", "v6e", "7x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("tpu7x-2", "tpu7x-1x1x1"),
+        ("tpu7x-8", "tpu7x-2x2x1"),
+        ("tpu7x-16", "tpu7x-2x2x2"),
+        ("tpu7x-32", "tpu7x-2x2x4"),
+        ("tpu7x-64", "tpu7x-2x4x4"),
+        ("tpu7x-128", "tpu7x-4x4x4"),
+        ("tpu7x-512", "tpu7x-4x8x8"),
+    ],
+)
+def test_names_of_xpk_are_understood_with_a_note(name, means):
+    found = parse_accelerator(name)
+    assert replace(found, note="") == parse_accelerator(means)
+    assert found.note.startswith(f"{name} is xpk's name for {found.cores} TensorCores: {means}, {found.chips}")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("v4-32", "2x2x4"), ("v5p-128", "4x4x4"), ("v6e-8", "2x4"), ("v6e-1", "1x1"), ("v4:2x4x4", "2x4x4")],
+)
+def test_a_slice_has_the_most_compact_shape(name, shape):
+    assert shape_of(parse_accelerator(name)) == shape
+
+
+def test_an_unusual_number_of_chips_needs_its_topology():
+    with pytest.raises(UsageError, match="v4-24: its topology is not known"):
+        shape_of(parse_accelerator("v4-24"))

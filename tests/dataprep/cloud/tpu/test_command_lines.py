@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.cloud.accelerators import parse_accelerator
+from dataprep.cloud.accounts import account_commands
 from dataprep.cloud.tpu.command_lines import (
     Place,
     Request,
@@ -16,14 +17,18 @@ from dataprep.cloud.tpu.command_lines import (
     copy_commands,
     create_commands,
     delete_commands,
+    describe_command,
+    duration_s,
     fetch_command,
+    instances_command,
+    queued_command,
     ssh_command,
 )
 from dataprep.errors import UsageError
 from tests.support.markdown import ROOT
 
 REAL = shutil.which("gcloud")
-LATER = {"--accelerator-topology-mode", "--target-size-policy-mode", "--version"}
+LATER = {"--accelerator-topology-mode", "--request-valid-for-duration", "--target-size-policy-mode", "--version"}
 PLACE = Place(name="my-tpu", zone="us-central2-b", project="p")
 
 BY_TPU_API = [  # accelerator, what gcloud is told, workers
@@ -54,6 +59,8 @@ BY_COMPUTE_ENGINE = [  # accelerator, machine type, image family, topology of a 
     ("v6e-4", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", None, 1),
     ("v6e-32", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "4x8", 8),
     ("v6e-256", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", "16x16", 64),
+    ("tpu7x-standard-1t", "tpu7x-standard-1t", "ubuntu-accel-2404-amd64-tpu-tpu7x", None, 1),
+    ("tpu7x-8", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", None, 1),
     ("tpu7x-2x2x1", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", None, 1),
     ("tpu7x-2x2x4", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", "2x2x4", 4),
 ]
@@ -137,11 +144,40 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
         ("v4-8", {"valid_until": "6h"}, "add --queued"),
         ("v4-8", {"reservation": "r"}, "for the TPU API give --reserved"),
         ("tpu7x-2x2x1", {"queued": True}, "for the TPU API"),
+        ("v6e-8", {"max_run": "1d"}, "add --flex-start"),
+        ("v6e-8", {"flex_start": True, "spot": True}, "--flex-start excludes --spot and reservations"),
+        ("v6e-8", {"flex_start": True, "max_run": "169h"}, "flex-start gives a TPU for 7d at most"),
+        ("v6e-8", {"flex_start": True, "max_run": "0d"}, "flex-start gives a TPU for 7d at most"),
+        ("v6e-8", {"flex_start": True, "max_run": "soon"}, "expected a duration such as 7d, 36h or 90m"),
+        ("tpu7x-2x2x4", {"flex_start": True, "valid_until": "2h"}, "has no limit for its waiting"),
     ],
 )
 def test_requests_that_no_service_can_fulfil_are_refused(accelerator, options, said):
     with pytest.raises(UsageError, match=said):
         create_commands(request(accelerator, **options))
+
+
+def test_flex_start_waits_in_the_queue_of_the_tpu_api(cloud):
+    (argv,) = create_commands(request("v6e-16", flex_start=True, max_run="3d", valid_until="6h"))
+    assert argv[1:7] == ["alpha", "compute", "tpus", "queued-resources", "create", "my-tpu"]
+    flags = {"--provisioning-model=flex-start", "--max-run-duration=3d", "--valid-until-duration=6h"}
+    assert flags <= set(argv)
+    run(cloud, [argv])
+    assert cloud.names("request") == {"my-tpu"}
+
+
+@pytest.mark.parametrize("accelerator", ["v5p-8", "v6e-4", "tpu7x-standard-1t", "tpu7x-2x2x4"])
+def test_flex_start_on_compute_engine_deletes_its_machines_at_the_end(cloud, accelerator):
+    commands = create_commands(request(accelerator, api="compute-engine", flex_start=True))
+    making = next(argv for argv in commands if any(word.startswith("--machine-type") for word in argv))
+    flags = {"--provisioning-model=FLEX_START", "--max-run-duration=7d", "--instance-termination-action=DELETE"}
+    assert flags <= set(making)
+    run(cloud, commands)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("7d", 604_800), ("36h", 129_600), ("1d12h", 129_600), ("90s", 90)])
+def test_durations_are_read(text, seconds):
+    assert duration_s(text) == seconds
 
 
 def test_a_slice_of_compute_engine_needs_its_project():
@@ -201,9 +237,76 @@ def test_the_recorded_flags_are_those_of_the_sdk():
     spec.loader.exec_module(module)
     recorded = json.loads((ROOT / "tests/support/gcloud_flags.json").read_text())
     for command, flags in recorded.items():
-        if not command.startswith("compute"):
+        if not command.startswith("compute"):  # the table has no commands of the alpha track either
             continue
         node = module.STATIC_COMPLETION_CLI_TREE
         for word in command.split():
             node = node["commands"][word]
         assert set(flags) - LATER <= set(node["flags"]), command
+
+
+def every_list() -> list[list[str]]:
+    """Argument lists of every kind: for all types and options, and for both services."""
+    options = {
+        "service_account": "t@p.iam.gserviceaccount.com",
+        "network": "n",
+        "subnetwork": "s",
+        "internal_ips": True,
+        "labels": {"team": "vision"},
+        "startup_script": __file__,
+    }
+    requests = [request(name) for name, *_ in BY_TPU_API]
+    requests += [request(name, api="compute-engine") for name, *_ in BY_COMPUTE_ENGINE]
+    requests += [
+        request("v4-32", queued=True, valid_until="6h", spot=True, **options),
+        request("v4-32", reserved=True, runtime_version="tpu-ubuntu2204-base"),
+        request("v6e-16", flex_start=True, max_run="3d", valid_until="6h", **options),
+        request("v6e-8", api="compute-engine", spot=True, **options),
+        request("v6e-8", api="compute-engine", flex_start=True, max_run="1d12h", valid_until="2h", **options),
+        request("tpu7x-2x2x4", flex_start=True, **options),
+        request("tpu7x-2x2x4", reservation="r", image_family="f", **options),
+    ]
+    lists = [argv for each in requests for argv in create_commands(each)]
+    tpu = Target(place=PLACE, api="tpu", instances=("0", "1"), internal_ip=True)
+    one = Target(place=PLACE, api="compute-engine", instances=("my-tpu",))
+    group = Target(place=PLACE, api="compute-engine", instances=("my-tpu-a", "my-tpu-b"), internal_ip=True)
+    for target in (tpu, one, group):
+        lists += [*delete_commands(target, queued=False), ssh_command(target, 0, "a 'b' --c")]
+        lists += [*copy_commands(target, "x", "y", recurse=True), fetch_command(target, 0, "x", "y")]
+    lists += [*delete_commands(tpu, queued=True), describe_command(PLACE), queued_command(PLACE)]
+    lists += [instances_command(PLACE), *account_commands("b", "my-trainer", "p", "writer")]
+    listing = ["--format=json", "--quiet"]
+    lists.append(["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone=-", *listing])
+    return [*lists, ["gcloud", "compute", "instances", "list", "--filter=name=x", "--zones=us-east5-a", *listing]]
+
+
+def as_sdk_528(argv: list[str]) -> list[str]:
+    """Return an argument list without what SDK 528 does not know yet: flags, and FLEX_START outside its alpha track."""
+    known = [word for word in argv if word.partition("=")[0] not in LATER or word.startswith("--version=")]
+    return [known[0], "alpha", *known[1:]] if "--provisioning-model=FLEX_START" in known else known
+
+
+def parsed_by_the_sdk(lists: list[list[str]], folder: Path) -> list[str | None]:
+    """Return the error of the installed SDK's own parser for each argument list, or None."""
+    root = Path(REAL).resolve().parents[1]
+    bundled = root / "platform/bundledpythonunix/bin/python3"
+    python = str(bundled) if bundled.exists() else "/usr/bin/python3"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "CLOUDSDK_CONFIG": str(folder)}
+    command = [python, "-S" if bundled.exists() else "-s", str(ROOT / "tests/support/sdk_parser.py"), str(root)]
+    ran = subprocess.run(
+        command, input=json.dumps(lists), capture_output=True, text=True, check=True, env=environment, cwd=folder
+    )
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.skipif(REAL is None, reason="the Google Cloud SDK is not installed")
+def test_the_parser_of_the_sdk_takes_every_argument_list(tmp_path):
+    lists = [as_sdk_528(argv) for argv in every_list()]
+    wrong = [
+        ["gcloud", "compute", "tpus", "tpu-vm", "create", "t", "--zone=z", "--no-such-flag"],
+        ["gcloud", "compute", "tpus", "tpu-vm", "creates", "t"],
+        ["gcloud", "compute", "instances", "create", "t", "--zone=z", "--provisioning-model=MAYBE"],
+    ]
+    errors = parsed_by_the_sdk([*lists, *wrong], tmp_path)
+    assert [(argv, error) for argv, error in zip(lists, errors, strict=False) if error is not None] == []
+    assert all(errors[len(lists) :]), "what the SDK does not know is an error"
