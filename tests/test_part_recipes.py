@@ -1,13 +1,12 @@
 """Recipes for parts of a build on schedulers: each fits the scheduler's published schema, and its command is right.
 
 The schemas are the models of kubeflow-trainer-api, which holds those of Kubernetes and JobSet, and Google's messages of
-Batch. JSON that a model does not know is left out when the model is written again; Google's parser refuses it.
+Batch, whose parser refuses what it does not know.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -15,30 +14,15 @@ import pytest
 import yaml
 from google.cloud import batch_v1
 from google.protobuf import json_format
-from kubeflow_trainer_api.models.io_k8s_api_batch_v1_job import IoK8sApiBatchV1Job
-from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from dataprep.commands.build import command as build_command
 from dataprep.commands.tpu_jobs import run_command
 from pipelines.parts import Part, part_of
+from tests.support.kubernetes import fields, fits_kubernetes, misspelt
 from tests.support.markdown import ROOT, blocks, commands, words_of
 
 RECIPES = ROOT / "docs/recipes"
 JOB, JOB_SET, BATCH = "indexed-job.yaml", "jobset.yaml", "batch.json"
-NAMED_FREELY = {"requests"}
-"""Maps whose keys a schema leaves to the user."""
-
-Place = tuple[str | int, ...]
-"""Keys and positions that lead to a value of a recipe."""
-
-
-def fits_kubernetes(document: Any) -> bool:
-    model = IoK8sApiBatchV1Job if document.get("kind") == "Job" else JobsetV1alpha2JobSet
-    try:
-        written: Any = model.from_dict(document).to_dict()
-    except ValueError:
-        return False
-    return written == document
 
 
 def fits_batch(document: Any) -> bool:
@@ -54,27 +38,6 @@ FITS: dict[str, Callable[[Any], bool]] = {JOB: fits_kubernetes, JOB_SET: fits_ku
 
 def recipe(name: str) -> Any:
     return yaml.safe_load((RECIPES / name).read_text())
-
-
-def fields(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places of all fields that a schema names."""
-    if isinstance(value, dict) and (not place or place[-1] not in NAMED_FREELY):
-        for key, inner in value.items():
-            yield (*place, key)
-            yield from fields(inner, (*place, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from fields(inner, (*place, number))
-
-
-def misspelt(document: Any, place: Place) -> Any:
-    """Return the recipe with a letter too many in the name of a field."""
-    planted = copy.deepcopy(document)
-    value = planted
-    for key in place[:-1]:
-        value = value[key]
-    value[f"{place[-1]}s"] = value.pop(place[-1])
-    return planted
 
 
 def tasks_and_words(name: str) -> tuple[int, list[str]]:

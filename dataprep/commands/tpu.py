@@ -6,6 +6,7 @@ import click
 
 from dataprep.commands.tpu_jobs import exec_command, kill_command, run_command, status_command
 from dataprep.commands.tpu_machines import create_command, delete_command, plan_command
+from dataprep.commands.tpu_manifest import manifest_command
 from dataprep.commands.tpu_setup import copy_command, profile_command, setup_command
 
 EPILOG = """\b
@@ -30,7 +31,7 @@ class _InOrder(click.Group):
 
 @click.group("tpu", cls=_InOrder, epilog=EPILOG)
 def command() -> None:
-    """Create, set up and delete TPU VMs, and run programs on all their workers."""
+    """Create, set up and delete TPU VMs, and run programs on all their workers; manifests for GKE."""
 
 
 for _each in (
@@ -44,5 +45,6 @@ for _each in (
     copy_command,
     profile_command,
     delete_command,
+    manifest_command,
 ):
     command.add_command(_each)

@@ -68,11 +68,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "tpu exec": ("my-tpu", *ZONE, "--", "echo", "hello"),
     "tpu copy": ("my-tpu", *ZONE, "{code}/pins.txt", "pins.txt"),
     "tpu profile": ("my-tpu", *ZONE, "logs", "{world}/traces"),
+    "tpu manifest": ("mae", "--type", "v6e-16", "--image", "image", "--", "dataprep-pretrain-mae"),
     "tpu delete": ("my-tpu", *ZONE, "--yes"),
     "verify": ("{dataset}", "--workers", "1"),
 }  # fmt: skip
 """Every command, and arguments on small real data with which it ends well."""
-READ_ONLY = {"bench", "check-region", "diagnose", "inspect", "plan-input", "verify"}
+READ_ONLY = {"bench", "check-region", "diagnose", "inspect", "plan-input", "tpu manifest", "verify"}
 """Change nothing but a page or a folder that is asked for."""
 SHOWN_ELSEWHERE = {"build coco-dup5", "check-region", "create-bucket", "tpu setup"}
 """Commands whose JSON their own tests read; setup installs packages."""

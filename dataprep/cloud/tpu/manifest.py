@@ -1,0 +1,201 @@
+"""Makes the manifest of a build and a training on GKE: one JobSet, which Kueue admits if it names a queue. Pure.
+
+The build's parts run on CPU nodes first; the training starts when one of them has found the dataset whole. If a node of
+the training is taken away, the JobSet starts again without that counting as a failure, and the training continues from
+its checkpoint; the build then ends at once, because the dataset exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dataprep.cloud.accelerators import Accelerator, shape_of
+from dataprep.cloud.tpu.command_lines import MAX_FLEX_START, check_name, duration_s
+from dataprep.errors import UsageError
+
+Mode = Literal["on-demand", "spot", "flex-start", "reservation"]
+MODES: tuple[Mode, ...] = ("on-demand", "spot", "flex-start", "reservation")
+WRONG_USAGE_CODE = 2
+"""Exit code of a command that would fail again in the same way."""
+GRACE_S = 120
+"""Seconds that a training gets for a checkpoint before its pod is killed."""
+_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_IMAGE = re.compile(r"[^\s\x00-\x1f]{1,512}")
+_MODE_LABELS = {
+    "spot": "cloud.google.com/gke-spot",
+    "flex-start": "cloud.google.com/gke-flex-start",
+}
+_TAKEN_AWAY = {"type": "DisruptionTarget", "status": "True"}
+Document = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuildParts:
+    """A build in parts on machines without a TPU."""
+
+    argv: Sequence[str]
+    """Command without its `--part`."""
+    parts: int
+    cpu: str
+    memory: str
+    disk: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManifestRequest:
+    """What the manifest is to contain."""
+
+    name: str
+    accelerator: Accelerator
+    image: str
+    training: Sequence[str]
+    """Command of the training, the same on every host."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    build: BuildParts | None = None
+    namespace: str | None = None
+    queue: str | None = None
+    """Local queue of Kueue."""
+    service_account: str | None = None
+    """Service account of Kubernetes."""
+    mode: Mode = "on-demand"
+    reservation: str | None = None
+    max_run: str | None = None
+    """Time for which flex-start gives the nodes; None for MAX_FLEX_START."""
+    max_restarts: int = 10
+    """Number of failures after which the JobSet fails; nodes that are taken away do not count."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        for option, text in (("--namespace", self.namespace), ("--queue", self.queue)):
+            if text is not None and not _LABEL.fullmatch(text):
+                raise UsageError(f"{option} {text!r}: expected a name of letters, digits, -, _ and ., 63 at most")
+        if not _IMAGE.fullmatch(self.image):
+            raise UsageError(f"--image {self.image!r}: expected one such as REGION-docker.pkg.dev/PROJECT/REPO/NAME")
+        if not self.accelerator.generation.gke_accelerator:
+            raise UsageError(f"{self.accelerator.name}: GKE's name for this generation is not known; take v4 or newer")
+        if (self.mode == "reservation") != (self.reservation is not None):
+            raise UsageError("--mode reservation and --reservation NAME belong together; give both, or neither")
+        if self.max_run is not None:
+            if self.mode != "flex-start":
+                raise UsageError("--max-run is for nodes that are given for a limited time; add --mode flex-start")
+            if not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
+                raise UsageError(f"--max-run {self.max_run}: flex-start gives nodes for {MAX_FLEX_START} at most")
+
+
+def job_set(request: ManifestRequest) -> Document:
+    """Return the JobSet as JSON values, which are YAML values, too.
+
+    Raises:
+        UsageError: The topology of the TPU is not known.
+    """
+    metadata: Document = {"name": request.name}
+    if request.namespace:
+        metadata["namespace"] = request.namespace
+    if request.queue:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": request.queue}
+    if request.queue and request.mode == "flex-start":
+        seconds = duration_s(request.max_run or MAX_FLEX_START)
+        metadata["annotations"] = {"provreq.kueue.x-k8s.io/maxRunDurationSeconds": str(seconds)}
+    jobs = [_build_job(request, request.build)] if request.build else []
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata,
+        "spec": {"failurePolicy": _failure_policy(request), "replicatedJobs": [*jobs, _training_job(request)]},
+    }
+
+
+def _failure_policy(request: ManifestRequest) -> Document:
+    """Return what follows a failure: jobs fail with PodFailurePolicy only in the two cases that their pods name."""
+    reason = ["PodFailurePolicy"]
+    taken_away = {
+        "name": "nodetakenaway",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": reason,
+        "targetReplicatedJobs": ["train"],
+    }
+    wrong = {
+        "name": "wrongcommand",
+        "action": "FailJobSet",
+        "onJobFailureReasons": reason,
+        "targetReplicatedJobs": ["build"],
+    }
+    return {"maxRestarts": request.max_restarts, "rules": [taken_away, *([wrong] if request.build else [])]}
+
+
+def _build_job(request: ManifestRequest, build: BuildParts) -> Document:
+    resources = {"cpu": build.cpu, "memory": build.memory, "ephemeral-storage": build.disk}
+    container: Document = {
+        "name": "part",
+        "image": request.image,
+        "command": [*build.argv, "--part", f"auto/{build.parts}"],
+        "resources": {"requests": resources},
+    }
+    rules: list[Document] = [
+        {"action": "Ignore", "onPodConditions": [_TAKEN_AWAY]},
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [WRONG_USAGE_CODE]}},
+    ]
+    spec: Document = {
+        "completions": build.parts,
+        "parallelism": build.parts,
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": 3,
+        "successPolicy": {"rules": [{"succeededCount": 1}]},
+        "podFailurePolicy": {"rules": rules},
+        "template": {"spec": _pod(request, container, {})},
+    }
+    return {"name": "build", "replicas": 1, "template": {"spec": spec}}
+
+
+def _training_job(request: ManifestRequest) -> Document:
+    accelerator, hosts = request.accelerator, request.accelerator.hosts
+    chips = accelerator.machine.chips
+    container: Document = {
+        "name": "train",
+        "image": request.image,
+        "command": list(request.training),
+        "env": [{"name": key, "value": value} for key, value in request.environment.items()],
+        "resources": {"requests": {"google.com/tpu": str(chips)}, "limits": {"google.com/tpu": str(chips)}},
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # the loader's processes pass batches
+    }
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": accelerator.generation.gke_accelerator,
+        "cloud.google.com/gke-tpu-topology": shape_of(accelerator),
+    }
+    if request.mode in _MODE_LABELS:
+        selector[_MODE_LABELS[request.mode]] = "true"
+    if request.reservation:
+        selector["cloud.google.com/reservation-name"] = request.reservation
+    pod = _pod(request, container, selector)
+    pod["terminationGracePeriodSeconds"] = GRACE_S
+    pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    spec: Document = {
+        "completions": hosts,
+        "parallelism": hosts,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,  # the hosts of a slice start again together
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [_TAKEN_AWAY]}]},
+        "template": {"spec": pod},
+    }
+    # All pods of the job get a node pool, which is a slice, to themselves.
+    annotations = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    job: Document = {"name": "train", "replicas": 1}
+    if request.build:
+        job["dependsOn"] = [{"name": "build", "status": "Complete"}]
+    return {**job, "template": {"metadata": {"annotations": annotations}, "spec": spec}}
+
+
+def _pod(request: ManifestRequest, container: Document, selector: Mapping[str, str]) -> Document:
+    pod: Document = {"restartPolicy": "Never"}
+    if request.service_account:
+        pod["serviceAccountName"] = request.service_account
+    if selector:
+        pod["nodeSelector"] = dict(selector)
+        tolerated = [_MODE_LABELS[request.mode]] if request.mode in _MODE_LABELS else []
+        tolerated += ["cloud.google.com/gke-queued"] if request.mode == "flex-start" else []
+        if tolerated:
+            pod["tolerations"] = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in tolerated]
+    return {**pod, "containers": [container]}
