@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from dataprep.cloud.region import describe
+from dataprep.cloud.region import can_cache, describe
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
 from dataprep.storage import gcs_client, gcs_retry
 from dataprep.storage.gcs_errors import bucket_errors
-from dataprep.storage.gcs_location import BucketLocation
+from dataprep.storage.gcs_location import BucketLocation, running_caches
 
 if TYPE_CHECKING:
     from google.cloud.storage import Bucket, Client
@@ -25,6 +25,7 @@ ABANDONED_UPLOAD_DAYS = 7
 """Age at which parts of unfinished uploads are removed: they cost as much as objects, and no listing shows them."""
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
+CREATE_CACHE = "storage.anywhereCaches.create"
 
 
 class LifecycleAction(TypedDict):
@@ -60,10 +61,20 @@ class BucketRequest:
     """Whether rights are granted on the bucket only, never on single objects."""
     public_access: str = "enforced"
     """Setting of Cloud Storage's public access prevention."""
+    hierarchical: bool = False
+    """Whether objects lie in folders; it cannot be changed later."""
+    caches: tuple[str, ...] = ()
+    """Zones that get a Rapid Cache."""
 
     def __post_init__(self) -> None:
         if self.soft_delete_days and not 7 <= self.soft_delete_days <= 90:
             raise UsageError(f"--soft-delete-days {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
+        place = BucketLocation(location=self.location, location_type="region")
+        outside = next((zone for zone in self.caches if not can_cache(place, zone)), None)
+        if outside is not None:
+            raise UsageError(
+                f"--cache {outside}: a bucket in {self.location.lower()} can have caches in its zones only"
+            )
 
     @property
     def rules(self) -> list[LifecycleRule]:
@@ -90,7 +101,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
         project: Project that pays; None for that of the credentials.
 
     Returns:
-        Whether the bucket was created, and a line for each difference of an existing one.
+        Whether the bucket was created, with its caches requested, and a line for each difference of an existing one.
 
     Raises:
         UsageError: The bucket exists in another location, or no project is known.
@@ -108,13 +119,15 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
             raise UsageError(f"{url}: no project is known; add --project")
         try:
             _create(client, request, project)
+            for zone in request.caches:
+                _create_cache(client, request.name, zone)
             return True, []
         except Conflict:  # another process was faster
             found = _found(client, request.name)
     if found is None:
         raise AccessError(f"{url}: the name is taken, and the bucket cannot be seen; choose another name")
     _check_place(found, request)
-    return False, _differences(found, request)
+    return False, _differences(found, request) + _missing_caches(request)
 
 
 def _found(client: Client, name: str) -> Bucket | None:
@@ -140,6 +153,8 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
 
     bucket = client.bucket(request.name)
     bucket.storage_class = request.storage_class
+    if request.hierarchical:
+        bucket.hierarchical_namespace_enabled = True
     bucket.labels = dict(request.labels)
     bucket.lifecycle_rules = request.rules
     bucket.iam_configuration.uniform_bucket_level_access_enabled = request.uniform_access
@@ -155,6 +170,21 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
             f"gs://{request.name}: it may not be created: permission {_CREATE} is missing in the project; ask for "
             f"roles/storage.admin there ({first_line(error.__cause__)})"
         ) from error
+
+
+def _create_cache(client: Client, name: str, zone: str) -> None:
+    """Request a Rapid Cache that takes in what is read for the first time; it runs some minutes later."""
+    with bucket_errors(f"gs://{name}", CREATE_CACHE):
+        wanted = {"zone": zone, "admissionPolicy": "admit-on-first-miss"}
+        client._post_resource(f"/b/{name}/anywhereCaches", wanted, retry=gcs_retry.retry_policy())
+
+
+def _missing_caches(request: BucketRequest) -> list[str]:
+    if not request.caches:
+        return []
+    running = running_caches(request.name)
+    add = f"gcloud storage buckets anywhere-caches create gs://{request.name}"
+    return [f"Rapid Cache in {zone}: none is running ({add} {zone})" for zone in request.caches if zone not in running]
 
 
 def _check_place(found: Bucket, request: BucketRequest) -> None:
@@ -181,5 +211,7 @@ def _differences(found: Bucket, request: BucketRequest) -> list[str]:
         ("soft delete, days", (soft_delete_s or 0) // _DAY_S, request.soft_delete_days),
         *((f"label {key}", found.labels.get(key), value) for key, value in request.labels.items()),
     ]
+    if request.hierarchical:
+        pairs.append(("hierarchical namespace", bool(found.hierarchical_namespace_enabled), True))
     lines = [f"{what}: {got}, requested was {due}" for what, got, due in pairs if got != due]
     return lines + [f"lifecycle: no rule {rule}" for rule in request.rules if rule not in rules]

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dataprep.cloud.prices import Prices
-from dataprep.cloud.region import UNKNOWN, Verdict, area_of, placement, region_of
+from dataprep.cloud.prices import ANYWHERE, Prices
+from dataprep.cloud.region import CACHED, RAPID_CACHE, UNKNOWN, ZONE, Verdict, area_of, placement, region_of
+from dataprep.cloud.tables import fact
 from dataprep.storage.gcs_location import BucketLocation
 
 GIB = 2**30
@@ -61,16 +62,21 @@ class CopyCost:
 
 
 def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdict, prices: Prices) -> Cost | None:
-    """Return the cost of reading the amounts once; None if the price of the transfer is unknown."""
+    """Return the cost of reading the amounts once; None if the price of the transfer is unknown.
+
+    If the verdict is CACHED, all of it is read from the cache, which already holds it.
+    """
     if found.usd_per_gib is None:
         return None
-    kind = _kind(bucket)
+    transfer = found.usd_per_gib * sum(amount.num_bytes for amount in amounts) / GIB
+    if found.kind == CACHED:
+        thousands = sum(amount.gets for amount in amounts) / 1000
+        usd_per_1000 = prices.find("cache_operations_per_1000", RAPID_CACHE, ANYWHERE) or 0.0
+        return Cost(transfer=transfer, retrieval=0.0, operations=thousands * usd_per_1000)
     retrieval = sum(_retrieval(amount, bucket, prices) for amount in amounts)
     gets = sum(
-        amount.gets / 1000 * (prices.find("class_b_per_1000", _billed_class(amount.storage_class, bucket), kind) or 0.0)
-        for amount in amounts
+        amount.gets / 1000 * _operation("class_b_per_1000", amount.storage_class, bucket, prices) for amount in amounts
     )
-    transfer = found.usd_per_gib * sum(amount.num_bytes for amount in amounts) / GIB
     return Cost(transfer=transfer, retrieval=retrieval, operations=gets)
 
 
@@ -78,8 +84,8 @@ def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int
     """Return the cost of writing a build's output: its requests, and the replication of a bucket with several
     regions."""
     storage_class, kind = _billed_class(bucket.storage_class or _STANDARD, bucket), _kind(bucket)
-    operations = inserts / 1000 * (prices.find("class_a_per_1000", storage_class, kind) or 0.0)
-    operations += gets / 1000 * (prices.find("class_b_per_1000", storage_class, kind) or 0.0)
+    operations = inserts / 1000 * _operation("class_a_per_1000", storage_class, bucket, prices)
+    operations += gets / 1000 * _operation("class_b_per_1000", storage_class, bucket, prices)
     regions = placement(bucket)[1]
     area = area_of(regions[0] if regions else bucket.location) or ""
     written = prices.find("replication_per_gib", area, kind) or 0.0
@@ -142,6 +148,12 @@ def _retrieval(amount: Amount, bucket: BucketLocation, prices: Prices) -> float:
     if bucket.autoclass:
         return 0.0
     return amount.num_bytes / GIB * (prices.find("retrieval_per_gib", amount.storage_class, _kind(bucket)) or 0.0)
+
+
+def _operation(item: str, storage_class: str, bucket: BucketLocation, prices: Prices) -> float:
+    """Return the price of a thousand operations; with a hierarchical namespace they cost more."""
+    usd = prices.find(item, _billed_class(storage_class, bucket), _kind(bucket)) or 0.0
+    return usd * fact("hns_operations_factor") if bucket.hierarchical and _kind(bucket) != ZONE else usd
 
 
 def _billed_class(storage_class: str, bucket: BucketLocation) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.prices import Prices, published_prices
-from dataprep.cloud.region import PAID, UNKNOWN, Verdict, describe, verdict
+from dataprep.cloud.region import PAID, UNKNOWN, Verdict, can_cache, describe, verdict
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import Replica, read_replicas, same_dataset
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
 from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_location
+from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_location, running_caches
 
 POLICIES = ("refuse", "warn", "off")
 """What to do when reading is known to cost money."""
@@ -73,8 +73,14 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
     return found
 
 
-def placement_of(url: str, where: str | None, prices: Prices | None = None) -> Placement:
+def placement_of(url: str, where: str | None, prices: Prices | None = None, *, every_cache: bool = False) -> Placement:
     """Find the location of a bucket, once in each process, and judge it; if it cannot be found, the verdict is UNKNOWN.
+
+    Args:
+        url: URL of the bucket, or of something in it.
+        where: The reader's zone or region; None if unknown.
+        prices: Prices to apply; None for the published ones.
+        every_cache: List the bucket's Rapid Caches even if reading costs nothing without them.
 
     Raises:
         AccessError: The bucket does not exist, or there are no credentials.
@@ -85,7 +91,13 @@ def placement_of(url: str, where: str | None, prices: Prices | None = None) -> P
         raise
     except (StorageError, UndecidedError) as error:
         return Placement(url, where, None, Verdict(UNKNOWN, None, f"it is not known where the bucket is: {error}"))
-    return Placement(url, where, bucket, verdict(bucket, where, prices or published_prices()))
+    prices = prices or published_prices()
+    found = verdict(bucket, where, prices)
+    asked = every_cache or found.kind == PAID
+    if asked and where is not None and can_cache(bucket, where) is not False:
+        bucket = replace(bucket, caches=_caches(bucket_name(url)))
+        found = verdict(bucket, where, prices)
+    return Placement(url, where, bucket, found)
 
 
 def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -> tuple[Replica, Verdict] | None:
@@ -171,6 +183,15 @@ def _with_deadline(url: str) -> Storage:
 
 # A bucket never moves, so its location is cached. A failure is not cached: the next caller tries again.
 _location = functools.cache(bucket_location)
+_running_caches = functools.cache(running_caches)
+
+
+def _caches(bucket: str) -> tuple[str, ...] | None:
+    """Return the zones of a bucket's Rapid Caches; None if they cannot be listed, which only makes the price higher."""
+    try:
+        return _running_caches(bucket)
+    except StorageError:
+        return None
 
 
 @functools.cache

@@ -6,16 +6,19 @@ import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
-from dataprep.cloud.tables import rows, table
+from dataprep.cloud.tables import rows, table, table_date
 from dataprep.errors import UsageError
 
 Key = tuple[str, str, str]
 """Key of a price: the columns `item`, `of` (what is charged) and `where`."""
 ANYWHERE = "*"
 COLUMNS = ("item", "of", "where", "usd")
-_TABLES = ("network_prices.csv", "storage_prices.csv")
+TABLES = ("network_prices.csv", "storage_prices.csv", "cache_prices.csv")
+STALE_DAYS = 180
+"""Age of a table, in days, from which its prices should be compared with the page again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,22 @@ class Prices:
 @functools.cache
 def published_prices() -> Prices:
     """Return the prices in the package's own tables."""
-    return Prices({key: usd for name in _TABLES for key, usd in _prices_in(name, table(name)).items()})
+    return Prices({key: usd for name in TABLES for key, usd in _prices_in(name, table(name)).items()})
+
+
+def price_dates() -> dict[str, date]:
+    """Return the date of each table: on that day the price page was read."""
+    return {name: table_date(name) for name in TABLES}
+
+
+def stale_tables(today: date) -> list[str]:
+    """Return a line for each table that is older than STALE_DAYS."""
+    ages = {name: (today - read).days for name, read in price_dates().items()}
+    return [
+        f"{name} is of {price_dates()[name]}, {days} days ago; compare it with the price page (scripts/renew_prices.py)"
+        for name, days in ages.items()
+        if days > STALE_DAYS
+    ]
 
 
 def read_prices(path: Path) -> Prices:
@@ -51,7 +69,7 @@ def read_prices(path: Path) -> Prices:
 
 
 def _prices_in(name: str, entries: Iterable[Mapping[str, str]]) -> dict[Key, float]:
-    known = {key[0] for key in published_prices().usd} if name not in _TABLES else None
+    known = {key[0] for key in published_prices().usd} if name not in TABLES else None
     found = {}
     for row in entries:
         try:

@@ -2,6 +2,7 @@
 
 same region, or same zone                   co-located
 a dual-region with the reader's region      free
+a running Rapid Cache in the reader's zone   cached: a lower price for what the cache holds, whatever else holds
 everything else                             paid, by the areas of both; this includes reading a multi-region from inside
 a needed fact is unknown                    unknown; the reason names the fact
 """
@@ -18,10 +19,13 @@ from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
 from dataprep.storage.gcs_location import BucketLocation
 
-CO_LOCATED, FREE, PAID, UNKNOWN = "co-located", "free", "paid", "unknown"
+CO_LOCATED, FREE, CACHED, PAID, UNKNOWN = "co-located", "free", "cached", "paid", "unknown"
 REGION, ZONE, DUAL_REGION, MULTI_REGION = "region", "zone", "dual-region", "multi-region"
+RAPID_CACHE = "rapid-cache"
+"""Rapid Cache in the tables of prices."""
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-[a-z0-9]+")
+_AI_ZONE = re.compile(r"([a-z]+-[a-z]+\d+)-ai\d+[a-z]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Verdict:
     """Verdict on reading a bucket from one place."""
 
     kind: str
-    """One of CO_LOCATED, FREE, PAID and UNKNOWN."""
+    """One of CO_LOCATED, FREE, CACHED, PAID and UNKNOWN."""
     usd_per_gib: float | None
     """Price of the transfer only; None if unknown."""
     reason: str
@@ -51,6 +55,9 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
     if not where:
         return _unknown("where the reader is; give --zone or --tpu")
     place = where.lower()
+    hit = prices.find("cache_read_per_gib", RAPID_CACHE, region_of(place))
+    if place in (bucket.caches or ()) and hit is not None:
+        return Verdict(CACHED, hit, f"{place} has a Rapid Cache of {describe(bucket)}; this is the price of its hits")
     kind, regions = placement(bucket)
     if kind is None:
         code = bucket.location or "the bucket"
@@ -102,6 +109,29 @@ def region_of(place: str) -> str:
     """Return the region of a zone; any other name is returned unchanged."""
     found = _ZONE.fullmatch(place.lower())
     return found[1] if found else place.lower()
+
+
+def is_zone(place: str) -> bool:
+    """Return whether a name is that of a zone, and not of a region."""
+    return _ZONE.fullmatch(place.lower()) is not None
+
+
+def is_ai_zone(place: str) -> bool:
+    """Return whether a zone is an AI zone, such as `us-central1-ai1a`: away from the standard zones of its region."""
+    return _AI_ZONE.fullmatch(place.lower()) is not None
+
+
+def can_cache(bucket: BucketLocation, place: str) -> bool | None:
+    """Return whether a bucket can have a Rapid Cache in a zone: only in a zone of the bucket's location.
+
+    None if that is not certain, because a multi-region does not name its regions.
+    """
+    kind, regions = placement(bucket)
+    if not is_zone(place) or kind in (None, ZONE):
+        return False
+    if kind == MULTI_REGION:
+        return None if area_of(place) == area_of(bucket.location) else False
+    return region_of(place) in regions
 
 
 def check_place(text: str) -> str:

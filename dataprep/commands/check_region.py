@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
 import click
 
 from dataprep.cloud.cost import Cost
 from dataprep.cloud.machine import this_machine
-from dataprep.cloud.prices import published_prices, read_prices
+from dataprep.cloud.prices import price_dates, published_prices, read_prices, stale_tables
 from dataprep.cloud.region import PAID, UNKNOWN, describe
-from dataprep.commands.options import COUNT, json_option
+from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.region_options import named_place, tpu_option, usd
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
+from dataprep.commands.region_ways import MOST_MONTHS, way_document, way_line
 from dataprep.messages import printable
 
 EPILOG = """\b
@@ -22,10 +24,11 @@ Examples:
   dataprep check-region gs://bucket/imagenet
   dataprep check-region gs://bucket/imagenet --tpu my-v4-32 --epochs 90
   dataprep check-region gs://bucket/imagenet --zone us-central1-a --replicas
+  dataprep check-region gs://bucket --zone us-central1-a --bytes 138GiB --epochs 90
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
-Exit codes: 0 co-located or free, 1 at least one bucket is paid, 2 wrong usage or no such bucket, 3 undecided.
+Exit codes: 0 co-located, free or cached, 1 at least one bucket is paid, 2 wrong usage or no such bucket, 3 undecided.
 Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
 _PAID_CODE, _UNKNOWN_CODE = 1, 3
@@ -41,6 +44,16 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
     "--hosts-read-all", is_flag=True, help="Assume that every host reads the whole dataset, not just its share."
 )
 @click.option("--split", help="Split that is read.  [default: train]")
+@click.option(
+    "--bytes", "num_bytes", type=Bytes(), help="Size of the data that will be read, instead of looking it up."
+)
+@click.option(
+    "--months",
+    type=Finite(min=0, max=MOST_MONTHS),
+    default=1.0,
+    show_default=True,
+    help="Months for which a cache or a copy would be kept.",
+)
 @click.option(
     "--replicas",
     is_flag=True,
@@ -61,6 +74,8 @@ def command(
     hosts: int | None,
     hosts_read_all: bool,
     split: str | None,
+    num_bytes: int | None,
+    months: float,
     replicas: bool,
     prices_file: Path | None,
     as_json: bool,
@@ -74,15 +89,24 @@ def command(
     machine = this_machine() if where is None else None
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
-    training = Training(epochs=epochs, hosts=hosts or 1, hosts_read_all=hosts_read_all, split=split)
+    training = Training(
+        epochs=epochs,
+        hosts=hosts or 1,
+        hosts_read_all=hosts_read_all,
+        split=split,
+        months=months,
+        num_bytes=num_bytes,
+    )
     reports = [examine(url, where, training, prices, replicas=replicas) for url in urls]
     if as_json:
-        click.echo(
-            json.dumps({"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]})
-        )
+        found = {"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]}
+        dates = {name: read.isoformat() for name, read in price_dates().items()}
+        click.echo(json.dumps({**found, "prices_as_of": dates}))
     else:
         for report in reports:
             _print(report, training)
+        for line in stale_tables(date.today()):
+            click.echo(f"note: {line}")
     verdicts = {report.placement.verdict.kind for report in reports}
     code = _PAID_CODE if PAID in verdicts else _UNKNOWN_CODE if UNKNOWN in verdicts else 0
     click.get_current_context().exit(code)
@@ -103,6 +127,8 @@ def _json(report: RegionReport) -> dict[str, object]:
         "one_pass_usd": _cost(report.one_pass),
         "training_usd": _cost(report.training),
         "copy": None if report.copy is None else {**asdict(report.copy), "once": _cost(report.copy.once)},
+        "ways": [way_document(each) for each in report.ways],
+        "readable": report.readable,
         "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
         "commands": report.commands,
         "notes": report.notes,
@@ -120,7 +146,9 @@ def _print(report: RegionReport, training: Training) -> None:
     if placement.bucket is not None:
         storage_class = f", class {placement.bucket.storage_class}" if placement.bucket.storage_class else ""
         autoclass = ", autoclass" if placement.bucket.autoclass else ""
-        _line("bucket", f"{describe(placement.bucket)}{storage_class}{autoclass}")
+        hierarchy = ", hierarchical namespace" if placement.bucket.hierarchical else ""
+        caches = f", Rapid Cache in {', '.join(placement.bucket.caches)}" if placement.bucket.caches else ""
+        _line("bucket", f"{describe(placement.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
     if report.copy_of is not None:
         _line("copy of", report.copy_of)
     _line("reader", placement.where or "not known: no metadata server; give --zone or --tpu")
@@ -157,6 +185,8 @@ def _print_advice(report: RegionReport) -> None:
     )
     for each in report.commands:
         click.echo(f"              {printable(each)}")
+    for way in report.ways:
+        _line(way.kind, way_line(way))
 
 
 def _shown(cost: Cost | None) -> str:

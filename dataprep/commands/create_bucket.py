@@ -11,7 +11,7 @@ from dataprep.cloud.accounts import ROLES, account_email, ensure_account
 from dataprep.cloud.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, ensure_bucket
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
-from dataprep.cloud.region import region_of
+from dataprep.cloud.region import check_place, region_of
 from dataprep.commands.options import COUNT, WHOLE, json_option
 from dataprep.commands.region_options import named_place, tpu_option
 from dataprep.errors import UsageError, VerificationError
@@ -22,6 +22,7 @@ EPILOG = """\b
 Examples:
   dataprep create-bucket gs://my-data --beside us-central2-b --project my-project
   dataprep create-bucket gs://my-data --tpu my-v4-32 --label team=vision --lifecycle-days 90 --lifecycle nearline
+  dataprep create-bucket gs://my-data --beside us-central1-ai1a --cache us-central1-ai1a --hns
   dataprep create-bucket gs://my-data --beside europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
@@ -59,6 +60,19 @@ _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
     show_default=True,
     help="Days for which deleted objects can be restored, and are paid for; 0: none.",
 )
+@click.option(
+    "--cache",
+    "caches",
+    metavar="ZONE",
+    multiple=True,
+    help="Zone of the region that gets a Rapid Cache, which costs money while it holds data; may be repeated.",
+)
+@click.option(
+    "--hns",
+    "hierarchical",
+    is_flag=True,
+    help="Create a hierarchical namespace: more requests a second from the start, dearer operations.",
+)
 @click.option("--project", help="Project that pays for the bucket.  [default: that of the credentials]")
 @click.option(
     "--service-account", "account", metavar="NAME", help="Create an account that may use this bucket and nothing else."
@@ -81,6 +95,8 @@ def command(
     lifecycle_days: int | None,
     lifecycle: str,
     soft_delete_days: int,
+    caches: tuple[str, ...],
+    hierarchical: bool,
     project: str | None,
     account: str | None,
     role: str,
@@ -103,6 +119,8 @@ def command(
         lifecycle_days=lifecycle_days,
         lifecycle=lifecycle,
         soft_delete_days=soft_delete_days,
+        hierarchical=hierarchical,
+        caches=tuple(dict.fromkeys(map(check_place, caches))),
     )
     if account is not None and project is None:
         raise UsageError(f"--service-account {account}: its address names its project; add --project")
@@ -134,6 +152,12 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
     then = {"delete": "deleted", "nearline": "moved to NEARLINE"}[request.lifecycle]
     labels = ", ".join(f"{key}={value}" for key, value in request.labels.items()) or "none"
     click.echo("  access      uniform, never public")
+    if request.hierarchical:
+        click.echo("  namespace   hierarchical")
+    for zone in request.caches:
+        click.echo(
+            f"  cache       in {zone}, requested; it runs some minutes later" if created else f"  cache       in {zone}"
+        )
     click.echo(f"  labels      {labels}")
     click.echo(f"  objects     {f'{then} after {request.lifecycle_days:,} days' if request.lifecycle_days else 'kept'}")
     click.echo(

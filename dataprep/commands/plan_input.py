@@ -15,7 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator, parse_accelerator
+from dataprep.cloud.region import check_place
+from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
+from dataprep.commands.plan_places import (
+    PricedPlaces,
+    cache_gbps,
+    first_requests_per_s,
+    places_table,
+    priced_places,
+)
+from dataprep.commands.region_ways import MOST_MONTHS
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import human_bytes
 from dataprep.sources import DATASETS
@@ -32,6 +42,8 @@ Examples:
     --loader torchvision --workers 4
   dataprep plan-input --accelerator tpu7x-2x2x4 --model vit_large --images-per-s 60000 \\
     --measured bench.json --json | jq .plan.verdict
+  dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 \\
+    --bucket-location US --zone us-central1-b --epochs 90
 
 Exit codes: 0 fed, 1 input-bound, 2 usage or input, 3 undecided.
 """
@@ -42,8 +54,6 @@ _STORED_SIDES = {"imagenet": 387, "coco-dup5": 480}
 """Shorter side of a dataset's images, in pixels: ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
 _BLOCK_BYTES = 2 * 2**20
 """Bytes that the loader reads from a bucket with one request."""
-_FIRST_REQUESTS_PER_S = 5_000
-"""Requests a second that a new bucket serves, from Cloud Storage's page on quotas of 2026-11-21."""
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _PIPED_COLUMNS = 80
@@ -74,6 +84,12 @@ class _Options:
     usable_share: float | None
     host_gbps: float | None
     bucket_gbps: float | None
+    bucket_location: str | None
+    zone: str | None
+    epochs: int
+    months: float
+    cache: bool
+    hns: bool
 
 
 _ABOVE_0 = Finite(min=0, min_open=True)
@@ -136,6 +152,22 @@ _SHARE = Finite(min=0, min_open=True, max=1)
 )
 @click.option("--host-gbps", type=_ABOVE_0, help="Measured bandwidth of a host, in Gbit/s; all of it is counted.")
 @click.option("--bucket-gbps", type=_ABOVE_0, help="Bandwidth of the bucket for all hosts together, in Gbit/s.")
+@click.option(
+    "--bucket-location",
+    metavar="PLACE",
+    help="Region, zone, dual-region or multi-region of the bucket, to price the reading; also REGION+REGION.",
+)
+@click.option("--zone", metavar="ZONE", help="Zone of the TPU, to price the reading.")
+@click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
+@click.option(
+    "--months",
+    type=Finite(min=0, max=MOST_MONTHS),
+    default=1.0,
+    show_default=True,
+    help="Months for which a cache or a copy would be kept.",
+)
+@click.option("--cache", is_flag=True, help="Count the bandwidth of a Rapid Cache in the TPU's zone.")
+@click.option("--hns", is_flag=True, help="Assume a bucket with a hierarchical namespace.")
 @json_option
 @click.pass_context
 def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
@@ -165,6 +197,8 @@ class _Found:
     stored: StoredImages
     epoch_images: int | None
     plan: CapacityPlan
+    places: PricedPlaces | None
+    """Ways to read the data, if the bucket's location is given."""
 
     @property
     def sentence(self) -> str:
@@ -185,6 +219,7 @@ class _Found:
             "pod": asdict(self.pod),
             "cost": {**asdict(self.cost), "source": self.cost_source, "image_size": self.image_size},
             "stored": asdict(self.stored),
+            "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
             | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
         }
@@ -194,6 +229,8 @@ def _plan(options: _Options) -> _Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
     accelerator = parse_accelerator(options.accelerator)
+    if accelerator.note:
+        click.echo(f"note: {accelerator.note}", err=True)
     images_per_s = _images_per_s(options)
     image_size = _image_size(options)
     facts = DATASETS[options.dataset].facts["train"]
@@ -210,7 +247,7 @@ def _plan(options: _Options) -> _Found:
             f"got --resize {options.resize}, expected less than the {stored.short_side} pixels that the shorter side "
             "of the stored images has; see --stored-side"
         )
-    pod = _pod(options, accelerator)
+    pod = _pod(options, accelerator, stored.num_bytes)
     return _Found(
         accelerator=accelerator,
         pod=pod,
@@ -227,7 +264,18 @@ def _plan(options: _Options) -> _Found:
             short_side=options.resize or -(-image_size * 8 // 7),
             other_loaders=costs.others,
         ),
+        places=_places(options, stored.num_bytes, facts.repeats),
     )
+
+
+def _places(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces | None:
+    if options.bucket_location is None and options.zone is None and options.epochs == 1:
+        return None
+    if options.bucket_location is None or options.zone is None:
+        raise UsageError("to price the reading, give both --bucket-location and --zone")
+    passes = options.epochs * (1 if options.dataset_bytes else repeats)
+    use = Use(passes=passes, months=options.months)
+    return priced_places(options.bucket_location, check_place(options.zone), round(num_bytes), use, hns=options.hns)
 
 
 def _images_per_s(options: _Options) -> float:
@@ -307,18 +355,21 @@ def _document(path: Path) -> Any:
         raise UsageError(f"--measured {path}: cannot be read as JSON: {error}") from error
 
 
-def _pod(options: _Options, accelerator: Accelerator) -> Pod:
+def _pod(options: _Options, accelerator: Accelerator, num_bytes: float) -> Pod:
     from loaders.capacity.plan import USABLE_SHARE, VCPU_SPEED, Pod
 
     machine = accelerator.machine
+    vcpus = options.vcpus or machine.vcpus
+    if vcpus is None:
+        raise UsageError(f"the vCPUs of {machine.machine_type} are not known; give --vcpus")
     return Pod(
         hosts=accelerator.hosts,
-        vcpus=options.vcpus or machine.vcpus,
+        vcpus=vcpus,
         ram_bytes=machine.ram_gb * 1e9,
         nic_gbps=machine.nic_gbps,
         measured_gbps=options.host_gbps,
         workers=options.workers,
-        bucket_gbps=options.bucket_gbps,
+        bucket_gbps=options.bucket_gbps or (cache_gbps(num_bytes) if options.cache else None),
         usable_share=options.usable_share or USABLE_SHARE,
         vcpu_speed=options.vcpu_speed or VCPU_SPEED,
     )
@@ -337,6 +388,9 @@ def _print(found: _Found, options: _Options) -> None:
     console.print()
     console.print(_resources(found.plan))
     console.print()
+    if found.places is not None:
+        console.print(places_table(found.places, options.epochs))
+        console.print()
     console.print(_what_ifs(found.plan))
     for change in found.plan.what_ifs:
         if change.command:
@@ -352,7 +406,7 @@ def _facts(found: _Found, options: _Options) -> dict[str, str]:
         f"{human_bytes(cost.num_bytes)} from the bucket",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
         f"{pod.vcpu_speed:g} of a core",
-        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod),
+        "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=options.hns),
     }
     if found.epoch_images:
         minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
@@ -377,13 +431,13 @@ def _hosts(found: _Found) -> dict[str, str]:
     }
 
 
-def _bucket(bytes_per_s: float, pod: Pod) -> str:
-    requests_per_s = bytes_per_s / _BLOCK_BYTES
-    grows = f", beyond the {_FIRST_REQUESTS_PER_S:,} of a bucket that has not grown yet"
+def _bucket(bytes_per_s: float, pod: Pod, *, hns: bool) -> str:
+    requests_per_s, first = bytes_per_s / _BLOCK_BYTES, first_requests_per_s(hns=hns)
+    grows = f", beyond the {first:,.0f} of a bucket that has not grown yet"
     quota = "" if pod.bucket_gbps else "; its bandwidth is your project's quota: --bucket-gbps"
     return (
         f"{bytes_per_s * 8e-9:,.2f} Gbit/s in {requests_per_s:,.0f} requests/s of 2 MiB"
-        f"{grows if requests_per_s > _FIRST_REQUESTS_PER_S else ''}{quota}"
+        f"{grows if requests_per_s > first else ''}{quota}"
     )
 
 

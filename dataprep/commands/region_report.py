@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 from dataprep.cloud.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
 from dataprep.cloud.placement import Placement, is_bucket, nearer_copy, placement_of
 from dataprep.cloud.prices import Prices
-from dataprep.cloud.region import PAID, Verdict
+from dataprep.cloud.region import PAID, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement
+from dataprep.cloud.tables import fact
+from dataprep.cloud.ways import Use, Way, ways
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
+from dataprep.messages import first_line
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.gcs_location import StoredObject, stored_objects
+from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, StoredObject, stored_objects
 
+OBJECT_BYTES = 256 * 2**20
+"""Assumed size of an object where only the size of the data is given."""
 READ_BYTES = 2 * 2**20
 """Bytes of a request for data that are not a dataset of dataprep: the same as in the loaders."""
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
@@ -31,6 +36,10 @@ class Training:
     hosts_read_all: bool = False
     """Whether every host reads all data instead of its share."""
     split: str | None = None
+    months: float = 1.0
+    """For how long a cache or a copy is kept."""
+    num_bytes: int | None = None
+    """Size of the data, if it is given and not looked up."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +72,10 @@ class RegionReport:
     one_pass: Cost | None = None
     training: Cost | None = None
     copy: CopyCost | None = None
+    ways: list[Way] = field(default_factory=list)
+    """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
+    readable: bool | None = None
+    """Whether the first byte of a zonal bucket could be read; None if it was not tried."""
     replica: tuple[Replica, Verdict] | None = None
     commands: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -85,7 +98,7 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
     storage = open_storage(url if is_bucket(url) or "/" in url or "://" in url else f"gs://{url}")
     if storage.is_local:
         raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
-    report = RegionReport(placement=placement_of(storage.url, where, prices))
+    report = RegionReport(placement=placement_of(storage.url, where, prices, every_cache=True))
     bucket, found = report.placement.bucket, report.placement.verdict
     if bucket is None:
         return report
@@ -93,8 +106,12 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
         report.notes.append(
             f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
         )
-    manifest = _manifest(storage, report.notes)
-    report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
+    _describe_place(report, where)
+    manifest = _manifest(storage, report.notes) if training.num_bytes is None else None
+    if training.num_bytes is None:
+        report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
+    else:
+        report.reading = given_reading(training.num_bytes, bucket.storage_class)
     if report.reading is None:
         return report
     report.one_pass = reading_cost(report.reading.amounts, bucket, found, prices)
@@ -110,6 +127,54 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
     return report
 
 
+def given_reading(num_bytes: int, storage_class: str | None) -> Reading:
+    """Return one pass over data of a given size, in requests of READ_BYTES and objects of OBJECT_BYTES."""
+    amount = Amount(
+        storage_class=(storage_class or "standard").lower(),
+        num_bytes=num_bytes,
+        objects=-(-num_bytes // OBJECT_BYTES),
+        gets=-(-num_bytes // READ_BYTES),
+    )
+    return Reading(amounts=(amount,), passes=1, is_dataset=False)
+
+
+def _describe_place(report: RegionReport, where: str | None) -> None:
+    """Add notes on a zonal bucket, a reader in an AI zone, and caches that could not be listed."""
+    bucket, notes = report.placement.bucket, report.notes
+    if bucket is None:
+        return
+    if placement(bucket)[0] == ZONE:
+        report.readable = _try_reading(report.placement.url, notes)
+    if where is None or not is_zone(where):
+        return
+    if bucket.caches is None and can_cache(bucket, where) is not False:
+        notes.append(f"permission {LIST_CACHES} may be missing: whether {where} has a Rapid Cache is not known")
+    if is_ai_zone(where) and where.lower() not in (bucket.caches or ()) and placement(bucket)[0] != ZONE:
+        notes.append(
+            f"{where} is an AI zone, typically up to {fact('ai_zone_ms'):g} ms from the zones with the bucket's bytes; "
+            f"a Rapid Cache in it serves repeated reads from inside"
+        )
+
+
+def _try_reading(url: str, notes: list[str]) -> bool | None:
+    """Read the first byte of the first object of a zonal bucket, in the way in which loaders read."""
+    from dataprep.storage.gcs import GCSStorage
+
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    try:
+        first = next((each for each in stored_objects(bucket, prefix) if each.num_bytes), None)
+        if first is None:
+            notes.append("a zonal bucket: it has no object with which to try whether loaders can read it")
+            return None
+        GCSStorage(url, DEADLINES).read_range(first.name, 0, 1)
+    except (DataprepError, OSError) as error:
+        notes.append(
+            f"a zonal bucket, and dataprep cannot read it: {first_line(error)}; use a regional bucket and a cache"
+        )
+        return False
+    return True
+
+
 def _advise(report: RegionReport, storage: Storage, where: str, training: Training, prices: Prices) -> None:
     """Add the nearest existing copy to a report, or the cost of a new one."""
     bucket, reading = report.placement.bucket, report.reading
@@ -121,6 +186,8 @@ def _advise(report: RegionReport, storage: Storage, where: str, training: Traini
     readers = training.hosts if training.hosts_read_all else 1
     epoch = report.one_pass.times(reading.passes * readers)
     report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
+    use = Use(passes=reading.passes * training.epochs * readers, months=training.months)
+    report.ways = ways(reading.amounts, bucket, where, prices, use)
     target, path = "gs://NEW-BUCKET", storage.url.partition("://")[2].partition("/")[2]
     report.commands.append(f"dataprep create-bucket {target} --beside {where}")
     if reading.is_dataset:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
+LIST_CACHES = "storage.anywhereCaches.list"
 # The guard runs before the first byte of every run, so nobody should wait five minutes for it.
 DEADLINES = gcs_retry.Deadlines(lost_s=5.0, refused_s=15.0)
-_BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass"
+_BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass,hierarchicalNamespace"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
 
 
@@ -35,11 +36,19 @@ class BucketLocation:
     """Storage class of new objects; None if the account may not see it."""
     autoclass: bool | None = None
     """Whether Autoclass is on, with which reading costs no retrieval; None if the account may not see it."""
+    hierarchical: bool = False
+    """Whether Cloud Storage says that the bucket has a hierarchical namespace."""
+    caches: tuple[str, ...] | None = None
+    """Zones in which the bucket has a running Rapid Cache; None if that is not known."""
     missing_permission: str = ""
     """Permission that the account lacks to see all of this."""
 
 
 class _Autoclass(TypedDict, total=False):
+    enabled: bool
+
+
+class _Hierarchy(TypedDict, total=False):
     enabled: bool
 
 
@@ -55,6 +64,18 @@ class _BucketAnswer(TypedDict, total=False):
     customPlacementConfig: _Placement | None
     storageClass: str
     autoclass: _Autoclass | None
+    hierarchicalNamespace: _Hierarchy | None
+
+
+class _Cache(TypedDict, total=False):
+    zone: str
+    state: str
+
+
+class _CachesAnswer(TypedDict, total=False):
+    """Cloud Storage's list of a bucket's Rapid Caches."""
+
+    items: list[_Cache]
 
 
 class StoredObject(NamedTuple):
@@ -95,6 +116,23 @@ def bucket_location(bucket: str) -> BucketLocation:
         ) from error
 
 
+def running_caches(bucket: str) -> tuple[str, ...]:
+    """Return the zones in which a bucket has a running Rapid Cache, formerly Anywhere Cache, with one request.
+
+    Raises:
+        AccessError: The permission is missing, or the server does not know caches.
+        StorageError: Cloud Storage cannot be reached.
+    """
+    url = f"gs://{bucket}"
+    client = _client(url)
+    with bucket_errors(url, LIST_CACHES):
+        timeout_s = gcs_retry.request_timeout_s(DEADLINES)
+        found: _CachesAnswer = client._get_resource(f"/b/{bucket}/anywhereCaches", timeout=timeout_s, retry=_retry())
+    items = found.get("items") or []
+    zones = {each.get("zone", "").lower() for each in items if each.get("state", "").lower() == "running"}
+    return tuple(sorted(zones - {""}))
+
+
 def stored_objects(bucket: str, prefix: str) -> Iterator[StoredObject]:
     """Iterate over every object below a prefix with its storage class; one request for each thousand.
 
@@ -128,6 +166,7 @@ def _retry() -> Any:
 def _location_of(document: _BucketAnswer, missing_permission: str = "") -> BucketLocation:
     placement: _Placement = document.get("customPlacementConfig") or {}
     autoclass: _Autoclass = document.get("autoclass") or {}
+    hierarchy: _Hierarchy = document.get("hierarchicalNamespace") or {}
     is_whole = not missing_permission
     return BucketLocation(
         location=document.get("location", ""),
@@ -135,5 +174,6 @@ def _location_of(document: _BucketAnswer, missing_permission: str = "") -> Bucke
         data_locations=tuple(placement.get("dataLocations") or ()),
         storage_class=document.get("storageClass") if is_whole else None,
         autoclass=bool(autoclass.get("enabled")) if is_whole else None,
+        hierarchical=bool(hierarchy.get("enabled")),
         missing_permission=missing_permission,
     )

@@ -22,9 +22,17 @@ KEPT = (
     "lifecycle",
     "iamConfiguration",
     "softDeletePolicy",
+    "hierarchicalNamespace",
 )
-LAYOUT = ("location", "locationType", "customPlacementConfig")
+LAYOUT = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
 GET_BUCKET, LIST_OBJECTS = "storage.buckets.get", "storage.objects.list"
+PERMISSIONS = {
+    (): GET_BUCKET,
+    ("storageLayout",): LIST_OBJECTS,
+    ("o",): LIST_OBJECTS,
+    ("anywhereCaches",): "storage.anywhereCaches.list",
+}
+"""Permissions of GET requests by what follows the bucket's name."""
 
 
 class Buckets:
@@ -32,6 +40,8 @@ class Buckets:
 
     def __init__(self) -> None:
         self.described: dict[str, dict[str, Any]] = {}
+        self.caches: dict[str, list[dict[str, Any]]] = {}
+        """Rapid Caches by bucket; a new one runs at once."""
         self.denied: dict[str, list[str]] = {}
         """Permissions that nobody has on a bucket."""
         self.classes: dict[str, str] = {}
@@ -66,9 +76,13 @@ class Buckets:
         if request.method == "POST" and len(segments) == 3:
             return await self._create(json.loads(body), upstream)
         name, rest = (segments[3] if len(segments) > 3 else ""), segments[4:]
+        if request.method == "POST" and rest == ["anywhereCaches"]:
+            cache = {"bucket": name, "state": "running", **json.loads(body)}
+            self.caches.setdefault(name, []).append(cache)
+            return _json({"kind": "storage#operation", "done": False})
         if request.method != "GET" or name not in self.described:
             return None
-        permission = GET_BUCKET if not rest else LIST_OBJECTS if rest in (["storageLayout"], ["o"]) else ""
+        permission = PERMISSIONS.get(tuple(rest), "")
         if permission in self.denied.get(name, ()):
             return error_answer(
                 403, f"t@example.com does not have {permission} access to the Google Cloud Storage bucket."
@@ -78,6 +92,8 @@ class Buckets:
             return _json(described)
         if rest == ["storageLayout"]:
             return _json({"bucket": name, **{key: described[key] for key in LAYOUT if key in described}})
+        if rest == ["anywhereCaches"]:
+            return _json({"kind": "storage#anywhereCaches", "items": self.caches.get(name, [])})
         if rest == ["o"]:
             return await self._listed(name, request, upstream)
         return None

@@ -88,6 +88,7 @@ class GCSEmulator:
         data_locations: Sequence[str] = (),
         storage_class: str = "STANDARD",
         autoclass: bool = False,
+        caches: Sequence[str] = (),
         deny: Sequence[str] = (),
     ) -> None:
         """Make an empty bucket.
@@ -95,6 +96,7 @@ class GCSEmulator:
         Args:
             location: a region, or the code of a dual-region or multi-region; by default the binary's own.
             data_locations: the two regions of a configurable dual-region, or the zone of a zonal bucket.
+            caches: zones that have a running Rapid Cache.
             deny: permissions that nobody has on it: `storage.buckets.get`, `storage.objects.list`.
         """
         document: dict[str, Any] = {"name": name}
@@ -103,6 +105,8 @@ class GCSEmulator:
         if data_locations:
             document["customPlacementConfig"] = {"dataLocations": list(data_locations)}
         self._request("POST", bucket_path(""), document)
+        for zone in caches:
+            self._request("POST", f"{bucket_path(name)}/anywhereCaches", {"zone": zone})
         if deny:
             self._request("POST", CONTROL_PATH, {"deny": {name: list(deny)}})
 

@@ -31,7 +31,7 @@ def test_prices_of_a_file_replace_the_published_ones(tmp_path):
         ("item,of\ntransfer_per_gib,a\n", "expected item,of,where,usd"),
         ("item,of,where,usd\ntransfer_per_gib,a,b,-1\n", "costs '-1', expected 0 or more"),
         ("item,of,where,usd\ntransfer_per_gib,a,b,nan\n", "costs 'nan', expected 0 or more"),
-        ("item,of,where,usd\ntransfer,a,b,1\n", "no price 'transfer'; expected one of class_a_per_1000"),
+        ("item,of,where,usd\ntransfer,a,b,1\n", "no price 'transfer'; expected one of cache_ingest_per_gib"),
     ],
 )
 def test_a_file_of_other_rows_is_refused(tmp_path, text, message):

@@ -7,7 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.cloud.prices import Prices, published_prices
-from dataprep.cloud.region import CO_LOCATED, FREE, PAID, UNKNOWN, area_of, check_place, describe, region_of, verdict
+from dataprep.cloud.region import (
+    CACHED,
+    CO_LOCATED,
+    FREE,
+    PAID,
+    UNKNOWN,
+    area_of,
+    can_cache,
+    check_place,
+    describe,
+    is_ai_zone,
+    region_of,
+    verdict,
+)
+from dataprep.cloud.tables import table
 from dataprep.errors import UsageError
 from dataprep.storage.gcs_location import BucketLocation
 
@@ -199,3 +213,35 @@ def test_prices_between_regions_are_symmetric(one, other):
         verdict(bucket(region_of(of), "region"), to, PRICES).usd_per_gib for of, to in ((one, other), (other, one))
     ]
     assert prices[0] == prices[1]
+
+
+@pytest.mark.parametrize(("location", "kind"), [("US", "multi-region"), ("US-CENTRAL1", "region")])
+def test_a_cache_in_the_readers_zone_decides(location, kind):
+    bucket = BucketLocation(location=location, location_type=kind, caches=("us-central1-a",))
+    found = verdict(bucket, "US-central1-a", published_prices())
+    assert (found.kind, found.usd_per_gib, found.is_free) == (CACHED, 0.0006, False)
+    assert found.reason.startswith("us-central1-a has a Rapid Cache of ")
+    assert verdict(bucket, "us-central1-b", published_prices()).kind != CACHED
+    assert verdict(bucket, "us-central1-a", Prices({})).kind != CACHED, "a cache without a price is not counted"
+
+
+@pytest.mark.parametrize(
+    ("location", "kind", "place", "possible"),
+    [
+        ("US", "multi-region", "us-central1-a", None),
+        ("US", "multi-region", "europe-west4-a", False),
+        ("NAM4", "", "us-east1-d", True),
+        ("NAM4", "", "us-east5-a", False),
+        ("US-CENTRAL1", "region", "us-central1-ai1a", True),
+        ("US-CENTRAL1", "region", "us-central1", False),
+        ("us-central1-a", "zone", "us-central1-a", False),
+    ],
+)
+def test_a_cache_lies_in_a_zone_of_the_bucket(location, kind, place, possible):
+    assert can_cache(BucketLocation(location=location, location_type=kind), place) is possible
+
+
+def test_ai_zones_are_known_by_their_names():
+    assert all(is_ai_zone(row["zone"]) and not is_ai_zone(row["parent"]) for row in table("ai_zones.csv"))
+    assert all(region_of(row["zone"]) == region_of(row["parent"]) for row in table("ai_zones.csv"))
+    assert [zone for zone in ZONES if is_ai_zone(zone)] == ["us-central1-ai1a", "us-south1-ai1b"]

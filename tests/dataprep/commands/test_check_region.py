@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dataprep.cloud.placement import guard
-from dataprep.cloud.region import CO_LOCATED, FREE, PAID, UNKNOWN
+from dataprep.cloud.region import CACHED, CO_LOCATED, FREE, PAID, UNKNOWN
 from dataprep.commands import build as build_module
 from dataprep.commands.check_region import command
 from dataprep.dataset.replicas import REPLICAS
@@ -40,13 +40,14 @@ VERDICTS = {
 }
 READERS = ("us-central1-a", "europe-west4-b")
 PAIRS = [(bucket, index) for bucket in BUCKETS for index in range(len(READERS))]
-CODES = {CO_LOCATED: 0, FREE: 0, PAID: 1, UNKNOWN: 3}
+CODES = {CO_LOCATED: 0, FREE: 0, CACHED: 0, PAID: 1, UNKNOWN: 3}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def buckets(gcs: GCSEmulator) -> None:
     for name, place in BUCKETS.items():
         gcs.create_bucket(name, **place)
+    gcs.create_bucket("cached-us", location="US", caches=("us-central1-a",))
     gcs.create_bucket("layout-only", location="US-CENTRAL1", deny=["storage.buckets.get"])
     gcs.create_bucket("hidden", location="US-CENTRAL1", deny=["storage.buckets.get", "storage.objects.list"])
 
@@ -163,6 +164,43 @@ def test_the_text_has_the_price_and_the_next_step(dataset):
     assert "copy it beside the reader" in run.stdout
     assert f"dataprep replicate {dataset} --to gs://NEW-BUCKET/imagenet" in run.stdout
     assert run.stderr == ""
+
+
+def test_imagenet_for_90_epochs_costs_what_is_published():
+    words = ("gs://cached-us", "--zone", "us-central1-b", "--bytes", "147897477120", "--epochs", "90")
+    found = checked(*words)
+    assert found["training_usd"]["transfer"] == pytest.approx(248, abs=0.1)
+    direct, cached, copied = found["ways"]
+    assert direct["read"]["transfer"] == pytest.approx(248, abs=0.1)
+    assert cached["without_fill"] == pytest.approx(22, abs=0.5)
+    assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
+    assert "cache       a Rapid Cache in us-central1-b: $21.55" in check(*words).stdout
+
+
+def test_a_cache_in_the_readers_zone_is_a_verdict_and_lets_the_guard_pass():
+    found = checked("gs://cached-us", "--zone", "us-central1-a", "--bytes", "1GiB")
+    assert (found["verdict"], found["usd_per_gib"]) == (CACHED, 0.0006)
+    assert found["one_pass_usd"]["operations"] == pytest.approx(512 * 0.0002 / 1000)
+    assert found["ways"] == []
+    assert guard("gs://cached-us/x", "refuse", where="us-central1-a").verdict.kind == CACHED
+    with pytest.raises(UsageError, match="--region-policy warn"):
+        guard("gs://cached-us/x", "refuse", where="us-central1-b")
+
+
+def test_an_ai_zone_is_noted_unless_it_has_a_cache(gcs):
+    gcs.create_bucket("ai-cached", location="US-CENTRAL1", caches=("us-central1-ai1a",))
+    assert (
+        "us-central1-ai1a is an AI zone, typically up to 5 ms"
+        in checked("gs://region-us", "--zone", "us-central1-ai1a")["notes"][0]
+    )
+    assert not any("AI zone" in note for note in checked("gs://ai-cached", "--zone", "us-central1-ai1a")["notes"])
+
+
+def test_a_zonal_bucket_is_read_once_to_see_whether_it_can_be(gcs):
+    assert checked("gs://zonal-us", "--zone", "us-central1-a")["readable"] is None
+    open_storage("gs://zonal-us").create("x", b"123")
+    assert checked("gs://zonal-us", "--zone", "us-central1-a")["readable"] is True
+    assert checked("gs://region-us", "--zone", "us-central1-a")["readable"] is None
 
 
 # The guard

@@ -181,3 +181,12 @@ def test_a_dry_run_shows_the_commands_and_asks_nobody(name, cloud, gcs):
     ]
     assert gcs.stats()["requests"] == before
     assert cloud.calls() == []
+
+
+def test_a_cache_and_a_hierarchical_namespace_are_requested_and_named(name):
+    words = (f"gs://{name}", "--beside", "us-central1-ai1a", "--cache", "us-central1-ai1a", "--hns")
+    assert "cache       in us-central1-ai1a\n" in create(*words, "--dry-run").stdout
+    out = create(*words).stdout
+    assert "namespace   hierarchical" in out
+    assert "cache       in us-central1-ai1a, requested; it runs some minutes later" in out
+    assert described(name)["hierarchicalNamespace"] == {"enabled": True}

@@ -173,3 +173,25 @@ def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
 def test_plan_knows_the_loaders_of_the_benchmark():
     loader = next(option for option in command.params if option.name == "loader")
     assert set(loader.type.choices) == {"dataprep", *PEERS}
+
+
+def test_reading_imagenet_for_90_epochs_costs_what_is_published(plan_input):
+    places = ("--bucket-location", "US", "--zone", "us-central1-a", "--epochs", "90")
+    _, out = plan_input(*RESNET, "--images-per-s", 1000, *places, "--json")
+    direct, cached, copied = json.loads(out)["places"]["ways"]
+    assert direct["read"]["transfer"] == pytest.approx(248, abs=0.1)
+    assert cached["without_fill"] == pytest.approx(22, abs=0.5)
+    assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
+    _, out = plan_input(*RESNET, "--images-per-s", 1000, *places)
+    assert "Reading 90 epochs in us-central1-a: paid" in out
+    assert "$247.93" in out
+
+
+def test_a_cache_gives_the_bucket_its_bandwidth(plan_input):
+    _, out = plan_input(*RESNET, "--images-per-s", 1000, "--cache", "--json")
+    assert json.loads(out)["pod"]["bucket_gbps"] == 100
+
+
+def test_a_price_needs_both_places(plan_input):
+    with pytest.raises(UsageError, match="give both --bucket-location and --zone"):
+        plan_input(*RESNET, "--images-per-s", 1000, "--zone", "us-central1-a")

@@ -6,7 +6,14 @@ import pytest
 
 from dataprep.errors import AccessError, UndecidedError
 from dataprep.storage import open_storage
-from dataprep.storage.gcs_location import BucketLocation, StoredObject, bucket_location, stored_objects
+from dataprep.storage.gcs_location import (
+    LIST_CACHES,
+    BucketLocation,
+    StoredObject,
+    bucket_location,
+    running_caches,
+    stored_objects,
+)
 from tests.support.gcs_emulator import GCSEmulator
 
 GET_BUCKET, LIST_OBJECTS = "storage.buckets.get", "storage.objects.list"
@@ -61,3 +68,12 @@ def test_objects_are_listed_with_their_sizes_and_own_classes(gcs: GCSEmulator):
     assert [each.name for each in stored_objects("told-cold", "")] == ["data/a", "data/b/c"]
     with pytest.raises(AccessError, match=LIST_OBJECTS):
         list(stored_objects("told-nothing", ""))
+
+
+def test_running_caches_are_listed_by_their_zones(gcs: GCSEmulator):
+    gcs.create_bucket("told-caches", location="US", caches=("US-CENTRAL1-A", "us-east1-d"))
+    gcs.create_bucket("told-no-caches", location="US", deny=[LIST_CACHES])
+    assert running_caches("told-caches") == ("us-central1-a", "us-east1-d")
+    assert running_caches("told-cold") == ()
+    with pytest.raises(AccessError, match=f"permission {LIST_CACHES} is missing"):
+        running_caches("told-no-caches")

@@ -1,0 +1,119 @@
+"""The part of `dataprep plan-input` about places: what reading a bucket from a zone costs, and what it can serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from dataprep.cloud.cost import Amount
+from dataprep.cloud.prices import price_dates, published_prices
+from dataprep.cloud.region import (
+    DUAL_REGION,
+    MULTI_REGION,
+    Verdict,
+    area_of,
+    check_place,
+    is_zone,
+    placement,
+    verdict,
+)
+from dataprep.cloud.tables import fact
+from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
+from dataprep.commands.region_options import usd
+from dataprep.commands.region_report import given_reading
+from dataprep.commands.region_ways import way_document
+from dataprep.errors import UsageError
+from dataprep.storage.gcs_location import BucketLocation
+
+MULTI_REGIONS = ("us", "eu", "asia")
+_TIB = 2**40
+_TITLES = {DIRECT: "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PricedPlaces:
+    """A bucket, its reader, and the ways to read the data."""
+
+    bucket: BucketLocation
+    zone: str
+    use: Use
+    verdict: Verdict
+    ways: list[Way]
+
+    def document(self) -> dict[str, object]:
+        """Return the result as JSON values."""
+        return {
+            "bucket_location": self.bucket.location,
+            "zone": self.zone,
+            "passes": self.use.passes,
+            "months": self.use.months,
+            "verdict": self.verdict.kind,
+            "reason": self.verdict.reason,
+            "ways": [way_document(way) for way in self.ways],
+            "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
+        }
+
+
+def priced_places(text: str, zone: str, num_bytes: int, use: Use, *, hns: bool) -> PricedPlaces:
+    """Price the reading of data of class Standard.
+
+    Args:
+        text: Location of the bucket, as the user writes it.
+        zone: The reader's zone or region.
+        num_bytes: Size of one pass.
+        use: How often the data are read, and for how long a cache or a copy is kept.
+        hns: Whether the bucket has a hierarchical namespace.
+    """
+    bucket, prices = parse_location(text, hns=hns), published_prices()
+    amounts: tuple[Amount, ...] = given_reading(num_bytes, "standard").amounts
+    found = verdict(bucket, zone, prices)
+    return PricedPlaces(bucket=bucket, zone=zone, use=use, verdict=found, ways=ways(amounts, bucket, zone, prices, use))
+
+
+def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
+    """Parse the location of a bucket: a region, a zone, `NAM4`, `US`, or two regions of a configurable dual-region.
+
+    Raises:
+        UsageError: There is no such location.
+    """
+    code = text.strip().lower()
+    if code in MULTI_REGIONS:
+        return BucketLocation(location=code.upper(), location_type=MULTI_REGION, hierarchical=hns)
+    if "+" in code:
+        regions = tuple(map(check_place, code.split("+")))
+        if len(set(regions)) != 2 or any(map(is_zone, regions)) or area_of(regions[0]) != area_of(regions[1]):
+            raise UsageError(
+                f"--bucket-location {text}: a dual-region is two regions of an area, as us-central1+us-west1"
+            )
+        return BucketLocation(
+            location=code.upper(), location_type=DUAL_REGION, data_locations=regions, hierarchical=hns
+        )
+    bucket = BucketLocation(location=code.upper(), hierarchical=hns)
+    if placement(bucket)[0] is None:
+        check_place(code)
+    return bucket
+
+
+def first_requests_per_s(*, hns: bool) -> float:
+    """Return the requests a second that a new bucket serves before it has grown."""
+    return fact("first_requests_per_s") * (fact("hns_requests_factor") if hns else 1)
+
+
+def cache_gbps(num_bytes: float) -> float:
+    """Return the bandwidth of a Rapid Cache that holds the data, in Gbit/s."""
+    return max(fact("cache_first_gbps"), fact("cache_gbps_per_tib") * num_bytes / _TIB)
+
+
+def places_table(places: PricedPlaces, epochs: int) -> Table:
+    """Return a table of the ways, with what each costs."""
+    title = f"Reading {epochs:,} epochs in {places.zone}: {places.verdict.kind}, {places.verdict.reason}"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    table.add_column("", overflow="fold")
+    for name in ("once", "kept", "read", "requests", "sum"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for way in places.ways:
+        read = way.read.transfer + way.read.retrieval
+        amounts = (way.once.total + way.ingest, way.kept, read, way.read.operations, way.total)
+        table.add_row(f"{_TITLES[way.kind]} {way.place.lower()}", *map(usd, amounts))
+    return table

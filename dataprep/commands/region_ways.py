@@ -1,0 +1,38 @@
+"""Shows the ways in which data can be read many times, with what each costs: `check-region` and `plan-input`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from dataprep.cloud.ways import CACHE, COPY, Way
+from dataprep.commands.region_options import usd
+
+MOST_MONTHS = 1200.0
+"""Longest time for which a cache or a copy can be priced: a hundred years."""
+
+
+def way_document(way: Way) -> dict[str, object]:
+    """Return a way as JSON values."""
+    return {
+        **asdict(way),
+        "once": {**asdict(way.once), "total": way.once.total},
+        "read": {**asdict(way.read), "total": way.read.total},
+        "without_fill": way.without_fill,
+        "total": way.total,
+    }
+
+
+def way_line(way: Way) -> str:
+    """Describe a way in one line, the sum first."""
+    read = f"{usd(way.read.transfer + way.read.retrieval)} to read, {usd(way.read.operations)} for requests"
+    if way.kind == CACHE:
+        return (
+            f"a Rapid Cache in {way.place}: {usd(way.without_fill)} ({read}, {usd(way.kept)} to keep it, "
+            f"{usd(way.ingest)} to write into it), and at most {usd(way.once.total)} to fill it"
+        )
+    if way.kind == COPY:
+        return (
+            f"a copy in {way.place}: {usd(way.total)} ({usd(way.once.total)} to make it, {usd(way.kept)} to keep it, "
+            f"{read})"
+        )
+    return f"from {way.place.lower()}: {usd(way.total)} ({read})"

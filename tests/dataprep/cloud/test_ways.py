@@ -1,0 +1,84 @@
+"""Ways to read ImageNet's archive ninety times: the published figures, and what holds for all amounts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataprep.cloud.cost import Amount
+from dataprep.cloud.prices import Prices, published_prices
+from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, ways
+from dataprep.storage.gcs_location import BucketLocation
+
+PRICES = published_prices()
+US = BucketLocation(location="US", location_type="multi-region", storage_class="STANDARD")
+HERE = "us-central1-a"
+IMAGENET = Amount(storage_class="standard", num_bytes=147_897_477_120, objects=551, gets=70_524)
+NINETY = Use(passes=90)
+
+
+def by_kind(bucket=US, where=HERE, use=NINETY, amount=IMAGENET, prices=PRICES):
+    return {way.kind: way for way in ways([amount], bucket, where, prices, use)}
+
+
+def test_imagenet_for_90_epochs_costs_what_is_published():
+    found = by_kind()
+    assert found[DIRECT].read.transfer == pytest.approx(248, abs=0.1)
+    assert found[CACHE].without_fill == pytest.approx(22, abs=0.5)
+    assert found[COPY].once.total + found[COPY].kept == pytest.approx(5.5, abs=0.02)
+
+
+def test_the_parts_of_a_cache_are_those_of_the_price_page():
+    gib, cached = IMAGENET.num_bytes / 2**30, by_kind()[CACHE]
+    assert cached.place == HERE
+    assert cached.read.transfer == pytest.approx(90 * gib * 0.0006)
+    assert cached.read.operations == pytest.approx(90 * 70.524 * 0.0002)
+    assert cached.kept == pytest.approx(gib * 0.0001233 * 730)
+    assert cached.ingest == pytest.approx(gib * 0.0032)
+    assert cached.once.transfer == pytest.approx(gib * 0.02), "it is filled by reading the bucket once"
+
+
+def test_a_cache_pays_no_retrieval_of_what_it_holds():
+    cold = BucketLocation(location="US", location_type="multi-region", storage_class="COLDLINE")
+    found = by_kind(cold, amount=Amount(storage_class="coldline", num_bytes=2**30, objects=1, gets=1))
+    assert found[DIRECT].read.retrieval == pytest.approx(90 * 0.02)
+    assert found[CACHE].read.retrieval == 0
+    assert found[CACHE].once.retrieval == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "where", "kinds"),
+    [
+        (US, HERE, {DIRECT, CACHE, COPY}),
+        (US, "us-central1", {DIRECT, COPY}),
+        (US, "europe-west4-a", {DIRECT, COPY}),
+        (BucketLocation(location="US-CENTRAL1", location_type="region"), "us-central1-ai1a", {DIRECT, CACHE}),
+        (BucketLocation(location="EUROPE-WEST4", location_type="region"), HERE, {DIRECT, COPY}),
+        (BucketLocation(location="mars-north1", location_type="region"), HERE, set()),
+        (
+            BucketLocation(location="us-central1", location_type="zone", data_locations=("us-central1-b",)),
+            HERE,
+            {DIRECT, COPY},
+        ),
+    ],
+)
+def test_a_cache_is_possible_only_in_a_zone_of_the_buckets_location(bucket, where, kinds):
+    found = by_kind(bucket, where)
+    assert set(found) == kinds
+
+
+def test_without_prices_of_caches_there_is_no_such_way():
+    without = Prices({key: usd for key, usd in PRICES.usd.items() if not key[0].startswith("cache_")})
+    assert set(by_kind(prices=without)) == {DIRECT, COPY}
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**15), st.integers(1, 10**9), st.integers(1, 1000), st.floats(0, 100))
+def test_costs_grow_with_passes_and_months(num_bytes, gets, passes, months):
+    amount = Amount(storage_class="standard", num_bytes=num_bytes, objects=1, gets=gets)
+    less = by_kind(use=Use(passes=passes, months=months), amount=amount)
+    more = by_kind(use=Use(passes=passes + 1, months=months + 1), amount=amount)
+    for kind, way in less.items():
+        assert way.total <= more[kind].total
+        assert way.without_fill <= way.total

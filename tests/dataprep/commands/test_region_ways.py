@@ -1,0 +1,32 @@
+"""Ways to read data, as text and JSON."""
+
+from __future__ import annotations
+
+import json
+
+from dataprep.cloud.cost import Amount
+from dataprep.cloud.prices import published_prices
+from dataprep.cloud.ways import Use, ways
+from dataprep.commands.region_ways import way_document, way_line
+from dataprep.storage.gcs_location import BucketLocation
+
+US = BucketLocation(location="US", location_type="multi-region")
+IMAGENET = Amount(storage_class="standard", num_bytes=147_897_477_120, objects=551, gets=70_524)
+WAYS = ways([IMAGENET], US, "us-central1-a", published_prices(), Use(passes=90))
+
+
+def test_each_way_is_one_line_with_its_parts():
+    assert [way_line(way) for way in WAYS] == [
+        "from us: $250.47 ($247.93 to read, $2.54 for requests)",
+        "a Rapid Cache in us-central1-a: $21.55 ($7.44 to read, $1.27 for requests, $12.40 to keep it, $0.44 to write "
+        "into it), and at most $2.78 to fill it",
+        "a copy in us-central1: $8.05 ($2.76 to make it, $2.75 to keep it, $0.00 to read, $2.54 for requests)",
+    ]
+
+
+def test_the_document_has_all_parts_and_sums():
+    for way in WAYS:
+        document = json.loads(json.dumps(way_document(way)))
+        assert document["total"] == way.total
+        assert document["read"]["total"] == way.read.total
+        assert document["once"]["total"] == way.once.total
