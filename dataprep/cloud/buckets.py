@@ -130,6 +130,11 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
     return False, _differences(found, request) + _missing_caches(request)
 
 
+def cache_command(bucket: str, zone: str) -> list[str]:
+    """Return the command that adds a Rapid Cache to an existing bucket."""
+    return ["gcloud", "storage", "buckets", "anywhere-caches", "create", f"gs://{bucket}", zone]
+
+
 def _found(client: Client, name: str) -> Bucket | None:
     from google.api_core.exceptions import Forbidden, NotFound
 
@@ -183,8 +188,11 @@ def _missing_caches(request: BucketRequest) -> list[str]:
     if not request.caches:
         return []
     running = running_caches(request.name)
-    add = f"gcloud storage buckets anywhere-caches create gs://{request.name}"
-    return [f"Rapid Cache in {zone}: none is running ({add} {zone})" for zone in request.caches if zone not in running]
+    return [
+        f"Rapid Cache in {zone}: none is running ({' '.join(cache_command(request.name, zone))})"
+        for zone in request.caches
+        if zone not in running
+    ]
 
 
 def _check_place(found: Bucket, request: BucketRequest) -> None:

@@ -99,10 +99,11 @@ def manifest_command(
 
 
 def as_yaml(document: dict[str, object]) -> str:
-    """Return a manifest as YAML, in the order of its keys."""
+    """Return a manifest as YAML, in the order of its keys; values that occur twice are written twice."""
     import yaml
 
-    text: str = yaml.safe_dump(document, sort_keys=False, width=_FOLDED_CHARACTERS, allow_unicode=True)
+    plain = json.loads(json.dumps(document))  # equal values are no longer one object, which YAML would refer to
+    text: str = yaml.safe_dump(plain, sort_keys=False, width=_FOLDED_CHARACTERS, allow_unicode=True)
     return text
 
 

@@ -195,3 +195,11 @@ def test_a_cache_gives_the_bucket_its_bandwidth(plan_input):
 def test_a_price_needs_both_places(plan_input):
     with pytest.raises(UsageError, match="give both --bucket-location and --zone"):
         plan_input(*RESNET, "--images-per-s", 1000, "--zone", "us-central1-a")
+
+
+def test_vcpus_that_no_source_states_must_be_given(plan_input, capsys):
+    one = ("--accelerator", "tpu7x-2", "--model", "resnet50", "--images-per-s", 1000)
+    with pytest.raises(UsageError, match="the vCPUs of tpu7x-standard-1t are not known; give --vcpus"):
+        plan_input(*one)
+    assert "note: tpu7x-2 is xpk's name for 2 TensorCores" in capsys.readouterr().err
+    assert plan_input(*one, "--vcpus", 50)[0] == 0

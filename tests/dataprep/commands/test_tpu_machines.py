@@ -89,3 +89,24 @@ def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):
     assert document["accelerator"]["hosts"] == 4
     assert len(document["commands"]) == 4
     assert cloud.calls() == []
+
+
+def test_flex_start_in_a_zone_that_no_page_names_is_noted(cloud):
+    result = tpu("create", "--type", "v6e-16", "--flex-start", "--max-run", "12h")
+    assert cloud.names("request") == {"my-tpu"}
+    assert (
+        "flex-start of v6e in us-central2-b is not confirmed: Google's pages that were read named only us-east5-a, "
+        "asia-northeast1-b" in result.stderr
+    )
+    said = tpu("create", "--type", "v4-32", "--flex-start", "--dry-run").stderr
+    assert "flex-start of v4 in us-central2-b is not confirmed: Google's pages that were read named no zone" in said
+
+
+def test_plan_names_the_zones_of_provisioning_modes_and_translated_names(cloud):
+    result = CliRunner().invoke(command, ["plan", "v6e-16"])
+    assert "flex-start in us-east5-a, asia-northeast1-b; calendar in us-east5-a, us-east5-b" in result.stdout
+    assert "no zone with flex-start or calendar" in CliRunner().invoke(command, ["plan", "v4-8"]).stdout
+    result = CliRunner().invoke(command, ["plan", "tpu7x-8", "--json"])
+    assert json.loads(result.stdout)["modes"] == {"flex-start": [], "calendar": []}
+    assert "tpu7x-8 is xpk's name for 8 TensorCores: tpu7x-2x2x1, 4 chips" in result.stderr
+    assert "unknown vCPUs" in CliRunner().invoke(command, ["plan", "tpu7x-standard-1t"]).stdout

@@ -10,6 +10,7 @@ import pytest
 
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.accounts import account_commands
+from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.tpu.command_lines import (
     Place,
     Request,
@@ -275,9 +276,21 @@ def every_list() -> list[list[str]]:
         lists += [*copy_commands(target, "x", "y", recurse=True), fetch_command(target, 0, "x", "y")]
     lists += [*delete_commands(tpu, queued=True), describe_command(PLACE), queued_command(PLACE)]
     lists += [instances_command(PLACE), *account_commands("b", "my-trainer", "p", "writer")]
+    lists += [cache_command("b", "us-central1-a"), *map(str.split, ADVICE)]
     listing = ["--format=json", "--quiet"]
     lists.append(["gcloud", "compute", "tpus", "tpu-vm", "list", "--zone=-", *listing])
     return [*lists, ["gcloud", "compute", "instances", "list", "--filter=name=x", "--zones=us-east5-a", *listing]]
+
+
+ADVICE = (
+    "gcloud storage cp --recursive gs://a gs://b/",
+    "gcloud compute tpus accelerator-types list --zone=us-central1-a",
+    "gcloud compute tpus locations list",
+    "gcloud services enable tpu.googleapis.com compute.googleapis.com",
+    "gcloud auth application-default login",
+    "gcloud components update",
+)
+"""Commands that messages and documents tell users to run."""
 
 
 def as_sdk_528(argv: list[str]) -> list[str]:
