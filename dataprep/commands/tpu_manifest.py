@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import click
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.cloud.tpu.jobs import FRAMEWORKS
 from dataprep.cloud.tpu.manifest import MODES, BuildParts, ManifestRequest, job_set
+from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.commands.options import COUNT, WHOLE, json_option
 from dataprep.commands.tpu_options import examples, note
 from dataprep.errors import UsageError
@@ -38,6 +40,11 @@ _FOLDED_CHARACTERS = 110
 @click.option("--part-memory", default="3Gi", show_default=True, help="Memory of a part.")
 @click.option("--part-disk", default="4Gi", show_default=True, help="Disk of a part.")
 @click.option("--queue", metavar="NAME", help="Local queue of Kueue that admits the JobSet.  [default: no Kueue]")
+@click.option(
+    "--new-queue",
+    is_flag=True,
+    help="Write this queue, too, with quotas for exactly this JobSet; for administrators.",
+)
 @click.option("--namespace", help="Namespace of Kubernetes.")
 @click.option("--service-account", metavar="NAME", help="Service account of Kubernetes, bound to one of Google Cloud.")
 @click.option(
@@ -65,6 +72,7 @@ def manifest_command(
     accelerator: str,
     build: str | None,
     framework: str,
+    new_queue: bool,
     output: Path | None,
     as_json: bool,
     argv: tuple[str, ...],
@@ -84,26 +92,26 @@ def manifest_command(
         build=None if build is None else _build_parts(build, **parts),
         **options,
     )
-    document = job_set(request)
+    documents = [*(queue_of(request) if new_queue else []), job_set(request)]
     for line in (found.note, _resume_note(argv)):
         if line:
             note(line)
-    text = json.dumps({"name": name, "documents": [document]}) if as_json else as_yaml(document)
+    text = json.dumps({"name": name, "documents": documents}) if as_json else as_yaml(documents)
     if output is None:
         click.echo(text, nl=as_json)
         return
-    output.write_text(as_yaml(document), encoding="utf-8")
+    output.write_text(as_yaml(documents), encoding="utf-8")
     if as_json:
         click.echo(text)
     note(f"{output}: written; kubectl apply -f {shlex.quote(str(output))}")
 
 
-def as_yaml(document: dict[str, object]) -> str:
-    """Return a manifest as YAML, in the order of its keys; values that occur twice are written twice."""
+def as_yaml(documents: Sequence[dict[str, object]]) -> str:
+    """Return documents as YAML, in the order of their keys; values that occur twice are written twice."""
     import yaml
 
-    plain = json.loads(json.dumps(document))  # equal values are no longer one object, which YAML would refer to
-    text: str = yaml.safe_dump(plain, sort_keys=False, width=_FOLDED_CHARACTERS, allow_unicode=True)
+    plain = json.loads(json.dumps(documents))  # equal values are no longer one object, which YAML would refer to
+    text: str = yaml.safe_dump_all(plain, sort_keys=False, width=_FOLDED_CHARACTERS, allow_unicode=True)
     return text
 
 

@@ -22,7 +22,8 @@ WRONG_USAGE_CODE = 2
 """Exit code of a command that would fail again in the same way."""
 GRACE_S = 120
 """Seconds that a training gets for a checkpoint before its pod is killed."""
-_LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?")  # leaves room for the endings of flavors
+_QUANTITY = re.compile(r"([0-9]{1,9})(m|[kMGTP]i?)?")
 _IMAGE = re.compile(r"[^\s\x00-\x1f]{1,512}")
 _MODE_LABELS = {
     "spot": "cloud.google.com/gke-spot",
@@ -42,6 +43,16 @@ class BuildParts:
     cpu: str
     memory: str
     disk: str
+
+    def __post_init__(self) -> None:
+        for option, text in (("--part-cpu", self.cpu), ("--part-memory", self.memory), ("--part-disk", self.disk)):
+            if not _QUANTITY.fullmatch(text):
+                raise UsageError(f"{option} {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi")
+
+    @property
+    def requests(self) -> dict[str, str]:
+        """What one part requests."""
+        return {"cpu": self.cpu, "memory": self.memory, "ephemeral-storage": self.disk}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +82,7 @@ class ManifestRequest:
         check_name(self.name)
         for option, text in (("--namespace", self.namespace), ("--queue", self.queue)):
             if text is not None and not _LABEL.fullmatch(text):
-                raise UsageError(f"{option} {text!r}: expected a name of letters, digits, -, _ and ., 63 at most")
+                raise UsageError(f"{option} {text!r}: expected a name of a-z, 0-9 and -, 58 characters at most")
         if not _IMAGE.fullmatch(self.image):
             raise UsageError(f"--image {self.image!r}: expected one such as REGION-docker.pkg.dev/PROJECT/REPO/NAME")
         if not self.accelerator.generation.gke_accelerator:
@@ -108,6 +119,57 @@ def job_set(request: ManifestRequest) -> Document:
     }
 
 
+def new_queue(request: ManifestRequest) -> list[Document]:
+    """Return a queue of Kueue that admits the JobSet and nothing more at the same time, in the order of creation.
+
+    Raises:
+        UsageError: The request names no queue.
+    """
+    queue = request.queue
+    if queue is None:
+        raise UsageError("--new-queue: what is its name? add --queue NAME")
+    chips = request.accelerator.chips
+    groups = [_resource_group(f"{queue}-tpu", {"google.com/tpu": str(chips)})]
+    flavors = [_kueue("ResourceFlavor", f"{queue}-tpu", {"nodeLabels": _node_labels(request)})]
+    if request.build:
+        parts = request.build.parts
+        quotas = {name: _times(quantity, parts) for name, quantity in request.build.requests.items()}
+        groups.append(_resource_group(f"{queue}-cpu", quotas))
+        flavors.append(_kueue("ResourceFlavor", f"{queue}-cpu", {}))
+    cluster = _kueue("ClusterQueue", queue, {"namespaceSelector": {}, "resourceGroups": groups})
+    local = _kueue("LocalQueue", queue, {"clusterQueue": queue}, namespace=request.namespace or "default")
+    return [*flavors, cluster, local]
+
+
+def _kueue(kind: str, name: str, spec: Document, namespace: str | None = None) -> Document:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _resource_group(flavor: str, quotas: Mapping[str, str]) -> Document:
+    resources = [{"name": name, "nominalQuota": quota} for name, quota in quotas.items()]
+    return {"coveredResources": list(quotas), "flavors": [{"name": flavor, "resources": resources}]}
+
+
+def _times(quantity: str, count: int) -> str:
+    """Multiply a quantity of Kubernetes: 16 times 3Gi is 48Gi."""
+    number, unit = quantity.rstrip("mkMGTPi"), quantity.lstrip("0123456789")
+    return f"{int(number) * count}{unit}"
+
+
+def _node_labels(request: ManifestRequest) -> dict[str, str]:
+    """Return the labels of the nodes that the training needs."""
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": request.accelerator.generation.gke_accelerator,
+        "cloud.google.com/gke-tpu-topology": shape_of(request.accelerator),
+    }
+    if request.mode in _MODE_LABELS:
+        labels[_MODE_LABELS[request.mode]] = "true"
+    if request.reservation:
+        labels["cloud.google.com/reservation-name"] = request.reservation
+    return labels
+
+
 def _failure_policy(request: ManifestRequest) -> Document:
     """Return what follows a failure: jobs fail with PodFailurePolicy only in the two cases that their pods name."""
     reason = ["PodFailurePolicy"]
@@ -127,12 +189,11 @@ def _failure_policy(request: ManifestRequest) -> Document:
 
 
 def _build_job(request: ManifestRequest, build: BuildParts) -> Document:
-    resources = {"cpu": build.cpu, "memory": build.memory, "ephemeral-storage": build.disk}
     container: Document = {
         "name": "part",
         "image": request.image,
         "command": [*build.argv, "--part", f"auto/{build.parts}"],
-        "resources": {"requests": resources},
+        "resources": {"requests": build.requests},
     }
     rules: list[Document] = [
         {"action": "Ignore", "onPodConditions": [_TAKEN_AWAY]},
@@ -161,15 +222,7 @@ def _training_job(request: ManifestRequest) -> Document:
         "resources": {"requests": {"google.com/tpu": str(chips)}, "limits": {"google.com/tpu": str(chips)}},
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # the loader's processes pass batches
     }
-    selector = {
-        "cloud.google.com/gke-tpu-accelerator": accelerator.generation.gke_accelerator,
-        "cloud.google.com/gke-tpu-topology": shape_of(accelerator),
-    }
-    if request.mode in _MODE_LABELS:
-        selector[_MODE_LABELS[request.mode]] = "true"
-    if request.reservation:
-        selector["cloud.google.com/reservation-name"] = request.reservation
-    pod = _pod(request, container, selector)
+    pod = _pod(request, container, _node_labels(request))
     pod["terminationGracePeriodSeconds"] = GRACE_S
     pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     spec: Document = {
