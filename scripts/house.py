@@ -25,7 +25,7 @@ PACKAGES = ("dataprep", "loaders", "pipelines", "train")
 LAYERS = (
     ("cli",),
     ("commands",),
-    ("verify", "inspection", "demo"),
+    ("guard", "verify", "inspection", "demo"),
     ("fetched", "adopt"),
     ("web",),
     ("build",),

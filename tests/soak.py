@@ -33,6 +33,7 @@ from tests.support.faults import linked_copy, plant
 from tests.support.fetching import fetch_mixture
 from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.guard_soak import guard_cases
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 from tests.support.jpeg_crops import compare_crops
@@ -597,6 +598,11 @@ def _jpeg_crops(seed: int, _folder: Path) -> str:
     return f"{compare_crops(1000 + seed, pictures=2, most_pixels=most_pixels)} crops"
 
 
+def guard() -> Iterator[Case]:
+    """Nine clients in six places under `dataprep guard`: counted, refused, stopped; and what the guard costs."""
+    yield from guard_cases(emulator)
+
+
 SHOWS = {
     "attacks": attacks,
     "jpeg-crops": jpeg_crops,
@@ -614,6 +620,7 @@ SHOWS = {
     "long-tests": long_tests,
     "replicate": replicate,
     "fetch": fetch,
+    "guard": guard,
     "laion-statuses": laion_statuses,
     "laion-crash": crash_cases,
     "laion-memory": laion_memory,

@@ -1,0 +1,189 @@
+"""Runs a command under the guard: its proxy, its environment, its processes, and their end when the budget ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dataprep.cloud.prices import Prices, published_prices
+from dataprep.errors import UsageError, install_hint
+from dataprep.guard.clients import client_environment, usual_certificates
+from dataprep.guard.escapes import Watch
+from dataprep.guard.ledger import Budget, Ledger
+from dataprep.guard.places import Places
+from dataprep.guard.proxy import GuardProxy
+from dataprep.guard.report import GuardReport, report_of
+from dataprep.storage.gcs_client import emulator_url
+
+BUDGET_ENDED, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
+"""Exit codes, as those of timeout(1)."""
+SIGNALLED = 128
+"""Exit code of a command that a signal ended, less the signal's number."""
+REFUSED = 1
+"""Exit code if reads were refused and the command ended as if they had not been."""
+GRACE_S = 10.0
+ANSWER_S = 0.5
+"""Time in which the command can still report the refused read before it is asked to end."""
+SAMPLE_S = 0.25
+_BUNDLE = "certificates.pem"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    """Limits of a guarded run.
+
+    Raises:
+        UsageError: There is a limit in USD, and the reader's place is unknown, so that no price is known.
+    """
+
+    where: str | None
+    """Zone or region of the reader; None if unknown."""
+    budget: Budget = field(default_factory=Budget)
+    prices: Prices = field(default_factory=published_prices)
+    grace_s: float = GRACE_S
+    """Time between SIGTERM and SIGKILL when the budget has ended."""
+
+    def __post_init__(self) -> None:
+        if self.budget.max_usd is not None and self.where is None:
+            raise UsageError(
+                f"a limit of ${self.budget.max_usd:g} needs prices, and these need the reader's place: this machine is "
+                "not in Google Cloud; give its zone or region"
+            )
+
+
+class RunningGuard:
+    """A proxy that listens, and what leads a process through it."""
+
+    def __init__(self, proxy: GuardProxy, environment: Mapping[str, str], spent: asyncio.Event) -> None:
+        self.environment = environment
+        """Variables to set for processes under the guard."""
+        self.spent = spent
+        """Set when a read was refused because of its price."""
+        self._proxy = proxy
+        self._watch: Watch | None = None
+
+    def report(self) -> GuardReport:
+        """Return the report on what has happened so far."""
+        return report_of(self._proxy, self._watch.found if self._watch else set())
+
+    async def watch(self, root: int) -> None:
+        """Look for connections of a process, and of all that it starts, that pass the guard by; until cancelled."""
+        emulator = urlsplit(self._proxy.emulator)
+        upstream = (emulator.hostname, emulator.port) if emulator.hostname and emulator.port else None
+        self._watch = Watch(root, upstream)
+        while True:
+            self._watch.sample()
+            await asyncio.sleep(SAMPLE_S)
+
+
+@asynccontextmanager
+async def running_guard(settings: GuardSettings, inherited: Mapping[str, str]) -> AsyncIterator[RunningGuard]:
+    """Start a proxy, which ends with the block.
+
+    Args:
+        settings: Limits.
+        inherited: Environment of the processes that will be guarded.
+
+    Raises:
+        UsageError: A package is missing, or the environment leads elsewhere already.
+    """
+    try:
+        import aiohttp  # noqa: F401
+        import cryptography  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"the guard needs {error.name}; install it with: {install_hint('guard')}") from None
+    spent = asyncio.Event()
+    ledger = Ledger(settings.budget, settings.prices)
+    proxy = GuardProxy(ledger, Places(settings.where, settings.prices), emulator_url(), spent.set)
+    with tempfile.TemporaryDirectory(prefix="dataprep-guard-") as folder:
+        bundle = Path(folder, _BUNDLE)
+        bundle.write_bytes(usual_certificates(inherited) + b"\n" + proxy.authority.pem())
+        await proxy.start()
+        try:
+            yield RunningGuard(proxy, client_environment(proxy.url, bundle, inherited), spent)
+        finally:
+            await proxy.close()
+
+
+async def run_guarded(
+    command: Sequence[str], settings: GuardSettings, *, stdout: int | None = None
+) -> tuple[int, GuardReport]:
+    """Run a command under the guard, and return the exit code to end with, and the report.
+
+    Args:
+        command: Words of the command.
+        settings: Limits.
+        stdout: Descriptor for the command's standard output; None for this process's own.
+
+    Raises:
+        UsageError: The guard cannot start.
+    """
+    async with running_guard(settings, os.environ) as guard:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, env={**os.environ, **guard.environment}, stdout=stdout, start_new_session=True
+            )
+        except OSError as error:
+            print(f"dataprep guard: {command[0]}: {error.strerror}", file=sys.stderr)
+            return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, guard.report()
+        watch = asyncio.create_task(guard.watch(process.pid))
+        try:
+            with _forwarded_signals(process.pid):
+                code = await _end_of(process, guard, settings.grace_s)
+        finally:
+            watch.cancel()
+            _signal_group(process.pid, signal.SIGKILL)  # what the command has left running
+        report = guard.report()
+    if report.refused and code == 0:
+        code = REFUSED
+    return code, report
+
+
+async def _end_of(process: asyncio.subprocess.Process, guard: RunningGuard, grace_s: float) -> int:
+    """Return the exit code when the command has ended, by itself or because the budget has."""
+    end, spent = asyncio.create_task(process.wait()), asyncio.create_task(guard.spent.wait())
+    await asyncio.wait((end, spent), return_when=asyncio.FIRST_COMPLETED)
+    spent.cancel()
+    if not guard.spent.is_set():
+        return _shell_code(await end)
+    for number, patience_s in ((None, ANSWER_S), (signal.SIGTERM, grace_s)):
+        if number is not None:
+            _signal_group(process.pid, number)
+        await asyncio.wait((end,), timeout=patience_s)
+        if end.done():
+            return BUDGET_ENDED
+    _signal_group(process.pid, signal.SIGKILL)
+    await end
+    return BUDGET_ENDED
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else SIGNALLED - code
+
+
+def _signal_group(leader: int, number: int) -> None:
+    """Send a signal to all processes of the command's group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+
+
+@contextlib.contextmanager
+def _forwarded_signals(leader: int) -> Iterator[None]:
+    """Pass Ctrl-C and SIGTERM on to the command, which then ends as it would without the guard."""
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, _signal_group, leader, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

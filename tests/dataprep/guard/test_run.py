@@ -1,0 +1,135 @@
+"""Commands under the guard: real clients, refusals, signals, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dataprep.errors import UsageError
+from dataprep.guard.ledger import Budget
+from dataprep.guard.report import GuardReport
+from dataprep.guard.run import BUDGET_ENDED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, GuardSettings, run_guarded
+from tests.support.guarded import HERE, LINES, NAME, USD_PER_GIB, read_command
+
+URLS = [f"gs://{bucket}/{NAME}" for bucket in USD_PER_GIB]
+LIGHT = ("google-cloud-storage", "obstore", "tensorstore", "gcsfs")
+"""Clients that start in less than a second; make soak SHOW=guard has all."""
+
+
+def ran(*words: object, grace_s: float = 10.0, stdout: int | None = None, **budget: object) -> tuple[int, GuardReport]:
+    settings = GuardSettings(where=HERE, budget=Budget(**budget), grace_s=grace_s)
+    return asyncio.run(run_guarded([str(word) for word in words], settings, stdout=stdout))
+
+
+def python(program: str) -> tuple[str, str, str]:
+    return sys.executable, "-c", program
+
+
+def test_four_clients_in_five_places_are_counted_to_the_byte(placed):
+    before = placed.stats()["bytes_served"]
+    code, report = ran(*read_command(",".join(LIGHT), *URLS))
+    served = placed.stats()["bytes_served"] - before
+    assert code == 0
+    assert report.bytes_read == served == len(LIGHT) * len(URLS) * len(LINES)
+    assert {each.bucket: each.usd_per_gib for each in report.buckets} == USD_PER_GIB
+    for each in report.buckets:
+        assert each.bytes_read == len(LIGHT) * len(LINES)
+        assert each.usd >= each.bytes_read / 2**30 * USD_PER_GIB[each.bucket]
+    assert report.escaped == ()
+
+
+def test_four_clients_fail_outside_the_allowed_places_and_say_why(placed, tmp_path):
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        code, report = ran(
+            *read_command(",".join(LIGHT), f"gs://guard-far/{NAME}"), stdout=file.fileno(), allowed=("us-central1",)
+        )
+    assert code == REFUSED
+    assert (report.bytes_read, report.budget_ended) == (0, False)
+    assert report.refused == len(LIGHT)
+    lines = said.read_text().splitlines()
+    assert len(lines) == len(LIGHT)
+    for line in lines:
+        assert "gs://guard-far in europe-west4, read from us-central1-a at $0.05 per GiB: only us-central1 may" in line
+
+
+ENDLESS = """
+import subprocess, sys
+from tests.support.guarded import CLIENTS, ENVIRONMENT
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], stdin=subprocess.DEVNULL)
+open(sys.argv[1], "w").close()
+while True:
+    try:
+        CLIENTS["obstore"](sys.argv[2])
+    except Exception as error:
+        print(error, file=sys.stderr)
+"""
+
+
+def test_a_command_that_goes_on_is_ended_with_all_its_processes_when_the_budget_ends(placed, tmp_path):
+    code, report = ran(*python(ENDLESS), tmp_path / "started", f"gs://guard-far/{NAME}", max_usd=0.00002)
+    assert code == BUDGET_ENDED
+    assert report.budget_ended
+    assert report.bytes_read == len(LINES)
+    assert not processes_with(str(tmp_path))
+
+
+def test_a_command_that_ignores_sigterm_is_killed(placed, tmp_path):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS
+    started_s = time.monotonic()
+    code, _ = ran(*python(deaf), tmp_path / "started", f"gs://guard-far/{NAME}", max_usd=0.00001, grace_s=0.1)
+    assert code == BUDGET_ENDED
+    assert time.monotonic() - started_s < 60
+    assert not processes_with(str(tmp_path))
+
+
+def processes_with(word: str) -> list[str]:
+    """Command lines of processes with a word among theirs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if word in text.split("\0"):
+            found.append(text)
+    return found
+
+
+def test_a_reader_that_knows_no_proxy_is_listed_as_escaped(placed, monkeypatch):
+    monkeypatch.setenv("GUARD_TEST_UPSTREAM", placed.url.removeprefix("http://"))
+    monkeypatch.setenv("GUARD_TEST_HOLD_S", "1.5")  # six samples
+    code, report = ran(*read_command("past-the-guard", f"gs://guard-near/{NAME}"))
+    assert code == 0
+    assert report.bytes_read == 0
+    assert [each.address for each in report.escaped] == [placed.url.removeprefix("http://")]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (python("raise SystemExit(7)"), 7),
+        (python("import os; os.kill(os.getpid(), 9)"), 137),
+        (["/no/such/program"], NOT_FOUND),
+        (["/etc/hostname"], NOT_EXECUTABLE),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(gcs, words, code):
+    assert ran(*words)[0] == code
+
+
+def test_signals_reach_the_command(gcs):
+    program = f"import os, signal, time; os.kill({os.getpid()}, signal.SIGINT); time.sleep(100)"
+    assert ran(*python(program))[0] == 128 + signal.SIGINT
+
+
+def test_a_limit_needs_the_readers_place():
+    with pytest.raises(UsageError, match=r"a limit of \$5 needs prices, .* give its zone or region"):
+        GuardSettings(where=None, budget=Budget(max_usd=5))
+    assert GuardSettings(where=None).budget == Budget()
