@@ -49,7 +49,8 @@ def stale_tables(today: date) -> list[str]:
     """Return a line for each table that is older than STALE_DAYS."""
     ages = {name: (today - read).days for name, read in price_dates().items()}
     return [
-        f"{name} is of {price_dates()[name]}, {days} days ago; compare it with the price page (scripts/renew_prices.py)"
+        f"{name} is of {price_dates()[name]}, {days} days ago; "
+        "scripts/renew_prices.py renews it, and --prices FILE replaces rows"
         for name, days in ages.items()
         if days > STALE_DAYS
     ]

@@ -57,7 +57,8 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
     place = where.lower()
     hit = prices.find("cache_read_per_gib", RAPID_CACHE, region_of(place))
     if place in (bucket.caches or ()) and hit is not None:
-        return Verdict(CACHED, hit, f"{place} has a Rapid Cache of {describe(bucket)}; this is the price of its hits")
+        reason = f"{place} has a Rapid Cache of {describe(bucket)}; what it does not hold yet is charged without it"
+        return Verdict(CACHED, hit, reason)
     kind, regions = placement(bucket)
     if kind is None:
         code = bucket.location or "the bucket"

@@ -13,6 +13,7 @@ from dataprep.cloud.cost import Cost
 from dataprep.cloud.machine import this_machine
 from dataprep.cloud.prices import price_dates, published_prices, read_prices, stale_tables
 from dataprep.cloud.region import PAID, UNKNOWN, describe
+from dataprep.cloud.ways import CACHE
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
 from dataprep.commands.region_options import named_place, tpu_option, usd
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
@@ -128,6 +129,7 @@ def _json(report: RegionReport) -> dict[str, object]:
         "training_usd": _cost(report.training),
         "copy": None if report.copy is None else {**asdict(report.copy), "once": _cost(report.copy.once)},
         "ways": [way_document(each) for each in report.ways],
+        "cache_command": report.cache_command,
         "readable": report.readable,
         "replica": None if report.replica is None else {"url": report.replica[0].url, **asdict(report.replica[1])},
         "commands": report.commands,
@@ -187,6 +189,8 @@ def _print_advice(report: RegionReport) -> None:
         click.echo(f"              {printable(each)}")
     for way in report.ways:
         _line(way.kind, way_line(way))
+        if way.kind == CACHE:
+            click.echo(f"              {report.cache_command}")
 
 
 def _shown(cost: Cost | None) -> str:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
-from dataprep.cloud.placement import Placement, is_bucket, nearer_copy, placement_of
+from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import PAID, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement
 from dataprep.cloud.tables import fact
-from dataprep.cloud.ways import Use, Way, ways
+from dataprep.cloud.ways import CACHE, Use, Way, ways
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
@@ -74,6 +75,8 @@ class RegionReport:
     copy: CopyCost | None = None
     ways: list[Way] = field(default_factory=list)
     """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
+    cache_command: str | None = None
+    """Command that adds a Rapid Cache in the reader's zone, if that is one of the ways."""
     readable: bool | None = None
     """Whether the first byte of a zonal bucket could be read; None if it was not tried."""
     replica: tuple[Replica, Verdict] | None = None
@@ -188,6 +191,8 @@ def _advise(report: RegionReport, storage: Storage, where: str, training: Traini
     report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
     use = Use(passes=reading.passes * training.epochs * readers, months=training.months)
     report.ways = ways(reading.amounts, bucket, where, prices, use)
+    if any(way.kind == CACHE for way in report.ways):
+        report.cache_command = " ".join(cache_command(bucket_name(storage.url), where.lower()))
     target, path = "gs://NEW-BUCKET", storage.url.partition("://")[2].partition("/")[2]
     report.commands.append(f"dataprep create-bucket {target} --beside {where}")
     if reading.is_dataset:

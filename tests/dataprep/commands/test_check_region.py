@@ -174,7 +174,10 @@ def test_imagenet_for_90_epochs_costs_what_is_published():
     assert direct["read"]["transfer"] == pytest.approx(248, abs=0.1)
     assert cached["without_fill"] == pytest.approx(22, abs=0.5)
     assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
-    assert "cache       a Rapid Cache in us-central1-b: $21.55" in check(*words).stdout
+    out = check(*words).stdout
+    assert "cache       a Rapid Cache in us-central1-b: $21.55" in out
+    assert f"              {found['cache_command']}\n" in out
+    assert found["cache_command"] == "gcloud storage buckets anywhere-caches create gs://cached-us us-central1-b"
 
 
 def test_a_cache_in_the_readers_zone_is_a_verdict_and_lets_the_guard_pass():
