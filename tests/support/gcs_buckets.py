@@ -26,6 +26,8 @@ KEPT = (
 )
 LAYOUT = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
 GET_BUCKET, LIST_OBJECTS = "storage.buckets.get", "storage.objects.list"
+GET_OBJECT = "storage.objects.get"
+"""Permission for the requests of range reads, whose paths begin with the bucket."""
 PERMISSIONS = {
     (): GET_BUCKET,
     ("storageLayout",): LIST_OBJECTS,
@@ -71,6 +73,8 @@ class Buckets:
     async def answer(self, request: Request, body: bytes, upstream: Upstream) -> Answer | None:
         """What is asked about a described bucket; None for everything else."""
         segments = path_segments(request.path)
+        if request.method == "GET" and GET_OBJECT in self.denied.get("".join(segments[:1]), ()):
+            return error_answer(403, f"t@example.com does not have {GET_OBJECT} access to the object.")
         if segments[:3] != ["storage", "v1", "b"]:
             return None
         if request.method == "POST" and len(segments) == 3:

@@ -206,6 +206,17 @@ def test_a_zonal_bucket_is_read_once_to_see_whether_it_can_be(gcs):
     assert checked("gs://region-us", "--zone", "us-central1-a")["readable"] is None
 
 
+def test_a_zonal_bucket_that_cannot_be_read_is_said(gcs):
+    gcs.create_bucket(
+        "zonal-unreadable", location="us-central1", data_locations=("us-central1-a",), storage_class="RAPID",
+        deny=["storage.objects.get"],
+    )  # fmt: skip
+    open_storage("gs://zonal-unreadable").create("x", b"123")
+    found = checked("gs://zonal-unreadable", "--zone", "us-central1-a")
+    assert found["readable"] is False
+    assert "a zonal bucket, and dataprep cannot read it: gs://zonal-unreadable/x: permission" in found["notes"][0]
+
+
 # The guard
 
 
