@@ -154,6 +154,7 @@ def dataflow_stub(python: str = sys.executable) -> Iterator[DataflowStub]:
                 if job.process is not None:
                     job.process.kill()
                     job.process.wait()
+                job.errors.close()
 
 
 def run_proto(proto: bytes) -> None:
