@@ -25,7 +25,7 @@ from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
 from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
-from tests.support import fitting, learning, training, training_fsdp, training_jax
+from tests.support import fitting, learning, training, training_fsdp, training_jax, training_jax_mae
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
@@ -475,6 +475,17 @@ def _train_killed(module: str, number: int, folder: Path) -> str:
     return f"{len(expected)} losses, killed after {steps}: the same"
 
 
+def train_jax() -> Iterator[Case]:
+    """Masked autoencoders in JAX: torch_xla's losses, kills, devices and processes."""
+    yield "200 steps beside torch_xla", lambda folder: training_jax_mae.beside_torch_xla(training_data(), folder)
+    yield "killed 10 times", lambda folder: training_jax_mae.killed_and_resumed(training_data(), folder, 10)
+    yield "1, 4 and 8 devices, 2 processes", lambda folder: training_jax_mae.on_devices(training_data(), folder)
+    yield "flags and vision transformers", lambda folder: training_jax_mae.variants(training_data(), folder)
+    yield "all networks beside PyTorch's", lambda _folder: training_jax_mae.networks()
+    yield "ViT-L compiled", lambda _folder: json.dumps(training_jax_mae.compiling())
+    yield "parity with timm", lambda _folder: json.dumps(training_jax_mae.parity())
+
+
 def train_devices() -> Iterator[Case]:
     for devices in (4, 8):
         yield f"{devices} devices, 50 steps", partial(_train_devices, devices)
@@ -629,6 +640,7 @@ SHOWS = {
     "planning": planning,
     "train-exact": train_exact,
     "train-devices": train_devices,
+    "train-jax": train_jax,
     "train-learns": train_learns,
 }
 

@@ -19,6 +19,7 @@ import torch
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from loaders.config import MAX_THREADS, LoaderConfig
+from train.batches.data import classes_of
 from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
 from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -40,7 +41,7 @@ from train.flags.options import (
 )
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.flags.shared import RecipeFlags
-from train.loops.classify import ClassifierTask, classes_of
+from train.loops.classify import ClassifierTask
 from train.loops.loop import AUTOMATIC, Training
 from train.loops.torch import TorchBackend
 from train.models.vit import VisionTransformer

@@ -1,46 +1,39 @@
-"""Pretrain a masked autoencoder: long sequences, coarse masks, any of our datasets, XLA, CUDA or a CPU.
+"""Pretrain a masked autoencoder: long sequences, coarse masks, any of our datasets, in PyTorch or JAX.
 
     dataprep-pretrain-mae --data_path gs://bucket/coco-dup5 --output_dir gs://bucket/runs/mae \\
         --log_dir logs --model mae_vit_base_patch16_dec384d12h8b --effective_batch_size 4096 --batch_size -1 \\
         --input_size 448 --mask_downsampling 2 --norm_pix_loss --epochs 800 --blr 1.5e-4 --use_xla --resume automatic
-
-Shapes: N images of this host, H x W pixels, C = 3 channels, L patches of an image, K of them visible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 
-from loaders.config import LoaderConfig
 from loaders.loader import Loader
 from loaders.packs.settings import Packs
-from loaders.torch import TorchBatch, normalize
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
-from train.batches.masks import MaskConfig, draw_masks
+from train.batches.masks import MaskConfig
 from train.batches.pack_masks import PackMaskConfig
 from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
 from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
 from train.flags.packs import PackFlags, check_packs
 from train.flags.shared import REFUSED, UNSET, RecipeFlags
+from train.loops.backend import Devices
 from train.loops.loop import Training
-from train.loops.packed import PackedMAETask
-from train.loops.runtime import Runtime, open_autocast
-from train.loops.torch import Task, TorchBackend, rows_of_part
-from train.models.mae import MAEConfig, MaskedAutoencoder
-from train.models.packed import PackedMAE
-from train.models.reconstruction import reconstruction_png
-from train.models.registry import mae_config
-from train.optim.optimizer import open_adamw
-from train.telemetry.logs import Logs
+from train.models.sizes import MAEConfig, mae_config
 
-_PICTURE_IMAGES = 4
-"""Number of images in the picture that is made after each checkpoint."""
+if TYPE_CHECKING:
+    from train.loops.jax import JaxBackend
+    from train.loops.mae import MAETask
+    from train.loops.packed import PackedMAETask
+    from train.loops.runtime import Runtime
+    from train.loops.torch import TorchBackend
+
+BETAS = (0.9, 0.95)
+"""Betas of AdamW in the MAE recipe."""
 EPILOG = """\b
 Examples:
   dataprep-pretrain-mae --data_path shards/coco-dup5 --model mae_vit_tiny_patch16 --device cpu --epochs 2 \\
@@ -49,6 +42,8 @@ Examples:
       --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir runs/mae
   dataprep-pretrain-mae --data_path gs://bucket/imagenet --use_xla --effective_batch_size 4096 --norm_pix_loss \\
       --pack_tokens 1024 --pack_images 8
+  dataprep-pretrain-mae --framework jax --data_path gs://bucket/imagenet --effective_batch_size 4096 --fsdp \\
+      --precision bfloat16 --norm_pix_loss --blr 1.5e-4 --resume automatic --output_dir gs://bucket/runs/mae
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
@@ -57,7 +52,7 @@ signal after a checkpoint: the same command with --resume automatic continues.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(PackFlags, RecipeFlags):
+class Flags(JaxFlags, PackFlags, RecipeFlags):
     """Flags of long_seq_mae, and our own."""
 
     model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
@@ -78,8 +73,20 @@ class Flags(PackFlags, RecipeFlags):
         False, "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one."
     )
 
+    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.")
+    grad_ckpt: bool = flag(False, "With JAX: compute every block again for its gradient, instead of keeping it.")
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.check_framework(
+            torch={
+                "use_xla": self.use_xla,
+                "device xla": self.device == "xla",
+                "pin_mem": self.pin_mem is not None,
+                "pack_tokens": bool(self.pack_tokens),
+            },
+            jax={"fsdp": self.fsdp, "grad_ckpt": self.grad_ckpt},
+        )
         self.refuse_with_packs({"diagnose": self.diagnose, "use_byol_crop": self.use_byol_crop})
         self.refuse_with_packs({"mask_downsampling": self.mask_downsampling > 1})
 
@@ -99,78 +106,55 @@ class Flags(PackFlags, RecipeFlags):
         }
 
 
-@dataclass(kw_only=True)
-class MAETask(Task):
-    """Training of a masked autoencoder, with a picture of its predictions after each checkpoint."""
-
-    model: MaskedAutoencoder
-    runtime: Runtime
-    masks: MaskConfig
-    loader: Loader
-    seed: int
-    accum_iter: int
-    precision: str
-
-    def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses of the parts that `rows_of_part` makes."""
-        own = self.loader.positions(positions.start // self.loader.config.batch_size)
-        masks = draw_masks(self.masks, seed=self.seed, positions=own)
-        visible_NK, place_NL = (
-            self.runtime.put(torch.from_numpy(each)).long() for each in (masks.visible_NK, masks.place_NL)
-        )
-        for part in range(self.accum_iter):
-            images_NHWC, visible, place = (
-                rows_of_part(each, part, self.accum_iter) for each in (batch.images, visible_NK, place_NL)
-            )
-            with open_autocast(self.runtime.device, self.precision):
-                loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place).loss
-            yield loss
-
-    def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:
-        """Log predictions for the same few images each time, computed on the host so that no device compiles for it."""
-        if logs.folder is None:
-            return
-        model = MaskedAutoencoder(self.model.config)
-        model.load_state_dict(weights)
-        masks = draw_masks(self.masks, seed=self.seed, positions=range(len(self._shown)))
-        visible_NK, place_NL = (torch.from_numpy(each).long() for each in (masks.visible_NK, masks.place_NL))
-        png, height, width = reconstruction_png(
-            model, self._shown, visible_NK, place_NL, mean=IMAGENET_MEAN, std=IMAGENET_STD
-        )
-        logs.picture(step, "reconstruction", png, height=height, width=width)
-
-    @cached_property
-    def _shown(self) -> torch.Tensor:
-        """The first images of the dataset, NHWC, uint8."""
-        config = LoaderConfig(
-            batch_size=min(_PICTURE_IMAGES, self.loader.order.num_samples),
-            image_size=self.loader.config.image_size,
-            shuffle=False,
-            augment=False,
-            threads=1,
-        )
-        with Loader(self.loader.dataset, config) as few:
-            return torch.from_numpy(next(iter(few)).images.copy())
-
-
-def _normalised(images_NHWC: torch.Tensor) -> torch.Tensor:
-    return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-
-
-def open_training(flags: Flags) -> Training[TorchBackend]:
+def open_training(flags: Flags) -> Training[Any]:
     """Open all that a run needs: devices, loader, model, optimiser; nothing is trained yet."""
+    config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
+    return _open_jax(flags, config) if flags.is_jax else _open_torch(flags, config)
+
+
+def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
+    devices = open_jax_devices(flags.tensor_parallel)
+
+    from train.loops.jax_transformer_steps import MAETask, Settings
+    from train.models.jax_transformers import MaskedAutoencoder
+
+    batch = flags.effective_batch(devices)
+    return JaxRun(
+        flags=flags,
+        devices=devices,
+        is_orbax=flags.orbax,
+        task=MAETask(
+            model=MaskedAutoencoder(config, flags.computation(devices, flags.precision, remat=flags.grad_ckpt)),
+            masks=_masks(flags, config),
+            seed=flags.seed,
+        ),
+        settings=Settings(
+            weight_decay=flags.weight_decay,
+            betas=BETAS,
+            accum_iter=flags.accum_iter,
+            ema_decay=flags.ema_decay,
+            fsdp=flags.fsdp,
+            seed=flags.seed,
+        ),
+        schedule=flags.schedule(batch),
+        config=flags.loop_config(),
+        loader=_open_loader(flags, devices, batch, None),
+    ).open()
+
+
+def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
+    import torch
+
+    from train.loops.torch import TorchBackend
+    from train.optim.optimizer import open_adamw
+
     runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
-    config = mae_config(flags.model, image_size=flags.input_size, **flags.model_options())
     packs = flags.packs(config.patch_size, crop=(flags.min_crop, flags.max_crop))
     if packs is not None:
         check_packs(packs, batch, runtime, flags.accum_iter)
     schedule = flags.schedule(batch)
-    settings = flags.loader_config(runtime, batch_size=batch, image_size=flags.input_size)
-    loader = flags.open_data().training_loader(
-        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
-    )
-    loader.set_epoch(flags.start_epoch)
+    loader = _open_loader(flags, runtime, batch, packs)
     torch.manual_seed(flags.seed)
     task = (
         _squares_task(flags, config, runtime, loader) if packs is None else _packs_task(flags, config, runtime, packs)
@@ -180,7 +164,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
         backend=TorchBackend(
             runtime=runtime,
             model=task.model,
-            optimizer=open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay),
+            optimizer=open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS),
             task=task,
             accum_iter=flags.accum_iter,
             agreement_steps=flags.log_interval_steps,
@@ -193,11 +177,27 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     )
 
 
+def _open_loader(flags: Flags, devices: Devices, batch: int, packs: Packs | None) -> Loader:
+    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.input_size)
+    loader = flags.open_data().training_loader(
+        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
+    )
+    loader.set_epoch(flags.start_epoch)
+    return loader
+
+
+def _masks(flags: Flags, config: MAEConfig) -> MaskConfig:
+    return MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
+
+
 def _squares_task(flags: Flags, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
+    from train.loops.mae import MAETask
+    from train.models.mae import MaskedAutoencoder
+
     return MAETask(
         model=MaskedAutoencoder(config).to(runtime.device),
         runtime=runtime,
-        masks=MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling),
+        masks=_masks(flags, config),
         loader=loader,
         seed=flags.seed,
         accum_iter=flags.accum_iter,
@@ -206,6 +206,9 @@ def _squares_task(flags: Flags, config: MAEConfig, runtime: Runtime, loader: Loa
 
 
 def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
+    from train.loops.packed import PackedMAETask
+    from train.models.packed import PackedMAE
+
     return PackedMAETask(
         model=PackedMAE(config, packs, flags.position_kind).to(runtime.device),
         runtime=runtime,
@@ -221,6 +224,8 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
 def command(**values: Any) -> int:
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
     flags = Flags(**values)
+    if flags.is_jax:
+        join_jax(flags.device)
     return run(open_training(flags), flags, model=flags.model)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from dataprep.errors import DataprepError, UsageError
 from loaders.loader import Loader
+from train.batches.data import classes_of
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
 from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.options import (
@@ -32,11 +33,12 @@ from train.flags.options import (
 )
 from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.loops.classify import ClassifierTask, classes_of
+from train.loops.classify import ClassifierTask
 from train.loops.loop import Training
 from train.loops.runtime import Runtime
 from train.loops.torch import TorchBackend
-from train.models.registry import create_model, mae_names
+from train.models.registry import create_model
+from train.models.sizes import mae_names
 from train.optim.schedule import Schedule, Steps, WarmSteps
 from train.telemetry.logs import Logs
 

@@ -293,6 +293,7 @@ def open_training(config: Config, workdir: str) -> Training[JaxBackend]:
             validation=validation,
             eval_batches=None if config.steps_per_eval == NEVER else config.steps_per_eval,
             prefetch=config.prefetch,
+            same_model="use the same --config.model, or another --workdir",
         ),
         schedule=config.schedule(),
         loader=data.training_loader(settings),

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import torch
 
 from dataprep.errors import UsageError
 from dataprep.host.cpu import memory_bytes
 from dataprep.messages import human_bytes
 from loaders.loader import Loader
 from loaders.order import Order
+from train.batches.data import classes_of
 from train.batches.fake_data import TRAINING_IMAGES, VALIDATION_IMAGES, FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.part_folder import PartFolder
 from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -38,16 +38,19 @@ from train.flags.options import (
 from train.flags.packs import PackFlags, check_packs
 from train.flags.shared import FAKE_DATA, RunFlags, check_fake_data, check_shares
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.loops.classify import ClassifierTask, classes_of
+from train.loops.backend import Devices
+from train.loops.config import LoopConfig
 from train.loops.fsdp import Plan, plan_of, plan_text
 from train.loops.loop import Training
-from train.loops.packed import PackedClassifierTask
-from train.loops.runtime import Runtime
-from train.loops.torch import TorchBackend
-from train.models.packed import PackedViT
-from train.models.vit import Block, BlockConfig, VisionTransformer, ViTConfig
-from train.optim.optimizer import moments_of, open_adamw, start_moments
+from train.models.sizes import BlockConfig, ViTConfig
 from train.optim.schedule import HalfCosine
+
+if TYPE_CHECKING:
+    import torch
+
+    from train.loops.jax import JaxBackend
+    from train.loops.runtime import Runtime
+    from train.loops.torch import TorchBackend
 
 BETAS = (0.9, 0.999)
 """PyTorch's default betas of AdamW, which vit_10b_fsdp_example uses."""
@@ -60,6 +63,8 @@ Examples:
       --num_heads 2 --num_blocks 2 --batch_size 16 --num_epochs 2 --warmup_steps 5
   dataprep-train-vit --data_path gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit --patch_size 16 \\
       --pack_tokens 1024 --pack_images 8
+  dataprep-train-vit --framework jax --data_path gs://bucket/imagenet --ckpt_dir gs://bucket/runs/vit \\
+      --precision bfloat16 --tensor_parallel 4 --ema_decay 0.9999
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
@@ -77,7 +82,7 @@ REFUSED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(PackFlags, RunFlags):
+class Flags(JaxFlags, PackFlags, RunFlags):
     """Flags of vit_10b_fsdp_example, and our own."""
 
     data_path: str = redefined(
@@ -137,6 +142,16 @@ class Flags(PackFlags, RunFlags):
             raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
         check_fake_data(self, self.fake_data)
         self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose})
+        self.check_framework(
+            torch={
+                "use_xla": self.use_xla,
+                "device xla": self.device == "xla",
+                "pin_mem": self.pin_mem is not None,
+                "pack_tokens": bool(self.pack_tokens),
+                "plan": self.plan,
+                "fake_data": self.fake_data,
+            }
+        )
 
     def model_config(self) -> ViTConfig:
         """Configuration of the network: no class token, mean of all patches."""
@@ -175,12 +190,62 @@ class Flags(PackFlags, RunFlags):
 
 def plan(flags: Flags) -> Plan:
     """Plan what each of `--plan_devices` would hold, without allocating any weights."""
+    import torch
+
+    from train.models.vit import VisionTransformer
+
     with torch.device("meta"):
         return plan_of(VisionTransformer(flags.model_config()), flags.plan_devices)
 
 
-def open_training(flags: Flags) -> Training[TorchBackend]:
+def open_training(flags: Flags) -> Training[Any]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    return _open_jax(flags) if flags.is_jax else _open_torch(flags)
+
+
+def _open_jax(flags: Flags) -> Training[JaxBackend]:
+    devices = open_jax_devices(flags.tensor_parallel)
+
+    from train.loops.jax_transformer_steps import ClassifierTask, Settings
+    from train.models.jax_transformers import VisionTransformer
+
+    check_shares(flags.batch_size, devices, flags.accum_iter)
+    loader, validation = _open_loaders(flags, devices)
+    computation = flags.computation(devices, flags.precision, remat=not flags.no_grad_ckpt)
+    return JaxRun(
+        flags=flags,
+        devices=devices,
+        is_orbax=flags.orbax,
+        task=ClassifierTask(model=VisionTransformer(flags.model_config(), computation)),
+        settings=Settings(
+            weight_decay=flags.weight_decay,
+            betas=BETAS,
+            decay_vectors=True,
+            clip_grad_norm=flags.clip_grad_norm,
+            accum_iter=flags.accum_iter,
+            ema_decay=flags.ema_decay,
+            fsdp=not flags.run_without_fsdp,
+            seed=flags.seed,
+        ),
+        schedule=flags.schedule(loader.order),
+        config=_loop_config(flags),
+        loader=loader,
+        validation=validation,
+    ).open()
+
+
+def _loop_config(flags: Flags) -> LoopConfig:
+    return replace(
+        flags.loop_config(), eval_interval=flags.test_epoch_interval, first_saved_epoch=flags.ckpt_interval - 1
+    )
+
+
+def _open_torch(flags: Flags) -> Training[TorchBackend]:
+    from train.loops.classify import ClassifierTask
+    from train.loops.packed import PackedClassifierTask
+    from train.loops.torch import TorchBackend
+    from train.optim.optimizer import moments_of, open_adamw, start_moments
+
     runtime = flags.open_runtime()
     check_shares(flags.batch_size, runtime, flags.accum_iter)
     loader, validation = _open_loaders(flags, runtime)
@@ -199,9 +264,7 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
         validation=validation,
     )
     return Training(
-        config=replace(
-            flags.loop_config(), eval_interval=flags.test_epoch_interval, first_saved_epoch=flags.ckpt_interval - 1
-        ),
+        config=_loop_config(flags),
         backend=TorchBackend(
             runtime=runtime,
             model=model,
@@ -221,6 +284,9 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
 
 def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
     """Put the network on the devices, its weights drawn on the host."""
+    from train.models.packed import PackedViT
+    from train.models.vit import Block, VisionTransformer
+
     _refuse_too_large(flags, runtime)
     packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     config = flags.model_config()
@@ -233,6 +299,10 @@ def _open_model(flags: Flags, runtime: Runtime) -> torch.nn.Module:
 
 def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
     """Raise UsageError if the host's memory is too small: the system would end the program without a word."""
+    import torch
+
+    from train.models.vit import VisionTransformer
+
     with torch.device("meta"):
         found = plan_of(VisionTransformer(flags.model_config()), num_devices=1)
     if runtime.device.type == "cpu":
@@ -247,8 +317,8 @@ def _refuse_too_large(flags: Flags, runtime: Runtime) -> None:
         )
 
 
-def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None]:
-    settings = flags.loader_config(runtime, batch_size=flags.batch_size, image_size=flags.image_size)
+def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None]:
+    settings = flags.loader_config(devices, batch_size=flags.batch_size, image_size=flags.image_size)
     evaluation = replace(settings, shuffle=False, augment=False)
     if flags.fake_data:
         return FakeLoader(settings, TRAINING_IMAGES), FakeLoader(evaluation, VALIDATION_IMAGES)
@@ -256,7 +326,7 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
     classes_of(data, flags.num_classes)
     packs = flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     if packs is not None:
-        check_packs(packs, flags.batch_size, runtime, flags.accum_iter)
+        check_packs(packs, flags.batch_size, devices, flags.accum_iter)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
     return data.training_loader(training), data.validation_loader(replace(evaluation, packs=packs))
 
@@ -265,10 +335,12 @@ def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None
     """Open the folder of checkpoints, which are saved in parts if every host has its own pieces of the weights."""
     if not flags.output_dir or not runtime.is_sharded:
         return flags.open_checkpoints()
+    from train.checkpoints.part_folder import PartFolder
+
     return PartFolder(flags.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=flags.keep_checkpoints)
 
 
-def _resume_of(flags: Flags, training: Training[TorchBackend]) -> str:
+def _resume_of(flags: Flags, training: Training[Any]) -> str:
     """Return the value of --resume that `--resume_epoch` stands for."""
     if not flags.resume_epoch:
         return flags.resume
@@ -292,6 +364,8 @@ def command(**values: Any) -> int:
         found = plan(flags)
         click.echo(json.dumps(found.to_document()) if flags.json else plan_text(found))
         return 0
+    if flags.is_jax:
+        join_jax(flags.device)
     training = open_training(flags)
     flags = replace(flags, resume=_resume_of(flags, training), resume_epoch=0)
     return run(training, flags, model=f"a ViT of {flags.num_blocks} blocks of {flags.embed_dim}")

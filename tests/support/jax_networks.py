@@ -48,12 +48,9 @@ def backend() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     resident = found.put(rng.integers(0, 256, (4, SIDE, SIDE, 3), dtype=np.uint8), np.arange(4) % 3)
 
-    class Batch:
-        images, labels, mask = resident
-
     def losses(first: int) -> list[float]:
         updates = [Update(step=step, lr=0.1, positions=range(4)) for step in range(first, first + 3)]
-        return [float(found.update(Batch(), update)["loss"]) for update in updates]  # type: ignore[arg-type]
+        return [float(found.update(resident, update)["loss"]) for update in updates]
 
     before = losses(0)
     saved = found.state()

@@ -14,7 +14,8 @@ from dataprep.errors import DataprepError, UsageError
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, killed_and_resumed, losses, start
 from train.flags.shared import REFUSED
-from train.pretrain_mae import Flags, MAETask, command, open_training
+from train.loops.mae import MAETask
+from train.pretrain_mae import Flags, command, open_training
 
 STEPS = 22
 

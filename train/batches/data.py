@@ -95,6 +95,23 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     return Data(url, tuple(split.name for split in manifest.splits), len(manifest.classes) or None)
 
 
+def classes_of(data: Data, num_classes: int | None) -> int:
+    """Return the number of a model's logits.
+
+    Args:
+        data: Data with labels.
+        num_classes: Number that the user gave; None: the number of classes in the data.
+
+    Raises:
+        UsageError: The data have no labels, or more classes than logits.
+    """
+    if data.num_classes is None:
+        raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
+    if num_classes is not None and num_classes < data.num_classes:
+        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that number, or more")
+    return num_classes or data.num_classes
+
+
 def _mixed(data_path: str, region_policy: str) -> Data:
     """Return the data of a mixture, without classes if one of the datasets that are trained on has no labels."""
     found = mixture(data_path)

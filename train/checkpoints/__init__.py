@@ -4,6 +4,8 @@ files.py             one file: its name, its digest, PyTorch's or NumPy's bytes
 checkpoint.py        a folder or bucket of checkpoints
 state.py             entries of a state, for every framework
 restoring.py         weights and moments of a state for a model of PyTorch
+jax_weights.py       weights of JAX's transformers by PyTorch's names, and back
+orbax_folder.py      a folder or bucket of checkpoints that Orbax writes
 parts.py pieces.py part_folder.py     states that are sharded among hosts
 encoder_weights.py   vision transformers from our files and those of other tools
 pretrained.py        classifiers made of such weights
@@ -13,6 +15,8 @@ __all__ = [
     "checkpoint",
     "encoder_weights",
     "files",
+    "jax_weights",
+    "orbax_folder",
     "part_folder",
     "parts",
     "pieces",

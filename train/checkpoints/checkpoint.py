@@ -12,7 +12,7 @@ from pathlib import Path
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.files import TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
+from train.checkpoints.files import NUMPY, TORCH, Checkpoint, Codec, digest_of, load_file, on_disk
 from train.checkpoints.state import State
 
 
@@ -114,13 +114,18 @@ def load_any(url: str) -> State:
         FormatError: The file is damaged, or is not a state.
     """
     folder, _, name = url.rpartition("/")
+    if name.endswith(".orbax"):
+        from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
+
+        return load_orbax(url)
     if not name or Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file, e.g. {url.rstrip('/')}/checkpoint-000000400-….pth")
-    named = TORCH.parse(name)
+    codec = NUMPY if name.endswith(f".{NUMPY.suffix}") else TORCH
+    named = codec.parse(name)
     try:
         if named is not None:
-            return CheckpointFolder(folder or ".").load(named)
+            return CheckpointFolder(folder or ".", codec=codec).load(named)
         with on_disk(open_storage(folder or "."), name) as path:
-            return load_file(path, None)
+            return load_file(path, None, codec)
     except FileNotFoundError:
         raise UsageError(f"{url}: no checkpoint found; give the path or URL of one") from None

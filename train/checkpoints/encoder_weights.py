@@ -24,10 +24,9 @@ import torch.nn.functional as F
 from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.checkpoints.checkpoint import load_any
-from train.checkpoints.files import TORCH, digest_of_stream
-from train.models.mae import MAEConfig
-from train.models.registry import mae_config, mae_names
-from train.models.vit import BlockConfig
+from train.checkpoints.files import ARRAYS, NUMPY, TORCH, digest_of_stream
+from train.checkpoints.jax_weights import trained_weights
+from train.models.sizes import BlockConfig, MAEConfig, mae_config, mae_names
 
 SAFETENSORS = ".safetensors"
 _PRETRAINING = ("decoder_", "mask_token")
@@ -148,6 +147,9 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
     Raises:
         FormatError: There are no weights.
     """
+    if ARRAYS in state:
+        arrays = trained_weights(url, state)
+        state = {"step": state.get("step"), "model": {name: torch.tensor(each) for name, each in arrays.items()}}
     named = state.get("model", state)
     if not isinstance(named, dict) or not all(
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
@@ -161,7 +163,7 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
 def source_digest(url: str) -> str:
     """Return the first 16 digits of a file's SHA-256; a checkpoint of ours has them in its name."""
     folder, _, name = url.rpartition("/")
-    if named := TORCH.parse(name):
+    if named := TORCH.parse(name) or NUMPY.parse(name):
         return named.digest
     with open_storage(folder or ".").open(name) as file:
         return digest_of_stream(file)

@@ -13,7 +13,8 @@ from torch import nn
 from dataprep.errors import UsageError
 from train.checkpoints.encoder_weights import Encoder, Weights, named_encoder, resized_positions
 from train.checkpoints.restoring import check_model
-from train.models.vit import LAYER_NORM_EPSILON, VisionTransformer, ViTConfig
+from train.models.sizes import LAYER_NORM_EPSILON, ViTConfig
+from train.models.vit import VisionTransformer
 
 FINE_TUNED_HEAD_STD = 2e-5
 """Standard deviation of a head's first weights: so small that the first logits are nearly 0 for any encoder."""

@@ -9,8 +9,8 @@ from dataprep.errors import UsageError
 from loaders.packs.settings import Packs
 from train.flags.options import COUNT, COUNT_OR_NONE, COUNT_OR_UNSET, flag
 from train.flags.shared import UNSET
-from train.loops.runtime import Runtime
-from train.models.packed import PositionKind
+from train.loops.backend import Devices
+from train.models.sizes import PositionKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,11 @@ class PackFlags:
                 raise UsageError(f"--{name} is for square images; leave it out with --pack_tokens")
 
 
-def check_packs(packs: Packs, batch_size: int, runtime: Runtime, accum_iter: int) -> None:
+def check_packs(packs: Packs, batch_size: int, devices: Devices, accum_iter: int) -> None:
     """Raise UsageError if the devices and parts of a batch cannot share its rows equally."""
-    shares = packs.images * runtime.num_devices * accum_iter
+    shares = packs.images * devices.num_devices * accum_iter
     if batch_size % shares:
         raise UsageError(
             f"--pack_images {packs.images}: a batch of {batch_size} in rows of {packs.images} cannot be shared by "
-            f"{runtime.num_devices} devices x {accum_iter} parts; choose a batch that is a multiple of {shares}"
+            f"{devices.num_devices} devices x {accum_iter} parts; choose a batch that is a multiple of {shares}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError
@@ -25,11 +25,14 @@ from train.flags.options import (
     check_ranges,
     flag,
 )
+from train.loops.backend import DEVICES, PRECISIONS, Devices
 from train.loops.config import LoopConfig
-from train.loops.runtime import DEVICES, PRECISIONS, Runtime, open_runtime
 from train.optim.schedule import HalfCosine, scaled_lr
 from train.telemetry.logs import Logs
 from train.telemetry.profiling import parse_steps
+
+if TYPE_CHECKING:
+    from train.loops.runtime import Runtime
 
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
@@ -136,33 +139,35 @@ class RunFlags:
 
     def open_runtime(self) -> Runtime:
         """Open the devices of the kind `device_name`."""
+        from train.loops.runtime import open_runtime
+
         return open_runtime(self.device_name, pin_memory=self.pin_mem)
 
     def open_data(self) -> Data:
         """Find the data, before the first image is read."""
         return open_data(self.data_path, index_dir=self.index_dir, region_policy=self.region_policy)
 
-    def open_logs(self, runtime: Runtime) -> Logs:
+    def open_logs(self, devices: Devices) -> Logs:
         """Open the logs, which only the first host writes."""
-        return Logs(self.log_folder, enabled=runtime.rank == 0, wandb=self.wandb)
+        return Logs(self.log_folder, enabled=devices.rank == 0, wandb=self.wandb)
 
     def open_checkpoints(self) -> CheckpointFolder | None:
         """Open the folder of checkpoints; None if nothing is saved."""
         return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints) if self.output_dir else None
 
-    def loader_config(self, runtime: Runtime, *, batch_size: int, image_size: int) -> LoaderConfig:
+    def loader_config(self, devices: Devices, *, batch_size: int, image_size: int) -> LoaderConfig:
         """Settings of this host's loader that all entries share.
 
         Args:
-            runtime: The devices.
+            devices: The devices.
             batch_size: Images of one update, of all devices together.
             image_size: Side of the images, pixels.
         """
         return LoaderConfig(
             batch_size=batch_size,
             seed=self.seed,
-            rank=runtime.rank,
-            world_size=runtime.world_size,
+            rank=devices.rank,
+            world_size=devices.world_size,
             image_size=image_size,
             threads=self.threads,
             region_policy=cast(RegionPolicy, self.region_policy),
@@ -221,22 +226,22 @@ class RecipeFlags(RunFlags):
             epochs=self.epochs,
         )
 
-    def effective_batch(self, runtime: Runtime) -> int:
+    def effective_batch(self, devices: Devices) -> int:
         """Return the number of images of one update.
 
         Raises:
             UsageError: The two batch sizes disagree, or the batch cannot be shared among devices and parts.
         """
-        shares = runtime.num_devices * self.accum_iter
+        shares = devices.num_devices * self.accum_iter
         if self.effective_batch_size <= 0:
             given = DEVICE_BATCH if self.batch_size is None else self.batch_size
             if given <= 0:
                 raise UsageError("no batch size: give --batch_size of one device or --effective_batch_size of all")
             return given * shares
-        check_shares(self.effective_batch_size, runtime, self.accum_iter, name="effective_batch_size")
+        check_shares(self.effective_batch_size, devices, self.accum_iter, name="effective_batch_size")
         if self.batch_size not in (None, UNSET, self.effective_batch_size // shares):
             raise UsageError(
-                f"--batch_size {self.batch_size} on {runtime.num_devices} devices in {self.accum_iter} parts makes "
+                f"--batch_size {self.batch_size} on {devices.num_devices} devices in {self.accum_iter} parts makes "
                 f"{self.batch_size * shares}, --effective_batch_size is {self.effective_batch_size}; give one of them"
             )
         return self.effective_batch_size
@@ -250,22 +255,22 @@ def check_fake_data(flags: RunFlags, fake_data: bool) -> None:
         raise UsageError("--metrics_port serves how data are read; --fake_data has none, leave it out")
 
 
-def check_shares(batch_size: int, runtime: Runtime, accum_iter: int, *, name: str = "batch_size") -> int:
+def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: str = "batch_size") -> int:
     """Return a batch size that all devices and parts of a batch can share.
 
     Args:
         batch_size: Images of one update.
-        runtime: The devices.
+        devices: The devices.
         accum_iter: Parts of a batch.
         name: Name of the flag of the batch size, for the message.
 
     Raises:
         UsageError: The devices and parts cannot share the batch equally.
     """
-    shares = runtime.num_devices * accum_iter
+    shares = devices.num_devices * accum_iter
     if batch_size < 1 or batch_size % shares:
         raise UsageError(
-            f"--{name} {batch_size} cannot be shared by {runtime.num_devices} devices x {accum_iter} parts; choose a "
+            f"--{name} {batch_size} cannot be shared by {devices.num_devices} devices x {accum_iter} parts; choose a "
             f"multiple of {shares}"
         )
     return batch_size

@@ -5,8 +5,10 @@ config.py            when it logs, evaluates, saves and stops
 backend.py           the protocol of a framework and its devices
 torch.py             PyTorch: a `Task` turns a batch into losses
 runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans sharded weights
-jax.py jax_steps.py  JAX
+jax.py               JAX: functions of a network on a mesh of devices; jax_steps.py those of ResNets,
+                     jax_transformer_steps.py those of transformers, jax_arrays.py where their arrays are
 classify.py          the task of all classifiers
+mae.py               the task of masked autoencoders
 packed.py            the tasks over packs
 unread.py            losses that are still to be read from the device
 stopping.py          signals
@@ -19,8 +21,11 @@ __all__ = [
     "config",
     "fsdp",
     "jax",
+    "jax_arrays",
     "jax_steps",
+    "jax_transformer_steps",
     "loop",
+    "mae",
     "packed",
     "runtime",
     "stopping",

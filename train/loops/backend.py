@@ -20,6 +20,27 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+DEVICES = ("xla", "cuda", "cpu")
+PRECISIONS = ("auto", "float32", "bfloat16")
+"""Kinds of PyTorch's devices, and number formats of matrix products, by their names on command lines."""
+
+
+class Devices(Protocol):
+    """This process's share of the devices."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes, one on each host."""
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices among which a batch is shared, of all processes together."""
+
+
 class DeviceBatch(Protocol):
     """A batch on the devices, as the loop sees it."""
 
@@ -103,6 +124,14 @@ class Backend(Protocol):
 
     def state(self) -> State:
         """Return this backend's entries of a checkpoint, copied to the host."""
+
+    def converted(self, where: str, state: State) -> State:
+        """Return a state with this backend's entries, where another framework's can be continued; else the same state.
+
+        Args:
+            where: Path or URL of the checkpoint, for messages.
+            state: All of its entries.
+        """
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
         """Restore the entries of a checkpoint.

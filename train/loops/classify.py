@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dataprep.errors import DataprepError, UsageError
+from dataprep.errors import DataprepError
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, normalize
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.loops.runtime import Runtime, open_autocast
 from train.loops.torch import Task, rows_of_part
 
@@ -91,20 +91,3 @@ class ClassifierTask(Task):
             logits_NC = self.model(normalize(batch.images, mean=IMAGENET_MEAN, std=IMAGENET_STD)).float()
         losses_N = F.cross_entropy(logits_NC, batch.labels, ignore_index=NO_LABEL, reduction="none")
         return losses_N, logits_NC.argmax(dim=1) == batch.labels
-
-
-def classes_of(data: Data, num_classes: int | None) -> int:
-    """Return the number of a model's logits.
-
-    Args:
-        data: Data with labels.
-        num_classes: Number that the user gave; None: the number of classes in the data.
-
-    Raises:
-        UsageError: The data have no labels, or more classes than logits.
-    """
-    if data.num_classes is None:
-        raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
-    if num_classes is not None and num_classes < data.num_classes:
-        raise UsageError(f"--num_classes {num_classes}, the data have {data.num_classes:,}; give that number, or more")
-    return num_classes or data.num_classes

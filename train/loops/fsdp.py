@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 COPIES_IN_TRAINING = 4
 """Memory of training divided by that of the weights: weights, gradients and AdamW's two moments, sharded alike."""

@@ -1,6 +1,6 @@
 """The JAX backend of the training loop: a network's functions on a mesh of all processes' devices.
 
-No random generator has a state: a checkpoint holds weights, statistics and momentum, and the step of the last
+No random generator has a state: a checkpoint holds weights, statistics and moments, and the step of the last
 evaluation.
 
 Shapes: N images of this process, H x W pixels, C = 3 channels.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -23,11 +23,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dataprep.errors import UsageError
 from loaders.jax import JaxBatch, device_batches
-from loaders.loader import Loader
+from loaders.loader import STATE_VERSION, Loader, LoaderState
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.state import State as SavedState
 from train.loops.backend import Update
-from train.loops.jax_steps import DATA_AXIS, Batch, State, Steps, arrays_of
+from train.loops.jax_arrays import DATA_AXIS, arrays_of, named_leaves
 from train.telemetry.logs import Logs
 
 if TYPE_CHECKING:
@@ -38,19 +38,58 @@ _UPDATES_AHEAD = 2
 its memory."""
 
 
+class Steps(Protocol):
+    """The functions of one network and its optimiser."""
+
+    @property
+    def update(self) -> Callable[[Any, Any, float], tuple[Any, dict[str, jax.Array]]]:
+        """Function of values, of what `inputs` returns and of the learning rate; it returns new values, and scalars
+        with `loss` among them."""
+
+    @property
+    def evaluate(self) -> Callable[..., Mapping[str, jax.Array]]:
+        """Function of values and of what `evaluated` returns: sums `loss`, `correct` and `images`."""
+
+    def inputs(self, batch: JaxBatch, update: Update) -> Any:
+        """Return what `update` takes, on the devices."""
+
+    def evaluated(self, batch: JaxBatch) -> tuple[Any, ...]:
+        """Return what `evaluate` takes after the values."""
+
+    def on_devices(self, values: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+        """Copy the arrays of a checkpoint to the devices, as values like those that are given.
+
+        Raises:
+            UsageError: They are those of another model.
+        """
+
+    def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a checkpoint of PyTorch.
+
+        Raises:
+            UsageError: It cannot be continued here.
+        """
+
+
 @dataclass(kw_only=True)
 class JaxBackend:
     """State of a network, its updates and its evaluations: a `train.loops.backend.Backend`."""
 
     mesh: Mesh
     steps: Steps
-    values: State
-    """Weights, statistics and momentum, a copy on each device."""
+    values: Any
+    """Arrays that an update changes: weights, statistics, moments."""
     validation: Loader | None
     """Loader of evaluations; None: nothing is evaluated."""
     eval_batches: int | None = None
     """Number of batches in an evaluation; None: all, so that every image counts once."""
     prefetch: int = 2
+    saves_parts: bool = False
+    """Whether a checkpoint takes arrays on the devices, of which every process writes its own part."""
+    agreement_steps: int = 20
+    """Interval in steps at which several processes that save together agree that it is time."""
+    same_model: str = "use the flags that it was trained with"
+    """What to do if a checkpoint is from another model, for the message."""
     _in_flight: deque[jax.Array] = field(default_factory=deque)
     """Losses of the updates that were handed to the devices last."""
 
@@ -82,8 +121,8 @@ class JaxBackend:
         return device_batches(loader, self.mesh, axis=DATA_AXIS, prefetch=self.prefetch)
 
     def update(self, batch: JaxBatch, update: Update) -> dict[str, jax.Array]:
-        """Do one update; return its loss and accuracy."""
-        means = self._apply(_arrays(batch), update.lr)
+        """Do one update; return its loss, and other means over the batch if the network has them."""
+        means = self._apply(batch, update)
         self._in_flight.append(means["loss"])
         if len(self._in_flight) > _UPDATES_AHEAD:
             self._in_flight.popleft().block_until_ready()
@@ -96,7 +135,7 @@ class JaxBackend:
         sums = dict.fromkeys(("loss", "correct", "images"), 0.0)
         with contextlib.closing(self.batches(self.validation)) as batches:
             for batch in islice(batches, self.eval_batches):
-                found = self.steps.evaluate(self.values, _arrays(batch))
+                found = self.steps.evaluate(self.values, *self.steps.evaluated(batch))
                 sums = {name: sums[name] + float(found[name]) for name in sums}
                 if is_stopped():
                     return None
@@ -110,8 +149,10 @@ class JaxBackend:
         return bool(multihost_utils.reached_preemption_sync_point(step))
 
     def agree_on_time(self, elapsed: bool, step: int) -> bool:
-        """Return the process's own answer, because only the first process saves."""
-        return elapsed
+        """Return the process's own answer if only the first process saves, else what any process answers."""
+        if jax.process_count() == 1 or not self.saves_parts:
+            return elapsed
+        return step % self.agreement_steps == 0 and bool(multihost_utils.process_allgather(elapsed).any())
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
         """Refuse a folder in which processes see different checkpoints: they would train different weights."""
@@ -124,14 +165,21 @@ class JaxBackend:
 
     def state(self) -> SavedState:
         """Return all arrays by their names, e.g. `params/conv_init/kernel`."""
-        return {ARRAYS: arrays_of(self.values)}
+        return {ARRAYS: dict(named_leaves(self.values)) if self.saves_parts else arrays_of(self.values)}
+
+    def converted(self, where: str, state: SavedState) -> SavedState:
+        """Return a state of this backend, if need be made of one of PyTorch."""
+        if "model" not in state or ARRAYS in state or "version" not in state:
+            return state
+        arrays = self.steps.from_torch(where, state, self.values)
+        return {**state, "evaluated_step": state.get("step"), ARRAYS: arrays}
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
         """Restore the arrays of a checkpoint."""
         try:
             self.values = self.steps.on_devices(self.values, state[ARRAYS])
         except UsageError as error:
-            raise UsageError(f"{where}: {error}; use the same --config.model, or another --workdir") from None
+            raise UsageError(f"{where}: {error}; {self.same_model}") from None
 
     def show(self, state: Mapping[str, Any], step: int, logs: Logs) -> None:
         """Do nothing: a classifier has no picture."""
@@ -148,15 +196,17 @@ class JaxBackend:
             yield
             jax.block_until_ready(self.values)
 
-    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Batch:
+    def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> JaxBatch:
         """Copy a batch to the devices, sharded as in training; return when it has arrived."""
         rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         arrays = images_NHWC, labels_N.astype(np.int32), np.ones(len(labels_N), np.bool_)
-        return Batch(*jax.block_until_ready(jax.device_put(arrays, rows)))
+        state: LoaderState = {"state_version": STATE_VERSION, "position": 0, "epoch": 0, "sequence": {}}
+        images, labels, mask = jax.block_until_ready(jax.device_put(arrays, rows))
+        return JaxBatch(images, labels, mask, [""] * len(labels_N), {}, state)
 
-    def try_step(self, resident: Batch) -> None:
+    def try_step(self, resident: JaxBatch) -> None:
         """Do one update at the rate 0; return when the devices are done with it."""
-        self._apply(resident, lr=0.0)
+        self._apply(resident, Update(step=0, lr=0.0, positions=range(len(resident.keys))))
         jax.block_until_ready(self.values)
 
     def close(self) -> None:
@@ -164,12 +214,7 @@ class JaxBackend:
         if self.validation is not None:
             self.validation.close()
 
-    def _apply(self, batch: Batch, lr: float) -> dict[str, jax.Array]:
-        """Update the state with a batch; return its loss and accuracy without waiting for them."""
-        means: dict[str, jax.Array]
-        self.values, means = self.steps.update(self.values, batch, lr)
+    def _apply(self, batch: JaxBatch, update: Update) -> dict[str, jax.Array]:
+        """Update the values with a batch; return its loss and other means without waiting for them."""
+        self.values, means = self.steps.update(self.values, self.steps.inputs(batch, update), update.lr)
         return means
-
-
-def _arrays(batch: JaxBatch) -> Batch:
-    return Batch(batch.images, batch.labels, batch.mask)

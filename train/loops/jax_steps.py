@@ -21,10 +21,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from dataprep.errors import UsageError, install_hint
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
+from loaders.jax import JaxBatch
+from train.loops.backend import Update
+from train.loops.jax_arrays import DATA_AXIS, normalised, on_devices
 from train.models.jax_resnet import ResNet
 
-DATA_AXIS = "data"
 _PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -111,30 +112,31 @@ class Steps:
         state: State = jax.jit(state_of, out_shardings=self._copies)(jax.random.key(seed))
         return state
 
-    def on_devices(self, state: State, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Copy arrays on the host, by the names of `arrays_of`, to the devices.
+    def inputs(self, batch: JaxBatch, update: Update) -> Batch:
+        """Return what `update` takes."""
+        return Batch(batch.images, batch.labels, batch.mask)
+
+    def evaluated(self, batch: JaxBatch) -> tuple[Batch]:
+        """Return what `evaluate` takes after the state."""
+        return (Batch(batch.images, batch.labels, batch.mask),)
+
+    def on_devices(self, values: State, arrays: Mapping[str, NDArray[Any]]) -> State:
+        """Copy arrays on the host, by the names of `jax_arrays.named_leaves`, to the devices.
 
         Raises:
-            UsageError: Names or shapes are not those of `state`.
+            UsageError: Names or shapes are not those of `values`.
         """
-        expected = {name: leaf.shape for name, leaf in _named_leaves(state)}
-        found = {name: array.shape for name, array in arrays.items()}
-        if expected != found:
-            name = min(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-            theirs, ours = (each.get(name, "absent") for each in (found, expected))
-            raise UsageError(f"{name}: {theirs}, in this model {ours}")
-        leaves = [
-            jax.make_array_from_callback(leaf.shape, self._copies, arrays[name].__getitem__)
-            for name, leaf in _named_leaves(state)
-        ]
-        restored: State = jax.tree.unflatten(jax.tree.structure(state), leaves)
-        return restored
+        return on_devices(values, arrays)
+
+    def from_torch(self, where: str, state: Mapping[str, Any], values: State) -> dict[str, NDArray[Any]]:
+        """Refuse a checkpoint of PyTorch, whose ResNets have other weights, with a UsageError."""
+        raise UsageError(f"{where}: a checkpoint of PyTorch, expected one of dataprep-train-resnet-jax")
 
     def _update(self, state: State, batch: Batch, lr: jax.Array) -> tuple[State, dict[str, jax.Array]]:
         def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
             variables = {"params": params, "batch_stats": state.batch_stats}
             logits_BK, changed = self._model.apply(
-                variables, _normalised(batch.images_BHWC), train=True, mutable=["batch_stats"]
+                variables, normalised(batch.images_BHWC), train=True, mutable=["batch_stats"]
             )
             sums = _sums(logits_BK, batch)
             images = jnp.maximum(sums["images"], 1)
@@ -148,23 +150,8 @@ class Steps:
 
     def _evaluate(self, state: State, batch: Batch) -> dict[str, jax.Array]:
         variables = {"params": state.params, "batch_stats": state.batch_stats}
-        logits_BK: Any = self._model.apply(variables, _normalised(batch.images_BHWC), train=False)
+        logits_BK: Any = self._model.apply(variables, normalised(batch.images_BHWC), train=False)
         return _sums(logits_BK, batch)
-
-
-def arrays_of(state: State) -> dict[str, NDArray[Any]]:
-    """Copy a state to the host: arrays by their names, e.g. `params/conv_init/kernel`."""
-    return {name: np.asarray(leaf) for name, leaf in _named_leaves(state)}
-
-
-def _named_leaves(state: State) -> list[tuple[str, jax.Array]]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
-
-
-def _normalised(images_BHWC: jax.Array) -> jax.Array:
-    mean, std = (255 * jnp.asarray(each, jnp.float32) for each in (IMAGENET_MEAN, IMAGENET_STD))
-    return (images_BHWC.astype(jnp.float32) - mean) / std
 
 
 def _sums(logits_BK: jax.Array, batch: Batch) -> dict[str, jax.Array]:

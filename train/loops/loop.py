@@ -231,6 +231,7 @@ class Training(Generic[BackendT]):
             self.backend.show(state, self.step, self.logs)
 
     def _restore(self, where: str, state: State) -> None:
+        state = self.backend.converted(where, state)
         own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
         check_state(where, state, (*own, *self.backend.saved_entries))
         changes = _changes(state["description"], self.description)

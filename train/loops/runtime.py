@@ -15,11 +15,9 @@ from torch import nn
 from dataprep.errors import UsageError
 from loaders.loader import Loader
 from loaders.torch import TorchBatch
+from train.loops.backend import DEVICES
 from train.loops.torch_runtime import RandomState, TorchRuntime
 from train.loops.xla_runtime import XLARuntime
-
-DEVICES = ("xla", "cuda", "cpu")
-PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 class Runtime(Protocol):

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from dataprep.errors import UsageError
 from loaders.loader import STATE_VERSION, Loader
 from loaders.torch import TorchBatch
+from train.checkpoints.files import ARRAYS
 from train.checkpoints.restoring import check_model, restore_optimizer
 from train.checkpoints.state import State, taking_position
 from train.loops.backend import Update
@@ -126,6 +128,19 @@ class TorchBackend:
             "optimizer": on_host(self.optimizer.state_dict()),
             "random": self.runtime.random_state(),
         }
+
+    def converted(self, where: str, state: State) -> State:
+        """Return the same state.
+
+        Raises:
+            UsageError: It was saved by JAX.
+        """
+        if ARRAYS in state:
+            raise UsageError(
+                f"{where}: a checkpoint of JAX; continue it with --framework jax, or start from its weights with "
+                "`dataprep-finetune-mae --finetune`"
+            )
+        return state
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
         """Restore the weights, moments and generators of a checkpoint."""

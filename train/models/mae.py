@@ -10,7 +10,6 @@ P patches of the prediction's grid, each with V = its pixels x 3 values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -18,56 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from dataprep.errors import UsageError
-from train.models.vit import (
-    LAYER_NORM_EPSILON,
-    TOKEN_STD,
-    Block,
-    BlockConfig,
-    PatchEmbed,
-    check_patches,
-    init_linear,
-)
-
-TARGET_EPSILON = 1e-6
-"""Number that is added to the variance of a patch's pixels before they are divided by their standard deviation."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MAEConfig:
-    """Sizes of a masked autoencoder.
-
-    Raises:
-        UsageError: The grids do not fit into each other.
-    """
-
-    image_size: int
-    patch_size: int
-    encoder: BlockConfig
-    encoder_depth: int
-    decoder: BlockConfig
-    decoder_depth: int
-    norm_pix_loss: bool = False
-    """Whether the pixels of each target patch are standardised."""
-    decoder_downsampling: int = 1
-    """Side, in patches, of one token of the decoder."""
-    pred_downsampling: int = 1
-    """Side, in patches, of the area that one prediction covers."""
-    grid: int = field(init=False)
-    """Patches along a side of the image."""
-
-    def __post_init__(self) -> None:
-        check_patches(self.image_size, self.patch_size)
-        object.__setattr__(self, "grid", self.image_size // self.patch_size)
-        if self.grid % self.decoder_downsampling:
-            raise UsageError(
-                f"decoder_downsampling {self.decoder_downsampling} does not divide the {self.grid} patches of a side "
-                f"({self.image_size} / {self.patch_size} pixels); choose a divisor of it"
-            )
-        if self.decoder_downsampling % self.pred_downsampling:
-            raise UsageError(
-                f"pred_downsampling {self.pred_downsampling} does not divide decoder_downsampling "
-                f"{self.decoder_downsampling}; choose a divisor of it"
-            )
+from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, MAEConfig
+from train.models.vit import Block, PatchEmbed, init_linear
 
 
 class MAEOutput(NamedTuple):

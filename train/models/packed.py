@@ -11,7 +11,7 @@ D the width of the encoder, E of the decoder.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,8 @@ from torch import nn
 
 from dataprep.errors import UsageError
 from loaders.packs.settings import Packs
-from train.models.mae import TARGET_EPSILON, MAEConfig
-from train.models.vit import LAYER_NORM_EPSILON, TOKEN_STD, Block, PatchEmbed, ViTConfig, init_linear
-
-PositionKind: TypeAlias = Literal["fractional", "absolute"]
-"""`fractional`: how far down and to the right of the image a patch is; `absolute`: its number of row and column."""
+from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, MAEConfig, PositionKind, ViTConfig
+from train.models.vit import Block, PatchEmbed, init_linear
 
 
 class Packed(NamedTuple):

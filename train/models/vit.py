@@ -7,74 +7,11 @@ Shapes: N images, C channels, H x W pixels, L tokens of a sequence, D its width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dataprep.errors import UsageError
-
-LAYER_NORM_EPSILON = 1e-6
-TOKEN_STD = 0.02
-POOLS = ("token", "average", "average_of_normed")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockConfig:
-    """Sizes of a transformer block.
-
-    Raises:
-        UsageError: The heads do not divide the width.
-    """
-
-    dim: int
-    num_heads: int
-    mlp_ratio: float = 4.0
-    k_bias: bool = True
-    """False: only queries and values have a bias, as in BEiT. A key's bias shifts all scores of a query alike, which
-    the softmax undoes, so it changes the stored weights but no output."""
-    dropout: float = 0.0
-    """Dropout of the outputs of attention's projection and of each layer of the MLP."""
-    att_dropout: float = 0.0
-    """Dropout of attention's weights."""
-
-    def __post_init__(self) -> None:
-        if self.dim % self.num_heads:
-            raise UsageError(f"a width of {self.dim} cannot be cut into {self.num_heads} heads; choose a multiple")
-        for name in ("dropout", "att_dropout"):
-            check_dropout(name, getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ViTConfig:
-    """Sizes of a vision transformer that classifies.
-
-    Raises:
-        UsageError: The patches do not cover the image.
-    """
-
-    image_size: int
-    patch_size: int
-    depth: int
-    block: BlockConfig
-    num_classes: int = 1000
-    pool: str = "token"
-    """Way to pool the tokens that are classified. `token`: normalise, then take the class token; `average`: take the
-    mean of all patches, then normalise; `average_of_normed`: normalise, then take the mean of all patches, as in large
-    ViTs (Zhai et al., "Scaling vision transformers", CVPR 2022)."""
-    class_token: bool = True
-    drop_path: float = 0.0
-    """Probability that a branch of the last block is dropped for a sample; for earlier blocks proportionally less."""
-    pos_dropout: float = 0.0
-    """Dropout of the tokens that enter the first block."""
-
-    def __post_init__(self) -> None:
-        check_patches(self.image_size, self.patch_size)
-        for name in ("drop_path", "pos_dropout"):
-            check_dropout(name, getattr(self, name))
-        if self.pool not in POOLS or (self.pool == "token" and not self.class_token):
-            raise UsageError(f"pool must be token (with a class token), {' or '.join(POOLS[1:])}, got {self.pool!r}")
+from train.models.sizes import LAYER_NORM_EPSILON, TOKEN_STD, BlockConfig, ViTConfig
 
 
 class VisionTransformer(nn.Module):
@@ -205,17 +142,3 @@ def init_linear(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def check_patches(image_size: int, patch_size: int) -> None:
-    """Refuse patches that do not cover the image with a UsageError."""
-    if patch_size < 1 or image_size < patch_size or image_size % patch_size:
-        raise UsageError(
-            f"images of {image_size} pixels cannot be cut into patches of {patch_size}; choose a multiple of it"
-        )
-
-
-def check_dropout(name: str, share: float) -> None:
-    """Refuse a dropout outside 0 to 1 (excluding 1) with a UsageError."""
-    if not 0 <= share < 1:
-        raise UsageError(f"{name} must be at least 0 and below 1, got {share}")

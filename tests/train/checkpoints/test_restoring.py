@@ -14,8 +14,9 @@ from train import finetune_mae, pretrain_mae, train_vit
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import load_file
 from train.loops.loop import Training
+from train.loops.mae import MAETask
 from train.models.registry import create_model
-from train.pretrain_mae import Flags, MAETask
+from train.pretrain_mae import Flags
 from train.train_vit import Flags as ViTFlags
 
 SMALL = {

@@ -9,8 +9,8 @@ from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.torch import normalize
 from tests.support.finished import build_here
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data, open_data
-from train.loops.classify import ClassifierTask, classes_of
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data, classes_of, open_data
+from train.loops.classify import ClassifierTask
 from train.loops.runtime import open_runtime
 from train.models.registry import create_model
 

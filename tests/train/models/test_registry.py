@@ -3,16 +3,7 @@
 import pytest
 
 from dataprep.errors import UsageError
-from train.models.registry import create_model, mae_config, mae_names, model_names
-
-
-def test_all_named_models_are_as_their_names_say():
-    for name in mae_names():
-        config = mae_config(name, image_size=1344)  # a multiple of every patch
-        assert f"patch{config.patch_size}" in name
-        if "dec384d12h8b" in name:
-            assert (config.decoder.dim, config.decoder.num_heads, config.decoder_depth) == (384, 12, 8)
-    assert {"mae_vit_base_patch64_dec384d12h8b", "mae_vit_large_patch32_dec512d16h8b"} <= set(mae_names())
+from train.models.registry import create_model, model_names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,245 @@
+"""Masked autoencoders in JAX at full length: beside torch_xla, killed and resumed, on several devices, and how fast.
+
+python -m tests.support.training_jax_mae rates            images a second of both, on this machine
+python -m tests.support.training_jax_mae compiling        seconds to compile an update of ViT-L, with and without scan
+python -m tests.support.training_jax_mae parity           differences to timm, and where they are installed to others
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.training import LONG, flags_of, log_lines, losses, start
+from tests.support.training_jax import ended, environment
+
+STEPS = 200
+MAE = {**LONG, "max_steps": STEPS + 1, "norm_pix_loss": None}
+"""Flags of a run of 200 steps after a first one, from whose checkpoint both frameworks start."""
+RATES = {
+    "model": "mae_vit_tiny_patch16",
+    "effective_batch_size": 32,
+    "epochs": 100,
+    "warmup_epochs": 1,
+    "max_steps": 24,
+    "log_interval_steps": 4,
+}
+"""Flags of a run whose rate is measured."""
+
+
+def arguments(folder: object, data: str, **flags: Any) -> list[str]:
+    """As a command line says them; None stands for a flag without a value."""
+    found = flags_of(
+        output_dir=folder, data_path=data, **{name: each for name, each in flags.items() if each is not None}
+    )
+    return found + [f"--{name}" for name, each in flags.items() if each is None]
+
+
+def in_jax(folder: Path, data: str, *, devices: int = 1, cluster: dict[str, str] | None = None, **flags: Any) -> Any:
+    """Start a run in JAX."""
+    variables = {**environment(folder.parent / "compiled", devices), **(cluster or {}), "PJRT_DEVICE": ""}
+    given = arguments(folder, data, framework="jax", **flags)
+    return start("train.pretrain_mae", *given, PYTHONUNBUFFERED="1", **variables)
+
+
+def first_step(folder: Path, data: str) -> str:
+    """Train one step on torch_xla; the path of its checkpoint, from which runs of both frameworks start."""
+    flags = {**MAE, "max_steps": 1, "device": "xla"}
+    ended(start("train.pretrain_mae", *arguments(folder, data, **flags)))
+    (found,) = folder.glob("checkpoint-000000001-*.pth")
+    return str(found)
+
+
+def beside_torch_xla(data: str, folder: Path) -> str:
+    """200 steps of both from the same weights, batches and masks."""
+    first = first_step(folder / "first", data)
+    ended(start("train.pretrain_mae", *arguments(folder / "torch", data, device="xla", resume=first, **MAE)))
+    ended(in_jax(folder / "jax", data, resume=first, **MAE))
+    theirs, ours = losses(folder / "torch"), losses(folder / "jax")
+    assert list(ours) == list(theirs) == list(range(2, STEPS + 2))
+    largest = max(abs(ours[step] - theirs[step]) for step in ours)
+    assert largest < 1e-4, largest
+    return f"{len(ours)} losses, the largest difference is {largest:.1e}"
+
+
+def killed_and_resumed(data: str, folder: Path, times: int) -> str:
+    """Runs that are killed at random steps and resumed, beside two that are not."""
+    first = first_step(folder / "first", data)
+    for name in ("one", "two"):
+        ended(in_jax(folder / name, data, resume=first, **MAE))
+    expected, rng, killed = losses(folder / "one"), random.Random(0), []
+    assert losses(folder / "two") == expected
+    for number in range(times):
+        run, steps = folder / f"killed-{number}", rng.randint(12, STEPS - 1)  # a checkpoint is saved every 10 steps
+        with in_jax(run, data, resume=first, **MAE) as process:
+            while process.poll() is None and len(log_lines(run)) < steps:
+                time.sleep(0.005)
+            process.kill()
+        ended(in_jax(run, data, resume="automatic", **MAE))
+        assert losses(run) == expected, f"killed after {steps} steps"
+        killed.append(steps)
+    return f"{len(expected)} losses, killed after {', '.join(map(str, killed))}: the same"
+
+
+def on_devices(data: str, folder: Path) -> str:
+    """Losses on 1, 4 and 8 devices, with sharded weights and heads, and in 2 processes of 2 devices."""
+    first = first_step(folder / "first", data)
+    ended(in_jax(folder / "one", data, resume=first, **MAE))
+    expected = losses(folder / "one")
+    found = {}
+    shapes: dict[str, dict[str, Any]] = {
+        "4 devices": {"devices": 4},
+        "4 devices, FSDP": {"devices": 4, "fsdp": None},
+        "8 devices, FSDP, 2 share heads": {"devices": 8, "fsdp": None, "tensor_parallel": 2, "grad_ckpt": None},
+    }
+    for name, flags in shapes.items():
+        ended(in_jax(folder / name, data, resume=first, **MAE, **flags))
+        found[name] = losses(folder / name)
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    pair = []
+    for rank in range(2):
+        cluster = {
+            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": str(rank),
+        }
+        pair.append(in_jax(folder / "pair", data, devices=2, cluster=cluster, resume=first, fsdp=None, **MAE))
+    for process in pair:
+        ended(process)
+    found["2 processes of 2 devices, FSDP"] = losses(folder / "pair")
+    assert list((folder / "pair").glob("checkpoint-*.orbax"))
+    largest = {}
+    for name, each in found.items():
+        assert each == pytest.approx(expected, abs=1e-5), name
+        largest[name] = max(abs(each[step] - expected[step]) for step in expected)
+    return ", ".join(f"{name}: {each:.1e}" for name, each in largest.items())
+
+
+def asked(*what: str, devices: int = 1, cache: Path | None = None) -> Any:
+    """Return what `tests.support.jax_transformers` prints."""
+    variables = environment(cache or tempfile.gettempdir(), devices)
+    with start("tests.support.jax_transformers", *what, **variables) as process:
+        output, errors = process.communicate(timeout=1800)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+def variants(data: str, folder: Path) -> str:
+    """Shared heads, parts of a batch, unrolled blocks and vision transformers change no loss."""
+    found = asked("variants", data, str(folder), devices=4, cache=folder / "compiled")
+    for name in ("plain", "heads", "both"):
+        expected = {step: found["torch"]["losses"][step] for step in found[name]["losses"]}
+        assert found[name]["losses"] == pytest.approx(expected, abs=1e-5), name
+    expected = {step: found["vit torch"]["losses"][step] for step in found["vit"]["losses"]}
+    assert found["vit"]["losses"] == pytest.approx(expected, abs=1e-4)
+    assert found["dropout"]["losses"] == found["dropout again"]["losses"]
+    return "the same losses"
+
+
+def networks() -> str:
+    """Outputs of all networks, beside PyTorch's."""
+    found = asked("parity", "whole")
+    half = found.pop("half")
+    assert 0 < half["prediction"] < 0.1, half
+    largest = max(max(each.values()) for each in found.values())
+    assert largest < 2e-5, found
+    return f"{len(found)} networks, the largest difference is {largest:.1e}; in bfloat16 {half['prediction']:.1e}"
+
+
+def rates(data: str, folder: Path) -> dict[str, float]:
+    """Images a second of both frameworks, with all cores: the median of the log lines after the first two."""
+    found = {}
+    both = {
+        "torch_xla": {"device": "xla", "cluster": {"NPROC": "", "OMP_NUM_THREADS": ""}},
+        "jax": {"framework": "jax", "cluster": {"PJRT_DEVICE": "", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": ""}},
+    }
+    for name, given in both.items():
+        variables = {each: value for each, value in given.pop("cluster").items() if value or each == "PJRT_DEVICE"}
+        for unset in ("NPROC", "OMP_NUM_THREADS"):
+            variables.setdefault(unset, str(os.cpu_count()))
+        process = start("train.pretrain_mae", *arguments(folder / name, data, **given, **RATES), **variables)
+        ended(process, timeout_s=900)
+        lines = [json.loads(line) for line in log_lines(folder / name)][2:]
+        found[name] = statistics.median(line["images_per_s"] for line in lines)
+    return found
+
+
+def compiling(model: str = "mae_vit_large_patch16") -> dict[str, float]:
+    """Seconds to compile one update, with and without scan; no weight is allocated."""
+    import jax
+    import numpy as np
+
+    from train.batches.masks import MaskConfig
+    from train.loops.jax_arrays import open_mesh
+    from train.loops.jax_transformer_steps import Inputs, MAETask, Settings, TransformerSteps
+    from train.models.jax_transformers import Computation, MaskedAutoencoder
+    from train.models.sizes import mae_config
+
+    config, found, rows = mae_config(model, image_size=224), {}, 2
+    masks = MaskConfig(grid=config.grid)
+    for name, scan in (("scan", True), ("no scan", False)):
+        task = MAETask(model=MaskedAutoencoder(config, Computation(scan=scan)), masks=masks, seed=0)
+        steps = TransformerSteps(task, open_mesh(1), Settings(weight_decay=0.05, betas=(0.9, 0.95)))
+        values = jax.eval_shape(steps.initial)
+        shapes = (
+            ((rows, 224, 224, 3), "uint8"),
+            ((rows, masks.num_visible), "int32"),
+            ((rows, masks.num_patches), "int32"),
+        )
+        inputs = Inputs(tuple(jax.ShapeDtypeStruct(*each) for each in shapes), np.uint32(0))
+        begun_s = time.perf_counter()
+        lowered = steps.update.lower(values, inputs, 0.1)
+        found[f"{name}, traced"] = time.perf_counter() - begun_s
+        begun_s = time.perf_counter()
+        lowered.compile()
+        found[f"{name}, compiled"] = time.perf_counter() - begun_s
+    return found
+
+
+def parity() -> dict[str, float]:
+    """Largest differences to implementations of others, with their weights."""
+    import jax
+    import numpy as np
+    import timm
+    import torch
+
+    from tests.support.jax_transformers import tensors_of, weights_for
+    from train.models.jax_transformers import VisionTransformer
+    from train.models.sizes import BlockConfig, ViTConfig
+
+    torch.manual_seed(0)
+    theirs = timm.create_model("vit_base_patch16_224", num_classes=1000).eval()
+    images = np.random.default_rng(0).normal(size=(4, 224, 224, 3)).astype(np.float32)
+    ours = VisionTransformer(
+        ViTConfig(image_size=224, patch_size=16, depth=12, block=BlockConfig(dim=768, num_heads=12), num_classes=1000)
+    )
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+    logits = jax.jit(ours.apply)({"params": weights_for(ours, tensors_of(theirs), images)}, images)
+    return {"timm, ViT-B/16, logits": float(np.abs(logits - expected).max())}
+
+
+if __name__ == "__main__":
+    from tests.support.finished import build_here
+
+    if sys.argv[1] in ("compiling", "parity"):
+        print(json.dumps({"compiling": compiling, "parity": parity}[sys.argv[1]]()))
+    else:
+        from dataprep.demo.make import write_demo
+
+        with tempfile.TemporaryDirectory() as temporary:
+            place = Path(temporary)
+            write_demo("imagenet", place / "originals", images=300, odd=False)
+            built = build_here("imagenet", place / "originals", place / "shards", "webdataset")
+            print(json.dumps(rates(built, place)))

@@ -1,0 +1,27 @@
+"""Transformers in JAX: with the same weights they have the outputs of PyTorch's. In a process of JAX's own."""
+
+import json
+
+import pytest
+
+from tests.support.training import start
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    with start("tests.support.jax_transformers", "parity", JAX_PLATFORMS="cpu") as process:
+        output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ["coarse", "token"])
+def test_outputs_are_those_of_pytorch(found, name):
+    differences = {kind: each for kind, each in found[name].items() if kind != "weights"}
+    assert differences
+    assert max(differences.values()) < 2e-5, differences
+
+
+@pytest.mark.parametrize("name", ["coarse", "token"])
+def test_weights_that_went_to_jax_and_back_are_the_same(found, name):
+    assert found[name]["weights"] == 0

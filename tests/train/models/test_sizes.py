@@ -1,0 +1,34 @@
+"""Sizes of transformers: what a name says, and what is refused."""
+
+import pytest
+
+from dataprep.errors import UsageError
+from train.models.sizes import BlockConfig, mae_config, mae_names
+
+
+def test_all_named_models_are_as_their_names_say():
+    for name in mae_names():
+        config = mae_config(name, image_size=1344)  # a multiple of every patch
+        assert f"patch{config.patch_size}" in name
+        if "dec384d12h8b" in name:
+            assert (config.decoder.dim, config.decoder.num_heads, config.decoder_depth) == (384, 12, 8)
+    assert {"mae_vit_base_patch64_dec384d12h8b", "mae_vit_large_patch32_dec512d16h8b"} <= set(mae_names())
+
+
+def test_a_decoder_of_another_width_keeps_its_heads():
+    config = mae_config("mae_vit_base_patch16", image_size=224, decoder_dim=256, decoder_depth=3, k_bias=False)
+    assert (config.decoder.dim, config.decoder.num_heads, config.decoder_depth) == (256, 16, 3)
+    assert not config.encoder.k_bias
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mae_config("resnet18", image_size=64), "no masked autoencoder 'resnet18'"),
+        (lambda: BlockConfig(dim=63, num_heads=2), "a width of 63 cannot be cut into 2 heads"),
+        (lambda: BlockConfig(dim=64, num_heads=2, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()

@@ -1,0 +1,162 @@
+"""Checkpoints by Orbax: every process of JAX writes its own part of each array, on a disk or gs://.
+
+    checkpoint-000000400.orbax/     a folder: `arrays`, which Orbax shards, and `document`, JSON, with everything else
+
+Orbax writes into a folder with another name, which gets this one when all processes are done. The document lists the
+arrays' shapes, so that a checkpoint of another model is known before anything is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataprep.errors import FormatError, UsageError
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.files import ARRAYS, DOCUMENT, NUMPY, Checkpoint
+from train.checkpoints.state import State
+
+if TYPE_CHECKING:
+    import jax
+
+SUFFIX = ".orbax"
+_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
+_SHAPES = "shapes"
+
+
+class OrbaxFolder(CheckpointFolder):
+    """Writes, finds and reads checkpoints of all processes together.
+
+    Args:
+        url: A folder or gs://bucket/prefix that all processes see.
+        keep: Number of newest checkpoints to keep, 1 or more.
+        like: Arrays by their names, as the run has them: they are read with the same shardings.
+    """
+
+    takes_parts = True
+
+    def __init__(self, url: str, *, keep: int, like: Mapping[str, jax.Array]) -> None:
+        super().__init__(url, keep=keep, codec=NUMPY)
+        self._like = like
+
+    def list(self) -> list[Checkpoint]:
+        """List the checkpoints by step, the newest first, without what a killed run has left unfinished."""
+        folder = _path(self.url)
+        names = [each.name for each in folder.iterdir()] if folder.exists() else []
+        steps = sorted((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), reverse=True)
+        return [Checkpoint(_name_of(step), step, "") for step in steps]
+
+    def save(self, step: int, state: State) -> Checkpoint | None:
+        """Write a state; all processes call this.
+
+        Args:
+            step: Number of steps that were done.
+            state: JSON values, and arrays of JAX by their names.
+
+        Returns:
+            The checkpoint in the first process, None in the others.
+        """
+        import jax
+        import orbax.checkpoint as ocp
+
+        arrays = state[ARRAYS]
+        document = {name: value for name, value in state.items() if name != ARRAYS}
+        document[_SHAPES] = {name: list(each.shape) for name, each in arrays.items()}
+        target = _path(self.url) / _name_of(step)
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            checkpointer.save(
+                target,
+                ocp.args.Composite(
+                    **{ARRAYS: ocp.args.StandardSave(_nested(arrays)), DOCUMENT: ocp.args.JsonSave(document)}
+                ),
+                force=True,
+            )
+        if jax.process_index():
+            return None
+        for older in [each for each in self.list() if each.step <= step][self._keep :]:
+            (_path(self.url) / older.name).rmtree()
+        return Checkpoint(_name_of(step), step, "")
+
+    def load(self, checkpoint: Checkpoint) -> State:
+        """Read a state, every process its own part of the arrays.
+
+        Raises:
+            UsageError: The arrays are those of another model.
+            FormatError: The checkpoint is damaged.
+        """
+        return load_orbax(f"{self.url}/{checkpoint.name}", self._like)
+
+
+def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> State:
+    """Read the state of one checkpoint.
+
+    Args:
+        url: Path or URL of its folder.
+        like: Arrays by their names, whose shardings are taken; None: all values are read into this host's memory.
+
+    Raises:
+        UsageError: JAX is not installed, or the arrays are those of another model.
+        FormatError: The checkpoint is damaged.
+    """
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            wanted = ocp.args.Composite(**{DOCUMENT: ocp.args.JsonRestore()})
+            document = checkpointer.restore(_path(url), wanted)[DOCUMENT]
+            targets = _targets(url, document.pop(_SHAPES), like)
+            wanted = ocp.args.Composite(**{ARRAYS: ocp.args.StandardRestore(_nested(targets))})
+            arrays = checkpointer.restore(_path(url), wanted)[ARRAYS]
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise FormatError(f"{url}: damaged ({str(error).splitlines()[0]})") from None
+    found: State = {
+        **document,
+        ARRAYS: {name: np.asarray(each) if like is None else each for name, each in _flat(arrays)},
+    }
+    return found
+
+
+def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.Array] | None) -> dict[str, Any]:
+    import jax
+    import numpy as np
+
+    targets = {}
+    for name, shape in shapes.items():
+        own = (like or {}).get(name)
+        if own is not None and tuple(shape) != own.shape:
+            raise UsageError(f"{url}: {name}: {tuple(shape)}, in this model {own.shape}; use the flags of its run")
+        dtype = np.int32 if name.endswith("/count") else np.float32
+        targets[name] = jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=None if own is None else own.sharding)
+    return targets
+
+
+def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, each in arrays.items():
+        *folders, last = name.split("/")
+        inner = tree
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = each
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, each in tree.items():
+        if isinstance(each, Mapping):
+            yield from _flat(each, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", each
+
+
+def _name_of(step: int) -> str:
+    return f"checkpoint-{step:09d}{SUFFIX}"
+
+
+def _path(url: str) -> Any:
+    from etils import epath
+
+    return epath.Path(url if "://" in url else Path(url).absolute())

@@ -1,0 +1,193 @@
+"""Flags of entries that train in PyTorch or in JAX, and what a run in JAX opens by them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from dataprep.errors import UsageError, install_hint
+from loaders.loader import Loader
+from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.files import NUMPY
+from train.flags.options import COUNT, SHARE_BELOW_1, flag
+from train.flags.shared import RunFlags
+from train.loops.config import LoopConfig
+from train.optim.schedule import Schedule
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from train.loops.jax import JaxBackend
+    from train.loops.jax_transformer_steps import Settings, Task
+    from train.loops.loop import Training
+    from train.models.jax_transformers import Computation
+
+FRAMEWORKS = ("torch", "jax")
+_PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+"""Names of JAX's platforms by the values of `--device`; without it JAX takes the fastest one that it finds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaxFlags:
+    """Framework that trains, and how JAX does; the flags of JAX alone are refused with PyTorch."""
+
+    framework: str = flag("torch", "Framework that trains.", choices=FRAMEWORKS)
+    tensor_parallel: int = flag(1, "With JAX: devices that share the heads and hidden layer of each block.", COUNT)
+    ema_decay: float = flag(
+        0.0,
+        "With JAX: share of a moving average of the weights that each update keeps, e.g. 0.9999; it is what is "
+        "evaluated and exported. 0: none.",
+        SHARE_BELOW_1,
+    )
+    no_scan: bool = flag(False, "With JAX: compile every block by itself, instead of all as one loop.")
+    orbax: bool = flag(
+        False,
+        "With JAX: save checkpoints by Orbax, every process its own part; always where processes share one copy of the "
+        "weights.",
+    )
+
+    @property
+    def is_jax(self) -> bool:
+        """Whether JAX trains."""
+        return self.framework == "jax"
+
+    def check_framework(self, *, torch: dict[str, bool], jax: dict[str, bool] | None = None) -> None:
+        """Raise UsageError for flags of the framework that does not train.
+
+        Args:
+            torch: Whether each flag that JAX does not have is given, by its name.
+            jax: Whether each flag of the entry that PyTorch does not have is given, beside those of this class.
+        """
+        own = {each.name: getattr(self, each.name) != each.default for each in fields(JaxFlags)}
+        refused, needed = (torch, "PyTorch") if self.is_jax else (own | (jax or {}), "--framework jax")
+        for name, is_given in refused.items():
+            if is_given and name != "framework":
+                raise UsageError(f"--{name} is for {needed}; leave it out with --framework {self.framework}")
+
+    def computation(self, devices: JaxDevices, precision: str, *, remat: bool) -> Computation:
+        """Return how a network is computed.
+
+        Args:
+            devices: Devices of all processes.
+            precision: One of `train.loops.backend.PRECISIONS`; `auto` is bfloat16 on GPUs, as with PyTorch.
+            remat: Whether blocks are computed again for their gradient.
+        """
+        import jax
+        from jax.sharding import NamedSharding, PartitionSpec
+
+        from train.loops.jax_arrays import DATA_AXIS
+        from train.models.jax_transformers import Computation
+
+        is_half = precision == "bfloat16" or (precision == "auto" and jax.default_backend() == "gpu")
+        tokens = NamedSharding(devices.mesh, PartitionSpec(DATA_AXIS))
+        return Computation(
+            dtype="bfloat16" if is_half else "float32", remat=remat, scan=not self.no_scan, tokens=tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JaxDevices:
+    """Devices of all processes, as JAX sees them."""
+
+    mesh: Mesh
+    rank: int
+    world_size: int
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, or groups of them that share heads, among which a batch is shared."""
+        from train.loops.jax_arrays import DATA_AXIS
+
+        return int(self.mesh.shape[DATA_AXIS])
+
+
+def join_jax(device: str | None) -> None:
+    """Connect to JAX's other processes; a program does so once, before it uses devices.
+
+    Args:
+        device: Value of `--device`.
+
+    Raises:
+        UsageError: JAX is not installed, or there is no such device.
+    """
+    if device is not None:
+        os.environ["JAX_PLATFORMS"] = _PLATFORMS[device]
+    try:
+        from train.loops.jax_steps import join_processes
+    except ImportError:
+        raise UsageError(f"--framework jax needs JAX: {install_hint('jax')}") from None
+
+    join_processes()
+
+
+def open_jax_devices(tensor_parallel: int) -> JaxDevices:
+    """Lay out the devices of all processes.
+
+    Args:
+        tensor_parallel: Number of devices that share the heads of a block.
+
+    Raises:
+        UsageError: The devices of a process cannot be divided so.
+    """
+    from loaders.jax import host_rank
+    from train.loops.jax_arrays import open_mesh
+
+    return JaxDevices(open_mesh(tensor_parallel), *host_rank())
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaxRun:
+    """What an entry's flags make of a run in JAX."""
+
+    flags: RunFlags
+    devices: JaxDevices
+    task: Task
+    settings: Settings
+    schedule: Schedule
+    config: LoopConfig
+    loader: Loader
+    validation: Loader | None = None
+    is_orbax: bool = False
+
+    def open(self) -> Training[JaxBackend]:
+        """Put the weights on the devices; nothing is trained yet."""
+        from train.loops.jax import JaxBackend
+        from train.loops.jax_transformer_steps import TransformerSteps
+        from train.loops.loop import Training
+
+        flags = self.flags
+        steps = TransformerSteps(self.task, self.devices.mesh, self.settings)
+        values = steps.initial()
+        return Training(
+            config=self.config,
+            backend=JaxBackend(
+                mesh=self.devices.mesh,
+                steps=steps,
+                values=values,
+                validation=self.validation,
+                saves_parts=self._saves_parts,
+                agreement_steps=flags.log_interval_steps,
+            ),
+            schedule=self.schedule,
+            loader=self.loader,
+            logs=flags.open_logs(self.devices),
+            checkpoints=self._open_checkpoints(values),
+            description=asdict(flags),
+        )
+
+    @property
+    def _saves_parts(self) -> bool:
+        return self.is_orbax or (self.settings.fsdp and self.devices.world_size > 1)
+
+    def _open_checkpoints(self, values: Any) -> CheckpointFolder | None:
+        flags = self.flags
+        if not flags.output_dir:
+            return None
+        if not self._saves_parts:
+            return CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints, codec=NUMPY)
+        from train.checkpoints.orbax_folder import OrbaxFolder
+        from train.loops.jax_arrays import named_leaves
+
+        like = dict(named_leaves(values))
+        return OrbaxFolder(flags.output_dir, keep=flags.keep_checkpoints, like=like)

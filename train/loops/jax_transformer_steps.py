@@ -1,0 +1,259 @@
+"""Functions that JAX's devices run to train a transformer: initialise, one update with AdamW, a batch of an evaluation.
+
+Everything is a function of its arguments under `jax.jit`: random numbers are a function of the seed and the step.
+
+Shapes: B images of the global batch, H x W pixels, C = 3 channels, K visible of L patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpy.typing import NDArray
+
+from loaders.jax import JaxBatch
+from train.batches.masks import MaskConfig, draw_masks
+from train.checkpoints.jax_weights import state_from_torch
+from train.loops.backend import Update
+from train.loops.jax_arrays import DATA_AXIS, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
+from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
+
+CLIP_EPSILON = 1e-6
+"""Number that PyTorch adds to a gradient's norm before it divides by it."""
+
+
+class Values(NamedTuple):
+    """Arrays that an update changes; float32."""
+
+    params: Any
+    optimizer: optax.ScaleByAdamState
+    average: Any
+    """Exponential moving average of the weights; an empty dictionary if none is kept."""
+
+
+class Inputs(NamedTuple):
+    """Arrays of one update."""
+
+    rows: Any
+    """Arrays with an entry for each row of the global batch, sharded among the devices."""
+    step: np.uint32
+
+
+class Task(Protocol):
+    """What is trained: a network and its loss."""
+
+    def initial(self, key: jax.Array) -> Any:
+        """Draw the weights."""
+
+    def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
+        """Return the arrays of an update that have an entry for each row of the global batch.
+
+        Args:
+            batch: Batch on the devices.
+            positions: Global positions of this process's samples, counted over all epochs.
+            sharding: Sharding of the rows.
+        """
+
+    def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
+        """Return the mean loss of some rows.
+
+        Args:
+            params: Weights.
+            rows: Some of the arrays that `rows` returned.
+            key: Key of the random numbers of this update and part.
+        """
+
+    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
+        """Return sums over a batch of an evaluation: `loss`, `correct` and `images`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Settings of the updates."""
+
+    weight_decay: float
+    betas: tuple[float, float]
+    decay_vectors: bool = False
+    """Whether biases, normalisations, tokens and positions decay as matrices do."""
+    clip_grad_norm: float = 0.0
+    """Largest norm of the gradient of all weights; 0: no limit."""
+    accum_iter: int = 1
+    """Number of parts of a batch over which its gradient is accumulated."""
+    ema_decay: float = 0.0
+    """Share of the moving average of the weights that an update keeps; 0: no average is kept."""
+    fsdp: bool = False
+    """Whether weights, moments and averages are sharded among the devices."""
+    seed: int = 0
+
+
+class TransformerSteps:
+    """The functions of one task on one mesh.
+
+    Args:
+        task: Network and loss.
+        mesh: Devices of all processes, as `jax_arrays.open_mesh` lays them out.
+        settings: Settings of the updates.
+    """
+
+    def __init__(self, task: Task, mesh: Mesh, settings: Settings) -> None:
+        self._task, self._settings = task, settings
+        self._adam = optax.scale_by_adam(*settings.betas)
+        copies, self._rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(DATA_AXIS))
+        shapes = jax.eval_shape(self._initial, jax.random.key(0))
+        self._shardings = shardings_of(shapes, mesh, fsdp=settings.fsdp)
+        self.update = jax.jit(self._update, donate_argnums=0, out_shardings=(self._shardings, copies))
+        """(Values, Inputs, lr) -> (Values, {loss}), a mean over the batch."""
+        self.evaluate = jax.jit(self._evaluate, out_shardings=copies)
+        """(Values, images, labels, mask) -> {loss, correct, images}, sums over the batch."""
+
+    def initial(self) -> Values:
+        """Draw weights from the seed; they do not depend on the number of devices."""
+        values: Values = jax.jit(self._initial, out_shardings=self._shardings)(jax.random.key(self._settings.seed))
+        return values
+
+    def inputs(self, batch: JaxBatch, update: Update) -> Inputs:
+        """Return what `update` takes, on the devices."""
+        return Inputs(self._task.rows(batch, update.positions, self._rows), np.uint32(update.step))
+
+    def evaluated(self, batch: JaxBatch) -> tuple[jax.Array, ...]:
+        """Return what `evaluate` takes after the values."""
+        return batch.images, batch.labels, batch.mask
+
+    def on_devices(self, values: Values, arrays: Mapping[str, NDArray[Any]]) -> Values:
+        """Copy arrays on the host to the devices; a state without an average starts it with its weights.
+
+        Raises:
+            UsageError: Names or shapes are not those of `values`.
+        """
+        found = {name: each for name, each in arrays.items() if values.average or not name.startswith("average/")}
+        if values.average and not any(name.startswith("average/") for name in found):
+            weights = {name.removeprefix("params/"): name for name in arrays if name.startswith("params/")}
+            found |= {f"average/{short}": arrays[name] for short, name in weights.items()}
+        return on_devices(values, found)
+
+    def from_torch(self, where: str, state: Mapping[str, Any], values: Values) -> dict[str, NDArray[Any]]:
+        """Return weights and moments of a checkpoint of PyTorch as arrays for `on_devices`."""
+        shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(values.params)}
+        return state_from_torch(where, state, shapes, decay_vectors=self._settings.decay_vectors)
+
+    def _initial(self, key: jax.Array) -> Values:
+        params = self._task.initial(key)
+        average = jax.tree.map(jnp.copy, params) if self._settings.ema_decay else {}
+        return Values(params, self._adam.init(params), average)
+
+    def _update(self, values: Values, inputs: Inputs, lr: jax.Array) -> tuple[Values, dict[str, jax.Array]]:
+        settings = self._settings
+        loss, gradient = self._gradient(values.params, inputs)
+        if settings.clip_grad_norm:
+            norm = optax.global_norm(gradient)
+            share = jnp.minimum(1.0, settings.clip_grad_norm / (norm + CLIP_EPSILON))
+            gradient = jax.tree.map(lambda each: each * share, gradient)
+        direction, optimizer = self._adam.update(gradient, values.optimizer)
+        params = jax.tree_util.tree_map_with_path(partial(self._moved, lr), values.params, direction)
+        keep = settings.ema_decay
+        average = jax.tree.map(lambda old, new: keep * old + (1 - keep) * new, values.average, params) if keep else {}
+        return Values(params, optimizer, average), {"loss": loss}
+
+    def _moved(self, lr: jax.Array, path: tuple[Any, ...], weight: jax.Array, direction: jax.Array) -> jax.Array:
+        decays = self._settings.decay_vectors or path[-1].key == "kernel"
+        decayed = weight - lr * self._settings.weight_decay * weight if decays else weight  # as torch.optim.AdamW does
+        return decayed - lr * direction
+
+    def _gradient(self, params: Any, inputs: Inputs) -> tuple[jax.Array, Any]:
+        """Return loss and gradient: means over the parts of the batch, of which part i has rows i, i + parts, …"""
+        num_parts = self._settings.accum_iter
+        key = jax.random.fold_in(jax.random.key(self._settings.seed), inputs.step)
+        of_part = jax.value_and_grad(self._task.loss)
+        if num_parts == 1:
+            found: tuple[jax.Array, Any] = of_part(params, inputs.rows, key)
+            return found
+        parts = jax.tree.map(lambda rows: rows.reshape(-1, num_parts, *rows.shape[1:]).swapaxes(0, 1), inputs.rows)
+
+        def add(total: Any, part: Any) -> tuple[Any, None]:
+            index, rows = part
+            found = of_part(params, rows, jax.random.fold_in(key, index))
+            return jax.tree.map(lambda old, new: old + new / num_parts, total, found), None
+
+        nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params)
+        (loss, gradient), _ = jax.lax.scan(add, nothing, (jnp.arange(num_parts), parts))
+        return loss, gradient
+
+    def _evaluate(
+        self, values: Values, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array
+    ) -> dict[str, jax.Array]:
+        params = values.average if self._settings.ema_decay else values.params
+        return self._task.sums(params, images_BHWC, labels_B, mask_B)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MAETask:
+    """Training of a masked autoencoder."""
+
+    model: MaskedAutoencoder
+    masks: MaskConfig
+    seed: int
+
+    def initial(self, key: jax.Array) -> Any:
+        """Draw the weights."""
+        side, masks = self.model.config.image_size, self.masks
+        visible_BK, place_BL = (jnp.zeros((1, each), jnp.int32) for each in (masks.num_visible, masks.num_patches))
+        return self.model.init(key, jnp.zeros((1, side, side, 3)), visible_BK, place_BL)["params"]
+
+    def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
+        """Return images and masks, which are drawn on the host."""
+        masks = draw_masks(self.masks, seed=self.seed, positions=positions)
+        return batch.images, *(rows_on_devices(each, sharding) for each in (masks.visible_NK, masks.place_NL))
+
+    def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
+        """Return the mean squared error over hidden patches."""
+        images_BHWC, visible_BK, place_BL = rows
+        output: Any = self.model.apply({"params": params}, normalised(images_BHWC), visible_BK, place_BL)
+        loss: jax.Array = output.loss
+        return loss
+
+    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
+        """Return nothing: a masked autoencoder is not evaluated."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassifierTask:
+    """Training of a classifier: cross entropy of its logits."""
+
+    model: VisionTransformer
+
+    def initial(self, key: jax.Array) -> Any:
+        """Draw the weights."""
+        side = self.model.config.image_size
+        return self.model.init(key, jnp.zeros((1, side, side, 3)))["params"]
+
+    def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
+        """Return images, labels, and which rows hold samples."""
+        return batch.images, batch.labels, batch.mask
+
+    def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
+        """Return the mean cross entropy of the rows that hold samples."""
+        images_BHWC, labels_B, mask_B = rows
+        variables, rngs = {"params": params}, {"dropout": key}
+        logits_BK: Any = self.model.apply(variables, normalised(images_BHWC), train=True, rngs=rngs)
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+        is_judged_B = mask_B & (labels_B >= 0)
+        return jnp.sum(losses_B, where=is_judged_B) / jnp.maximum(is_judged_B.sum(), 1)
+
+    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
+        """Return sums over the rows that hold samples."""
+        logits_BK: Any = self.model.apply({"params": params}, normalised(images_BHWC))
+        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+        return {
+            "loss": jnp.sum(losses_B, where=mask_B),
+            "correct": jnp.sum(logits_BK.argmax(axis=-1) == labels_B, where=mask_B),
+            "images": jnp.sum(mask_B),
+        }
