@@ -10,7 +10,7 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test cluster-test lint setup constraints soak bench clean
+.PHONY: help python demo test cluster-test lint setup constraints soak bench wheel clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
@@ -20,6 +20,7 @@ help:
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
+	@echo "make wheel       build the wheel with the C extensions, and run it where there is no compiler; ARCH=aarch64 cross-compiles"
 	@echo "make bench       measure images/s of a build and of its peers"
 
 python:
@@ -78,6 +79,9 @@ cluster-test: setup $(if $(filter spark,$(CLUSTER)),.venv/.spark)
 
 soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)
+
+wheel: .venv/.dev
+	$(BIN)/python scripts/wheel.py $(if $(ARCH),--arch $(ARCH)) $(if $(PYTHONS),--pythons "$(PYTHONS)")
 
 bench: setup
 	$(BIN)/python benchmarks/build.py

@@ -1,7 +1,26 @@
 """Metadata is in setup.cfg; here stand only the C extensions: the loaders' decoder, without which they use libraries,
-and the writer of restart markers, without which `--jpeg restart` is refused."""
+and the writer of restart markers, without which `--jpeg restart` is refused.
+
+They use the machine's libjpeg-turbo, and an install without it, or without a compiler, goes on without them.
+`make wheel` names a folder with a static libjpeg-turbo in DATAPREP_LIBJPEG, which then becomes a part of the
+extensions; these must be built, and serve every Python from 3.11 on.
+"""
+
+import os
 
 from setuptools import Extension, setup
+
+LIBJPEG = os.environ.get("DATAPREP_LIBJPEG")
+"""Folder with include/ and lib/libjpeg.a."""
+STATIC = {
+    "include_dirs": [f"{LIBJPEG}/include"],
+    "extra_objects": [f"{LIBJPEG}/lib/libjpeg.a"],
+    # Another libjpeg of the process must neither use these functions nor be used in their place.
+    "extra_link_args": ["-Wl,--exclude-libs,ALL", "-Wl,-s"],
+    "define_macros": [("Py_LIMITED_API", "0x030b0000")],
+    "py_limited_api": True,
+}
+LIBRARY = STATIC if LIBJPEG else {"libraries": ["jpeg"], "optional": True}
 
 setup(
     ext_modules=[
@@ -9,11 +28,11 @@ setup(
             "loaders.decode._jpeg",
             ["loaders/decode/_jpeg.c"],
             depends=[f"loaders/decode/_jpeg_{part}.h" for part in ("huffman", "resize", "resize_simd")],
-            libraries=["jpeg"],
             # No fused multiply-add: the weights are the same on every processor.
             extra_compile_args=["-O3", "-ffp-contract=off"],
-            optional=True,  # no compiler or no libjpeg-turbo headers: the install goes on
+            **LIBRARY,
         ),
-        Extension("dataprep.build._restart", ["dataprep/build/_restart.c"], libraries=["jpeg"], optional=True),
-    ]
+        Extension("dataprep.build._restart", ["dataprep/build/_restart.c"], **LIBRARY),
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if LIBJPEG else {},
 )

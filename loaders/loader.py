@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
-from loaders.decode.decoders import open_decoder
+from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.views import Views, checked_groups
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats
@@ -310,6 +310,7 @@ class Loader:
             raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
         if config.fields:
             dataset.check_fields(config.fields)
+        warn_of_libraries(config.decoder)
         self.dataset, self.config = dataset, config
         self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()

@@ -44,8 +44,8 @@ def library_version() -> str:
         from dataprep.build import _restart
     except ImportError as error:
         raise UsageError(
-            "--jpeg restart: dataprep.build._restart was not built; install a C compiler and the headers of "
-            "libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and install tpu-dataprep again, or leave "
-            "--jpeg restart out"
+            "--jpeg restart: dataprep.build._restart was not built; install a wheel of tpu-dataprep, which has it, or "
+            "install a C compiler and the headers of libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and "
+            "then tpu-dataprep again, or leave --jpeg restart out"
         ) from error
     return _restart.LIBRARY_VERSION

@@ -5,7 +5,8 @@
  * codes are read, columns beside it are neither transformed nor converted, rows below it not read; inside it every
  * sample equals that of a full decode, so a view's pixels do not depend on the other views. Where a baseline file has
  * restart markers, only the intervals that the area touches are read. _jpeg_huffman.h reads the codes of baseline files,
- * _jpeg_resize.h scales; loaders/decode/decoders.py calls this.
+ * _jpeg_resize.h scales; loaders/decode/decoders.py calls this. Of Python only the stable interface is used, so that a
+ * wheel serves every Python.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -503,17 +504,17 @@ static void release(batch_t *batch)
 
 static int hold_images(batch_t *batch, PyObject *images)
 {
-    PyObject *items = PySequence_Fast(images, "images must be a sequence");
+    PyObject *items = PySequence_Tuple(images);
     if (!items)
         return 0;
-    batch->count = PySequence_Fast_GET_SIZE(items);
+    batch->count = PyTuple_Size(items);
     batch->images = PyMem_Calloc(batch->count + 1, sizeof *batch->images);
     batch->reasons = PyMem_Calloc(batch->count + 1, sizeof *batch->reasons);
     int ok = batch->images && batch->reasons;
     if (!ok)
         PyErr_NoMemory();
     while (ok && batch->held < batch->count) {
-        PyObject *item = PySequence_Fast_GET_ITEM(items, batch->held);
+        PyObject *item = PyTuple_GetItem(items, batch->held);
         ok = PyObject_GetBuffer(item, &batch->images[batch->held], PyBUF_SIMPLE) == 0;
         batch->held += ok;
     }
@@ -534,12 +535,12 @@ static int hold_out(batch_t *batch, PyObject *out)
 
 static int hold_outs(batch_t *batch, PyObject *outs)
 {
-    PyObject *items = PySequence_Fast(outs, "outs must be a sequence");
+    PyObject *items = PySequence_Tuple(outs);
     if (!items)
         return 0;
     int ok = 1;
-    for (Py_ssize_t i = 0; ok && i < PySequence_Fast_GET_SIZE(items); i++)
-        ok = hold_out(batch, PySequence_Fast_GET_ITEM(items, i));
+    for (Py_ssize_t i = 0; ok && i < PyTuple_Size(items); i++)
+        ok = hold_out(batch, PyTuple_GetItem(items, i));
     Py_DECREF(items);
     return ok;
 }
@@ -655,10 +656,8 @@ static PyObject *reasons_list(const batch_t *batch)
     for (Py_ssize_t i = 0; reasons && i < batch->count; i++) {
         const char *text = batch->reasons[i];
         PyObject *reason = *text ? PyUnicode_DecodeLatin1(text, strlen(text), NULL) : Py_NewRef(Py_None);
-        if (!reason)
+        if (!reason || PyList_SetItem(reasons, i, reason) < 0)
             Py_CLEAR(reasons);
-        else
-            PyList_SET_ITEM(reasons, i, reason);
     }
     return reasons;
 }

@@ -1,8 +1,8 @@
 """From an image's bytes and its views to one row of a batch, or to patches of one: decode once, crop, scale, flip.
 
 The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the views need and scales as Pillow does, bit for bit.
-Without it, simplejpeg decodes the whole image, and torch or Pillow scales. In either case Pillow decodes what is not a
-plain JPEG. A view's pixels are the same whatever other views of the image are made with it.
+Without it, simplejpeg decodes the rows down to the end of the views, and torch or Pillow scales. In either case Pillow
+decodes what is not a plain JPEG. A view's pixels are the same whatever other views of the image are made with it.
 
 Shapes: N rows of the batch, V views of an image, T tokens, P values of a patch, H height, W width, C = 3 colours, red
 first; uint8.
@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import io
 import math
+import multiprocessing
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from dataprep.errors import ImageError, UsageError
 from dataprep.formats.image_limits import MAX_PIXELS, REPAIRABLE_FORMATS, too_many_scans
 from dataprep.messages import did_you_mean, one_line
 from loaders.decode.crop import View
+from loaders.decode.lower_rows import without_lower_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +40,10 @@ RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
 """Numbers by which the extension knows the interpolations."""
+_NOT_BUILT = (
+    "loaders.decode._jpeg was not built; install a wheel of tpu-dataprep, which has it, or install a C compiler and "
+    "the headers of libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and then tpu-dataprep again"
+)
 
 
 class Decoder(ABC):
@@ -42,7 +51,10 @@ class Decoder(ABC):
 
     Attributes:
         name: Libraries that decode and scale, with the versions that pixels depend on; part of a loader's state.
+        backend: `extension` or `library`.
     """
+
+    backend: Backend
 
     def __init__(self, name: str, interpolation: Interpolation) -> None:
         self.name = name
@@ -199,7 +211,7 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
 
     Args:
         interpolation: How a view is scaled.
-        backend: `auto` takes the extension where it was built, else the libraries.
+        backend: `auto` takes the extension where it was built; else the libraries, with one warning.
 
     Raises:
         UsageError: A name is unknown, or `backend` is `extension`, which was not built.
@@ -208,14 +220,32 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
         known = get_args(kind)
         if value not in known:
             raise UsageError(f"{name} must be one of {', '.join(known)}, got {value!r}{did_you_mean(value, known)}")
-    if backend == "library" or (backend == "auto" and not extension_available()):
+    if backend == "library":
         return _LibraryDecoder(interpolation)
-    if not extension_available():
-        raise UsageError(
-            "decoder 'extension': loaders.decode._jpeg was not built; install a C compiler and the headers of "
-            "libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and install tpu-dataprep again, or choose 'auto'"
+    if extension_available():
+        return _ExtensionDecoder(interpolation)
+    if backend == "extension":
+        raise UsageError(f"decoder 'extension': {_NOT_BUILT}, or choose 'auto'")
+    warn_of_libraries(backend)
+    return _LibraryDecoder(interpolation)
+
+
+def warn_of_libraries(backend: Backend) -> None:
+    """Warn once in a process if `auto` takes the libraries, which nobody asked for and which are slower."""
+    # A loader's worker processes would repeat what their parent said.
+    if backend == "auto" and not extension_available() and multiprocessing.parent_process() is None:
+        _warn_once()
+
+
+@cache
+def _warn_once() -> None:
+    if find_spec("torch"):
+        slower = "simplejpeg decodes and torch scales, which takes about twice the processor time"
+    else:
+        slower = (
+            "simplejpeg decodes and Pillow scales, which takes about three times the processor time; torch is faster"
         )
-    return _ExtensionDecoder(interpolation)
+    warnings.warn(f"{_NOT_BUILT}, or choose decoder='library'; until then {slower}", UserWarning, stacklevel=4)
 
 
 def extension_available() -> bool:
@@ -229,6 +259,8 @@ def extension_available() -> bool:
 
 class _ExtensionDecoder(Decoder):
     """The C extension."""
+
+    backend = "extension"
 
     def __init__(self, interpolation: Interpolation) -> None:
         from loaders.decode import _jpeg
@@ -267,6 +299,8 @@ class _ExtensionDecoder(Decoder):
 
 class _LibraryDecoder(Decoder):
     """Uses simplejpeg, and torch or Pillow; 0.48 times as fast as the extension (docs/decisions/0004)."""
+
+    backend = "library"
 
     def __init__(self, interpolation: Interpolation) -> None:
         import simplejpeg
@@ -327,12 +361,31 @@ class _LibraryDecoder(Decoder):
                 return f"{colours} colours"
             check_views(views, height, width, outs_HWC)
             _refuse_scans(data, height, width)
-            image_HWC = simplejpeg.decode_jpeg(data, strict=False)
+            image_HWC = _decode_rows(data, max(view.top + view.height for view in views))
         except (ValueError, KeyError) as error:
             return _reason(error)
         for view, out_HWC in zip(views, outs_HWC, strict=True):
             out_HWC[...] = self._scale(image_HWC, view, out_HWC.shape[:2], self._interpolation)
         return None
+
+
+def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
+    """Decode a JPEG, from the top at least as many rows as are needed.
+
+    Raises:
+        ValueError: It cannot be decoded.
+    """
+    import simplejpeg
+
+    shorter = without_lower_rows(data, rows)
+    try:
+        image_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(shorter, strict=False)
+    except ValueError:
+        if shorter is data:
+            raise
+        # Damaged bytes below the rows that are needed may be an error for the shorter image alone.
+        image_HWC = simplejpeg.decode_jpeg(data, strict=False)
+    return image_HWC
 
 
 def images_of_row(outs: Sequence[NDArray[np.uint8]], row: int) -> list[NDArray[np.uint8]]:
@@ -398,7 +451,10 @@ def scale_by_pillow(
         scaled = box.transform(scaled_size, Image.Transform.EXTENT, extent, Image.Resampling.BILINEAR)
     else:
         scaled = box.resize(scaled_size, getattr(Image.Resampling, interpolation.upper()))
-    return _window(np.asarray(scaled), view, size)
+    rows, columns = size
+    window = scaled.crop((view.out_left, view.out_top, view.out_left + columns, view.out_top + rows))
+    # Pillow mirrors in a tenth of NumPy's time, which copies three bytes at a time.
+    return np.asarray(window.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if view.flip else window)
 
 
 def _scale_by_torch(
@@ -408,24 +464,23 @@ def _scale_by_torch(
     import numpy as np
     import torch
 
-    box_1CHW = torch.from_numpy(np.ascontiguousarray(_box(image_HWC, view))).permute(2, 0, 1)[None]
-    scaled_1CHW = torch.nn.functional.interpolate(
-        box_1CHW,
-        (view.resized_height, view.resized_width),
-        mode="bicubic" if interpolation == "bicubic" else "bilinear",
-        antialias=interpolation != "bilinear-no-antialias",
-    )
-    return _window(scaled_1CHW[0].permute(1, 2, 0).numpy(), view, size)
+    rows, columns = size
+    with torch.inference_mode():
+        box_1CHW = torch.from_numpy(np.ascontiguousarray(_box(image_HWC, view))).permute(2, 0, 1)[None]
+        scaled_1CHW = torch.nn.functional.interpolate(
+            box_1CHW,
+            (view.resized_height, view.resized_width),
+            mode="bicubic" if interpolation == "bicubic" else "bilinear",
+            antialias=interpolation != "bilinear-no-antialias",
+        )
+        scaled_HWC = scaled_1CHW[0].permute(1, 2, 0)
+        window = scaled_HWC[view.out_top : view.out_top + rows, view.out_left : view.out_left + columns]
+        # torch mirrors in a tenth of NumPy's time, which copies three bytes at a time.
+        return (window.flip(1) if view.flip else window).numpy()
 
 
 def _box(image_HWC: NDArray[np.uint8], view: View) -> NDArray[np.uint8]:
     return image_HWC[view.top : view.top + view.height, view.left : view.left + view.width]
-
-
-def _window(scaled_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...]) -> NDArray[np.uint8]:
-    rows, columns = size
-    window = scaled_HWC[view.out_top : view.out_top + rows, view.out_left : view.out_left + columns]
-    return window[:, ::-1] if view.flip else window
 
 
 def _open(data: bytes | memoryview) -> Image.Image:

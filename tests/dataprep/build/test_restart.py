@@ -229,6 +229,6 @@ def test_without_the_extension_the_option_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "dataprep.build._restart", None)
     monkeypatch.delattr("dataprep.build._restart", raising=False)
     restart.library_version.cache_clear()
-    with pytest.raises(UsageError, match=r"^--jpeg restart: dataprep\.build\._restart was not built; install a C "):
+    with pytest.raises(UsageError, match=r"^--jpeg restart: dataprep\.build\._restart was not built; install a wheel "):
         library_version()
     restart.library_version.cache_clear()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
+from dataprep.build import restart
 from dataprep.errors import ImageError, UsageError
 from loaders.decode import decoders as decode
 from loaders.decode.crop import View, evaluation_view, train_views
@@ -168,6 +170,16 @@ def test_code_for_other_processors_equals_that_for_this_one(tmp_path, without):
             assert not any(_jpeg.decode_views(images, views, rows, [out[0, :, None]], number))
             assert not any(plain.decode_views(images, views, rows, [out[1, :, None]], number))
             assert np.array_equal(out[0], out[1])
+
+
+@needs_extension
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("source", [SOURCE, Path(restart.__file__).with_name("_restart.c")], ids=lambda path: path.name)
+def test_the_extensions_use_only_pythons_stable_interface(source):
+    """One wheel for all versions of Python rests on it."""
+    include = sysconfig.get_paths()["include"]
+    flags = ["-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-DPy_LIMITED_API=0x030b0000", f"-I{include}"]
+    subprocess.run(["cc", *flags, str(source)], check=True)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -417,12 +429,25 @@ def test_decoder_names_hold_everything_that_pixels_depend_on(monkeypatch):
         names |= {open_decoder(each).name for each in decode.FILTERS}
         assert len(names) == 6
         assert open_decoder().name.endswith("crop, bicubic antialiased v1")
+        assert open_decoder().backend == "extension"
     monkeypatch.setitem(sys.modules, "loaders.decode._jpeg", None)
     monkeypatch.delattr("loaders.decode._jpeg", raising=False)
     assert not extension_available()
-    assert open_decoder().name == open_decoder(backend="library").name
+    decode._warn_once.cache_clear()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert open_decoder(backend="library").backend == "library"
+        assert not found
+        for _ in range(2):
+            assert open_decoder().name == open_decoder(backend="library").name
+    decode._warn_once.cache_clear()
+    (text,) = (str(each.message) for each in found)
+    assert (
+        "was not built; install a wheel of tpu-dataprep, which has it, or install a C compiler and the headers" in text
+    )
+    assert "or choose decoder='library'; until then simplejpeg decodes and torch scales" in text
     with pytest.raises(
-        UsageError, match=r"^decoder 'extension': loaders\.decode\._jpeg was not built; install a C compiler"
+        UsageError, match=r"^decoder 'extension': loaders\.decode\._jpeg was not built; install a wheel"
     ):
         open_decoder(backend="extension")
 
