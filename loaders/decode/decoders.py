@@ -473,7 +473,7 @@ def _scale_by_torch(
             mode="bicubic" if interpolation == "bicubic" else "bilinear",
             antialias=interpolation != "bilinear-no-antialias",
         )
-        scaled_HWC = scaled_1CHW[0].permute(1, 2, 0)
+        scaled_HWC = scaled_1CHW[0].permute(1, 2, 0).contiguous()  # NumPy would copy planes value by value
         window = scaled_HWC[view.out_top : view.out_top + rows, view.out_left : view.out_left + columns]
         # torch mirrors in a tenth of NumPy's time, which copies three bytes at a time.
         return (window.flip(1) if view.flip else window).numpy()
