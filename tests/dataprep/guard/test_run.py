@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -82,10 +81,8 @@ def test_a_command_that_goes_on_is_ended_with_all_its_processes_when_the_budget_
 
 def test_a_command_that_ignores_sigterm_is_killed(placed, tmp_path):
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ENDLESS
-    started_s = time.monotonic()
     code, _ = ran(*python(deaf), tmp_path / "started", f"gs://guard-far/{NAME}", max_usd=0.00001, grace_s=0.1)
     assert code == BUDGET_ENDED
-    assert time.monotonic() - started_s < 60
     assert not processes_with(str(tmp_path))
 
 
