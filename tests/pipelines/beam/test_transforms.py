@@ -1,6 +1,7 @@
 """The graph of a build: linear, small whatever the dataset, and nothing in it that is nobody's business."""
 
 import json
+import socket
 from pathlib import Path
 
 import apache_beam as beam
@@ -40,8 +41,14 @@ IMAGENET_SHARDS = 5_005
 
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch):
-    """Beam looks for credentials five times, 20 s in all; there are none, and it goes on without."""
+    """Beam looks for credentials five times, 20 s in all; there are none, and it goes on without.
+
+    While it looks, it gives all new sockets a timeout, which those of other tests must not have.
+    """
     monkeypatch.setattr(Clock, "sleep", lambda _self, _seconds: None)
+    before = socket.getdefaulttimeout()
+    yield
+    socket.setdefaulttimeout(before)
 
 
 @pytest.fixture
