@@ -133,9 +133,11 @@ def build_wheel(library: Path, compiler: str, arch: str) -> Path:
     }
     run(tool("uv"), "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", made, tree, **environment)
     (wheel,) = made.glob("*.whl")
-    platform_tag = f"{PLATFORM}_{arch}"
-    run(tool("auditwheel"), "repair", "--only-plat", "--plat", platform_tag, "--wheel-dir", repaired, wheel, quiet=True)
-    (wheel,) = repaired.glob("*.whl")
+    tag = f"{PLATFORM}_{arch}"
+    # auditwheel takes the names of this machine's processor only; for another it finds the oldest that fits.
+    asked = tag if arch == platform.machine() else "auto"
+    run(tool("auditwheel"), "repair", "--only-plat", "--plat", asked, "--wheel-dir", repaired, wheel, quiet=True)
+    (wheel,) = repaired.glob(f"*{tag}*.whl")
     dist.mkdir(exist_ok=True)
     return Path(shutil.copy(wheel, dist))
 

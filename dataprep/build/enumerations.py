@@ -7,9 +7,8 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 
-import msgspec
-
 from dataprep.build.references import refs_schema, stored_rows
+from dataprep.dataset.documents import decoder
 from dataprep.dataset.features import Feature, features_document
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Enumeration, SourceFile
@@ -75,7 +74,7 @@ def store_splits(storage: Storage, name: str, splits: tuple[str, ...]) -> None:
 def load_splits(storage: Storage, name: str) -> tuple[str, ...]:
     """Return the stored names of splits; empty if they are missing or malformed."""
     try:
-        splits = msgspec.json.decode(storage.read(name, MAX_SPLITS_BYTES), type=tuple[str, ...])
+        splits = decoder(tuple[str, ...]).decode(storage.read(name, MAX_SPLITS_BYTES))
     except (FileNotFoundError, TooLargeError, ValueError):
         return ()
     return splits if set(splits) <= set(SPLITS) else ()
@@ -123,9 +122,9 @@ def _read_enumeration(storage: Storage, name: str) -> Enumeration:
     """Read an enumeration in batches. Raises what pyarrow raises for damaged files, ValueError, KeyError."""
     file = open_parquet(storage, name, buffer_bytes=READ_BYTES)
     metadata = file.schema_arrow.metadata
-    sources = msgspec.json.decode(metadata[b"sources"], type=list[SourceFile])
-    classes = msgspec.json.decode(metadata[b"classes"], type=tuple[str, ...])
-    features = msgspec.json.decode(metadata.get(b"features", b"{}"), type=dict[str, Feature])
+    sources = decoder(list[SourceFile]).decode(metadata[b"sources"])
+    classes = decoder(tuple[str, ...]).decode(metadata[b"classes"])
+    features = decoder(dict[str, Feature]).decode(metadata.get(b"features", b"{}"))
     if file.metadata.num_rows > MAX_SAMPLES:
         raise ValueError(f"{file.metadata.num_rows:,} rows")
     refs = SpilledReferences()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -29,7 +30,23 @@ _VALUE_CHARACTERS = 80
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _EXPECTED_GOT = re.compile(r"Expected (?P<expected>.*?)(?:, got `.*`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
+_one_maker = threading.Lock()
 _STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<position>\d+)\]|\[\.\.\.\]")
+
+
+def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:
+    """Return the decoder of a type; threads that read documents must take it from here.
+
+    One thread at a time makes a decoder: msgspec 0.22 stores with a class what it finds out about it before that is
+    complete, and another thread that reads a document of this class meanwhile ends the process with a segmentation
+    fault.
+    """
+    found = _decoders.get((kind, lax))
+    if found is None:
+        with _one_maker:
+            found = _decoders[kind, lax] = msgspec.json.Decoder(kind, strict=not lax)
+    return found
 
 
 def decode(
@@ -55,7 +72,7 @@ def decode(
         FormatError, or `error`: The document is not JSON, or a value is missing, of another type or out of range.
     """
     try:
-        return msgspec.json.decode(data, type=kind, strict=not lax)
+        return decoder(kind, lax=lax).decode(data)
     except msgspec.ValidationError as fault:
         raise error(f"{where}: {_located(str(fault), _values_in(data))}; {advice}") from fault
     except (msgspec.DecodeError, RecursionError) as fault:
@@ -74,6 +91,7 @@ def convert(
     Raises:
         FormatError, or `error`: A value is missing, of another type or out of range.
     """
+    decoder(kind)  # msgspec knows the type afterwards
     try:
         return msgspec.convert(values, type=kind)
     except msgspec.ValidationError as fault:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
-import msgspec
 from msgspec import Meta
 
-from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.documents import Count, decode, decoder
 from dataprep.dataset.paths import RETRY
 from dataprep.errors import FormatError
 from dataprep.fetched.making import HowMade
@@ -82,7 +81,7 @@ def read_plan(storage: Storage) -> RetryPlan | None:
 
 def id_of_plan(storage: Storage) -> str:
     """Return the id of the stored plan. Raises FileNotFoundError, or ValueError or FormatError for a malformed plan."""
-    return msgspec.json.decode(storage.read(RETRY_JSON, MAX_PLAN_BYTES), type=_Named).id
+    return decoder(_Named).decode(storage.read(RETRY_JSON, MAX_PLAN_BYTES)).id
 
 
 def no_plan(storage: Storage, problem: str) -> FormatError:

@@ -36,13 +36,12 @@ class Guard:
 
     def report(self) -> GuardReport:
         """Return the report on what was read so far; after the end, the last one."""
-        import msgspec
-
+        from dataprep.dataset.documents import decoder
         from dataprep.guard.report import GuardReport
 
         if self._last is not None:
             return self._last
-        return msgspec.json.decode(_ask(self._server, b"report"), type=GuardReport)
+        return decoder(GuardReport).decode(_ask(self._server, b"report"))
 
     def close(self) -> None:
         """End the guard: from now on reads are neither counted nor refused."""
@@ -76,6 +75,7 @@ def open_guard(*, max_usd: float | None = None, allow: Iterable[str] = (), zone:
     import msgspec
 
     from dataprep.cloud.machine import this_zone
+    from dataprep.dataset.documents import decoder
     from dataprep.guard.clients import environment_of_clients
     from dataprep.guard.ledger import allowed_places
     from dataprep.guard.serve import Settings, Started
@@ -91,7 +91,7 @@ def open_guard(*, max_usd: float | None = None, allow: Iterable[str] = (), zone:
             )
         )
         stack.callback(cast("IO[bytes]", server.stdin).close)
-        started = msgspec.json.decode(_ask(server, msgspec.json.encode(settings)), type=Started)
+        started = decoder(Started).decode(_ask(server, msgspec.json.encode(settings)))
         if started.error:
             raise UsageError(started.error)
         stack.enter_context(environment_of_clients(started.environment))

@@ -14,6 +14,7 @@ import sys
 import msgspec
 
 from dataprep.cloud.prices import published_prices
+from dataprep.dataset.documents import decoder
 from dataprep.errors import DataprepError
 from dataprep.guard.ledger import Budget
 from dataprep.guard.run import GuardSettings, running_guard
@@ -47,7 +48,7 @@ async def serve(settings: GuardSettings) -> None:
 
 def main() -> None:
     """Read the settings, and serve."""
-    asked = msgspec.json.decode(sys.stdin.readline(), type=Settings)
+    asked = decoder(Settings).decode(sys.stdin.readline())
     try:
         budget = Budget(max_usd=asked.max_usd, allowed=asked.allowed)
         asyncio.run(serve(GuardSettings(where=asked.where, budget=budget, prices=published_prices())))

@@ -114,7 +114,7 @@ def pinned(url: str) -> HubSource:
         revision = quote(place.revision, safe="")
         response = _get(f"{constants.ENDPOINT}/api/datasets/{place.repository}/revision/{revision}", {})
         try:
-            described = msgspec.json.decode(response.content, type=_Described)
+            described = _DESCRIBED.decode(response.content)
         except (msgspec.DecodeError, RecursionError) as error:
             what = first_line(error)
             raise StorageError(f"{place.url}: the Hub answered no description of it ({what}); {GO_ON}") from error
@@ -134,6 +134,9 @@ class _Described(msgspec.Struct):
     sha: str
     card: Any = msgspec.field(name="cardData", default=None)
     """Head of the repository's README.md, which its owner writes."""
+
+
+_DESCRIBED = msgspec.json.Decoder(_Described)
 
 
 def _licence(card: Any) -> str:

@@ -1,6 +1,8 @@
 """Typed reading of JSON documents: each error says where, what was expected and what was got."""
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from dataprep.dataset.documents import MAX_COUNT, Count, convert, decode
 from dataprep.errors import FormatError, SourceError
+from tests.support.markdown import ROOT
 
 
 class Entry(TypedDict):
@@ -139,3 +142,38 @@ def test_half_a_surrogate_pair_is_one_line():
     """JSON may escape one; Python has it as a text that is no UTF-8."""
     with pytest.raises(FormatError, match="surrogates not allowed; build it again"):
         convert({"name": "\udcff"}, dict[str, int], where="x.json", advice="build it again")
+
+
+AT_ONCE = """
+import sys, threading
+from dataclasses import make_dataclass
+import msgspec
+from dataprep.dataset.documents import decode
+sys.setswitchinterval(1e-6)
+for _ in range(30):
+    part = make_dataclass("Part", [(f"a{number}", int) for number in range(20)])
+    whole = make_dataclass("Whole", [("parts", list[part]), *((f"b{number}", str) for number in range(20))])
+    parts = [{f"a{number}": number for number in range(20)}] * 3
+    data = msgspec.json.encode({"parts": parts, **{f"b{number}": "" for number in range(20)}})
+    together = threading.Barrier(8)
+    def read():
+        together.wait()
+        decode(data, whole, where="here", advice="try again")
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+"""
+
+
+def test_threads_may_read_the_first_documents_of_a_type_at_the_same_time():
+    """msgspec itself crashes then; a driver that read its first receipts in threads did."""
+    run = subprocess.run([sys.executable, "-c", AT_ONCE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-1000:]
+
+
+def test_documents_are_decoded_by_decoders_that_one_thread_makes():
+    files = [
+        path for package in ("dataprep", "loaders", "pipelines", "train") for path in (ROOT / package).rglob("*.py")
+    ]
+    assert [path for path in files if "msgspec.json.decode(" in path.read_text()] == []
+    assert [path.name for path in files if "msgspec.convert(" in path.read_text()] == ["documents.py"]
