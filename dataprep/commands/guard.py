@@ -11,7 +11,7 @@ import click
 
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.prices import published_prices, read_prices
-from dataprep.commands.options import json_option
+from dataprep.commands.options import Finite, json_option
 from dataprep.commands.region_options import named_place, tpu_option
 from dataprep.guard.ledger import Budget, allowed_places
 from dataprep.guard.report import report_lines
@@ -33,7 +33,7 @@ libraries are counted, and what no guard sees.
 
 @click.command("guard", epilog=EPILOG, context_settings={"ignore_unknown_options": True})
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--max-usd", type=click.FloatRange(min=0), help="Maximum cost of all requests and reads.")
+@click.option("--max-usd", type=Finite(min=0), help="Maximum cost of all requests and reads.")
 @click.option(
     "--allow", "allow", metavar="PLACE", multiple=True,
     help="Region, dual-region or multi-region whose buckets may be read; may be repeated.  [default: all]",
@@ -48,7 +48,7 @@ libraries are counted, and what no guard sees.
 )
 @click.option(
     "--grace-s",
-    type=click.FloatRange(min=0),
+    type=Finite(min=0),
     default=GRACE_S,
     show_default=True,
     help="Seconds between SIGTERM and SIGKILL when the budget has ended.",

@@ -66,6 +66,9 @@ class Counter:
         self.evaluations.append(self.total)
         return {"total": self.total}
 
+    def converted(self, where: str, state: Any) -> Any:
+        return state
+
     def agree_to_stop(self, asked: bool, step: int) -> bool:
         return asked
 

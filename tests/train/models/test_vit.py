@@ -5,7 +5,8 @@ import timm
 import torch
 
 from dataprep.errors import UsageError
-from train.models.vit import POOLS, BlockConfig, VisionTransformer, ViTConfig
+from train.models.sizes import POOLS
+from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 
 NAMED = {
     "vit_base_patch16_224": (
