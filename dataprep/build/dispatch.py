@@ -58,11 +58,6 @@ class Dispatch:
         """Number of shards that are waiting or in flight."""
         return len(self._waiting) + len(self._in_flight)
 
-    @property
-    def waiting(self) -> int:
-        """Number of shards that no worker has."""
-        return len(self._waiting)
-
     def next_shard(self, now_s: float) -> int | None:
         """Return the shard to hand out next; None if none may be tried yet, or none is left."""
         while self._waiting and self._waiting[0][0] <= now_s:

@@ -14,10 +14,10 @@ from dataprep.cloud.machine import this_machine
 from dataprep.cloud.prices import price_dates, published_prices, read_prices, stale_tables
 from dataprep.cloud.region import PAID, UNKNOWN, describe
 from dataprep.cloud.ways import CACHE
-from dataprep.commands.options import COUNT, Bytes, Finite, json_option
-from dataprep.commands.region_options import named_place, tpu_option, usd
+from dataprep.commands.options import COUNT, Bytes, json_option
+from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option, usd
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
-from dataprep.commands.region_ways import MOST_MONTHS, way_document, way_line
+from dataprep.commands.region_ways import way_document, way_line
 from dataprep.messages import printable
 
 EPILOG = """\b
@@ -48,24 +48,13 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 @click.option(
     "--bytes", "num_bytes", type=Bytes(), help="Size of the data that will be read, instead of looking it up."
 )
-@click.option(
-    "--months",
-    type=Finite(min=0, max=MOST_MONTHS),
-    default=1.0,
-    show_default=True,
-    help="Months for which a cache or a copy would be kept.",
-)
+@months_option
 @click.option(
     "--replicas",
     is_flag=True,
     help="Examine the copy that a loader would read instead, if there is a cheaper one.",
 )
-@click.option(
-    "--prices",
-    "prices_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CSV file of prices that replace the published ones.",
-)
+@prices_option
 @json_option
 def command(
     urls: tuple[str, ...],

@@ -12,7 +12,7 @@ import click
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.commands.options import Finite, json_option
-from dataprep.commands.region_options import named_place, tpu_option
+from dataprep.commands.region_options import named_place, prices_option, tpu_option
 from dataprep.guard.ledger import Budget, allowed_places
 from dataprep.guard.report import report_lines
 from dataprep.guard.run import GRACE_S, GuardSettings, run_guarded
@@ -40,12 +40,7 @@ libraries are counted, and what no guard sees.
 )  # fmt: skip
 @click.option("--zone", help="Zone or region of this machine.  [default: from its metadata server]")
 @tpu_option
-@click.option(
-    "--prices",
-    "prices_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CSV file of prices that replace the published ones.",
-)
+@prices_option
 @click.option(
     "--grace-s",
     type=Finite(min=0),

@@ -25,7 +25,7 @@ from dataprep.commands.plan_places import (
     places_table,
     priced_places,
 )
-from dataprep.commands.region_ways import MOST_MONTHS
+from dataprep.commands.region_options import months_option
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import human_bytes
 from dataprep.sources import DATASETS
@@ -159,13 +159,7 @@ _SHARE = Finite(min=0, min_open=True, max=1)
 )
 @click.option("--zone", metavar="ZONE", help="Zone of the TPU, to price the reading.")
 @click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
-@click.option(
-    "--months",
-    type=Finite(min=0, max=MOST_MONTHS),
-    default=1.0,
-    show_default=True,
-    help="Months for which a cache or a copy would be kept.",
-)
+@months_option
 @click.option("--cache", is_flag=True, help="Count the bandwidth of a Rapid Cache in the TPU's zone.")
 @click.option("--hns", is_flag=True, help="Assume a bucket with a hierarchical namespace.")
 @json_option

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.cloud.region import check_place
 from dataprep.cloud.tpu.find import find_zone
+from dataprep.commands.options import Finite
 
 beside_option = click.option("--beside", metavar="ZONE", help="Zone or region in which --output will be read.")
 tpu_option = click.option(
@@ -20,6 +22,21 @@ region_policy_option = click.option(
     default="refuse",
     show_default=True,
     help="What to do when reading a bucket is known to cost money.",
+)
+prices_option = click.option(
+    "--prices",
+    "prices_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="CSV file of prices that replace the published ones.",
+)
+_MOST_MONTHS = 1200.0
+"""Longest time for which a cache or a copy can be priced: a hundred years."""
+months_option = click.option(
+    "--months",
+    type=Finite(min=0, max=_MOST_MONTHS),
+    default=1.0,
+    show_default=True,
+    help="Months for which a cache or a copy would be kept.",
 )
 _WORKER_PLACES = ("--worker_zone", "--zone", "--worker_region", "--region")
 """Options of Beam's runners on Google Cloud for the workers' zone or region, the most exact one first."""

@@ -7,9 +7,6 @@ from dataclasses import asdict
 from dataprep.cloud.ways import CACHE, COPY, Way
 from dataprep.commands.region_options import usd
 
-MOST_MONTHS = 1200.0
-"""Longest time for which a cache or a copy can be priced: a hundred years."""
-
 
 def way_document(way: Way) -> dict[str, object]:
     """Return a way as JSON values."""

@@ -15,7 +15,7 @@ from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.commands.options import Finite, json_option, stall_option
 from dataprep.commands.progress import CopyProgress
-from dataprep.commands.region_options import region_policy_option, usd
+from dataprep.commands.region_options import prices_option, region_policy_option, usd
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import UndecidedError, UsageError
@@ -48,12 +48,7 @@ matter."""
     help="Print what would be copied, its price, and when the copy has paid for itself; write nothing.",
 )
 @click.option("--max-usd", type=Finite(min=0), help="Copy nothing if all copies together cost more than this.")
-@click.option(
-    "--prices",
-    "prices_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="CSV file of prices that replace the published ones.",
-)
+@prices_option
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
