@@ -129,26 +129,29 @@ def test_a_build_of_archives_under_spark_submit_has_the_bytes_of_a_local_one(clu
     assert digests(tmp_path / "spark") == digests(tmp_path / "local")
 
 
-def reader_at(address: tuple[str, int]) -> int:
-    """Return the process that asks for a picture from this address."""
-    readers = {found.pid for found in psutil.net_connections("tcp") if found.laddr == address}
-    (reader,) = readers - {os.getpid(), None}
-    assert reader is not None
-    return reader
+def readers_at(address: tuple[str, int]) -> set[int]:
+    """Return the processes that hold the connection from this address: who asks for the picture, and whom it forked."""
+    found = {connection.pid for connection in psutil.net_connections("tcp") if connection.laddr == address}
+    return {pid for pid in found if pid not in (None, os.getpid())}
 
 
-def kill_worker(_cluster: SparkCluster, reader: int) -> None:
-    """Kill a process that builds a shard."""
-    os.kill(reader, signal.SIGKILL)
+def kill(readers: set[int]) -> None:
+    for reader in readers:
+        os.kill(reader, signal.SIGKILL)
 
 
-def kill_node(cluster: SparkCluster, reader: int) -> None:
+def kill_worker(_cluster: SparkCluster, readers: set[int]) -> None:
+    """Kill the process that builds a shard."""
+    kill(readers)
+
+
+def kill_node(cluster: SparkCluster, readers: set[int]) -> None:
     """Kill its machine; the other goes on alone."""
-    (node,) = [node for node in cluster.nodes if reader in node.pids()]
+    (node,) = [node for node in cluster.nodes if readers & set(node.pids())]
     cluster.lose_node(node)
 
 
-def kill_all_nodes(cluster: SparkCluster, _reader: int) -> None:
+def kill_all_nodes(cluster: SparkCluster, _readers: set[int]) -> None:
     """Kill all machines; a new one joins later."""
     for node in list(cluster.nodes):
         cluster.lose_node(node)
@@ -166,15 +169,17 @@ def test_a_build_goes_on_by_itself_when_something_is_lost(kill, lost, cluster, l
     line, expected = laion
     picture = ROWS // 2 if KILLS == 1 else random.randrange(ROWS)
 
-    visits = count()
+    visits, losses = count(), []
 
     def lose(number: int, address: tuple[str, int]) -> None:
         if number == picture and next(visits) == 0:
-            LOSSES[lost](cluster, reader_at(address))
+            LOSSES[lost](cluster, readers_at(address))
+            losses.append(lost)
 
     monkeypatch.setattr(web, "visit", lose)
     code, errors = Build(line(tmp_path / "out", *cluster.options), tmp_path / "out").end()
     assert code == 0, errors[-3000:]
+    assert losses == [lost]
     assert digests(tmp_path / "out") == expected
     again = {number // ROWS_A_SHARD for number, asked in web.asked.items() if asked > 1}
     assert picture // ROWS_A_SHARD in again
@@ -204,7 +209,7 @@ def test_one_rerun_finishes_the_build_of_a_driver_that_was_ended(kill, cluster, 
 def kill_reader_of_poison(number: int, address: tuple[str, int]) -> None:
     """Kill the process that asks for one of the pictures."""
     if number == POISON:
-        os.kill(reader_at(address), signal.SIGKILL)
+        kill(readers_at(address))
 
 
 def test_a_shard_that_kills_its_workers_is_set_aside_and_named(cluster, laion, web, tmp_path, monkeypatch):
