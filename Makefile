@@ -1,8 +1,10 @@
 # On a fresh machine `make demo` and `make test` install everything that they need.
-# PYTHON is the interpreter for .venv: CPython 3.11, 3.12 or 3.13.
+# PYTHON is the interpreter for .venv: CPython 3.11, 3.12 or 3.13, by default the newest of them on this machine.
 SHELL := /bin/bash
-PYTHON ?= python3
 BIN := .venv/bin
+ifndef PYTHON
+PYTHON := $(if $(wildcard $(BIN)/uv),$(BIN)/python,$(shell bash scripts/find_python.sh))
+endif
 DEMO := demo
 unexport PYTHONDONTWRITEBYTECODE  # with it every process compiles pyarrow and other packages again: 1.1 s each
 export HF_HUB_OFFLINE := 1
@@ -10,13 +12,14 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test cluster-test lint setup constraints soak bench wheel clean
+.PHONY: help python demo test matrix cluster-test lint setup constraints soak bench wheel clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
+	@echo "make matrix      run all tests of the last commit on Python 3.11, 3.12 and 3.13; PYTHONS=\"3.11 3.13\" chooses"
 	@echo "make lint        check style, types and import contracts"
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
-	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest versions"
+	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
@@ -61,6 +64,9 @@ demo: .venv/.demo
 
 test: setup lint
 	$(BIN)/python -m pytest
+
+matrix:
+	bash scripts/matrix.sh $(or $(PYTHONS),3.11 3.12 3.13)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

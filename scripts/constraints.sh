@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
 # Pin every package, for Python 3.11 to 3.13 at once: constraints.txt for the extras of setup.cfg, the two lists of
-# packages for TPU VMs, which exclude each other, and the environments of the benchmarks' peers. Versions do not change
-# without an option of `uv pip compile` such as --upgrade or --upgrade-package NAME.
+# packages for TPU VMs, which exclude each other, and the environments of the benchmarks' peers. Where the newest version
+# needs a newer Python, older Pythons get the last one that serves them. Versions do not change without an option of
+# `uv pip compile` such as --upgrade or --upgrade-package NAME. At the end it says what changed: name, old, new.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+files=(constraints.txt dataprep/data/tpu-*.txt benchmarks/*constraints.txt)
+cp --parents "${files[@]}" "$before"
 
 compile() { # OUTPUT ARGUMENT...
     .venv/bin/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --output-file "$@" >/dev/null
@@ -15,8 +21,7 @@ compile constraints.txt --universal --python-version 3.11 $extras setup.cfg "$@"
 for framework in torch jax; do
     pins=dataprep/data/tpu-$framework.txt
     comment=$(head -1 "$pins")
-    compile "$pins" --python-version 3.11 --python-platform x86_64-manylinux_2_31 --constraints constraints.txt \
-        --extra "tpu-$framework" setup.cfg "$@"
+    compile "$pins" --universal --python-version 3.11 --constraints constraints.txt --extra "tpu-$framework" setup.cfg "$@"
     sed -i "1i $comment" "$pins"
 done
 grep -E '^(google-crc32c|msgspec|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
@@ -26,3 +31,6 @@ compile benchmarks/peers-constraints.txt --universal --python-version 3.11 --con
 printf '%s\n' img2dataset==1.47.0 pillow 'standard-imghdr; python_version >= "3.13"' |
     compile benchmarks/img2dataset-constraints.txt --universal --python-version 3.11 \
         --constraints .venv/shared.txt - "$@"
+for file in "${files[@]}"; do
+    .venv/bin/python scripts/pin_changes.py "$before/$file" "$file"
+done

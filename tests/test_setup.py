@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from dataprep.errors import DISTRIBUTION
 from loaders.decode.decoders import extension_available
@@ -46,6 +48,7 @@ def environment_of(python: str) -> dict[str, str]:
     return {**default_environment(), "python_version": python, "python_full_version": f"{python}.0"}
 
 
+@cache
 def pins_of(file: str, python: str) -> dict[str, str]:
     """The versions that a file pins for a Python on this platform."""
     environment = environment_of(python)
@@ -62,8 +65,12 @@ def pins_of(file: str, python: str) -> dict[str, str]:
     return found
 
 
-def requirements_of(extra: str) -> list[Requirement]:
-    return [Requirement(line) for line in EXTRAS[extra].split("\n") if line and not line.startswith("#")]
+def requirements_of(extra: str, python: str = THIS_PYTHON) -> list[Requirement]:
+    """What an extra asks for on a Python."""
+    lines = [line for line in EXTRAS[extra].split("\n") if line and not line.startswith("#")]
+    environment = environment_of(python)
+    found = [Requirement(line) for line in lines]
+    return [each for each in found if each.marker is None or each.marker.evaluate(environment)]
 
 
 def pins_for(extra: str, python: str) -> dict[str, str]:
@@ -74,7 +81,7 @@ def pins_for(extra: str, python: str) -> dict[str, str]:
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str, python: str):
     pins = pins_for(extra, python)
-    for requirement in requirements_of(extra):
+    for requirement in requirements_of(extra, python):
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
@@ -82,7 +89,8 @@ def test_every_requirement_is_pinned_to_a_version_that_it_allows(extra: str, pyt
 def test_pinned_and_installed_versions_are_those_that_the_extras_need(python: str):
     """Directly or through another package, as the metadata of the installed packages say it for each Python."""
     pins = pins_of("constraints.txt", python)
-    asked = [requirement for extra in EXTRAS if not extra.startswith("tpu-") for requirement in requirements_of(extra)]
+    ours = [extra for extra in EXTRAS if not extra.startswith("tpu-")]
+    asked = [requirement for extra in ours for requirement in requirements_of(extra, python)]
     needed = all_needed(asked, python)
     for requirement in needed:
         pin = pins[canonicalize_name(requirement.name)]
@@ -110,13 +118,27 @@ def all_needed(asked: list[Requirement], python: str) -> list[Requirement]:
 
 
 def needed_by(name: str, extra: str, python: str) -> Iterator[Requirement]:
-    """What a package needs on a Python, by the metadata of the installed version; nothing if it is not installed."""
+    """What a package needs on a Python, by the metadata of the installed version.
+
+    Nothing if it is not installed, or if that Python gets another version, whose tests know it.
+    """
     environment = environment_of(python) | {"extra": extra}
     with contextlib.suppress(PackageNotFoundError):
-        for line in distribution(name).requires or ():
+        installed = distribution(name)
+        if pins_of("constraints.txt", python).get(name, installed.version) != installed.version:
+            assert python != THIS_PYTHON, f"{name} {installed.version} is installed, another version is pinned"
+            return
+        for line in installed.requires or ():
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate(environment):
                 yield requirement
+
+
+def test_new_pythons_have_the_newest_jax_and_3_11_the_last_that_it_can_have():
+    """Versions are numbers here, because a newer pin must not need a change of this test."""
+    jax = {python: Version(pins_of("constraints.txt", python)["jax"]) for python in SUPPORTED}
+    assert str(jax["3.11"]) == "0.10.2"
+    assert jax["3.12"] == jax["3.13"] >= Version("0.12")
 
 
 @pytest.mark.parametrize("python", SUPPORTED)
@@ -269,6 +291,39 @@ def test_a_python_without_its_shared_library_is_refused_in_one_line(checkout, tm
 @pytest.mark.parametrize("python", ["no-such-python", "/bin/false"])
 def test_an_interpreter_that_cannot_be_run_is_named_in_one_line(checkout, python):
     assert lines_of_setup(checkout, python) == [f"PYTHON={python} cannot be found or run; {NEXT}"]
+
+
+def found_python(tmp_path: Path, *arguments: str, versions: tuple[str, ...], broken: tuple[str, ...] = ()) -> str:
+    """What the search prints where PATH has working Pythons of these versions, and some that cannot be run."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for version in (*versions, *broken):
+        (commands / f"python{version}").write_text(f"#!/bin/sh\nexit {int(version in broken)}\n")
+        (commands / f"python{version}").chmod(0o755)
+    command = [shutil.which("bash") or "bash", "scripts/find_python.sh", *arguments]
+    environment = {"PATH": str(commands), "PYENV_ROOT": str(tmp_path), "HOME": str(tmp_path)}
+    (commands / "dirname").symlink_to(shutil.which("dirname") or "")
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_newest_python_that_works_is_the_default(tmp_path):
+    assert found_python(tmp_path, versions=("3.11", "3.12"), broken=("3.13",)) == "python3.12"
+
+
+def test_without_a_python_that_works_python3_is_named_so_that_the_error_says_what_it_lacks(tmp_path):
+    assert found_python(tmp_path, versions=(), broken=SUPPORTED) == "python3"
+
+
+def test_one_version_can_be_looked_for_and_pyenvs_versions_are_found(tmp_path):
+    python = tmp_path / "versions/3.12.9/bin/python3.12"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    assert found_python(tmp_path, "3.12", versions=("3.11",), broken=("3.12",)) == str(python)
+
+
+def test_a_version_that_is_not_there_gives_nothing(tmp_path):
+    assert found_python(tmp_path, "3.13", versions=("3.11", "3.12"), broken=("3.13",)) == ""
 
 
 def test_another_python_than_that_of_the_environment_is_refused(checkout, tmp_path):

@@ -46,7 +46,7 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
     help="File of pinned packages, instead of the framework's.",
 )
 @click.option(
-    "--python", "python_version", default="3.11", show_default=True, help="Version of the environment's Python."
+    "--python", "python_version", default="3.13", show_default=True, help="Version of the environment's Python."
 )
 @click.option(
     "--nfs",

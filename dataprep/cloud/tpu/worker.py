@@ -618,7 +618,7 @@ ACTIONS = {
     "release": (release, True, []),
     "prepare": (prepare, True, []),
     "unpack": (unpack, False, [("archive", {}), ("name", {}), ("sha256", {})]),
-    "environment": (environment, False, [("requirements", {}), ("--python", {"default": "3.11"})]),
+    "environment": (environment, False, [("requirements", {}), ("--python", {"default": "3.13"})]),
     "mount": (mount, True, [("source", {}), ("target", {}), ("--delay-s", {"type": float, "default": 1.0})]),
     "traces": (traces, False, [("folder", {})]),
 }

@@ -6,7 +6,9 @@ import re
 import pytest
 
 from dataprep.cloud.tpu.jobs import FRAMEWORKS
+from scripts.check_python import SUPPORTED
 from tests.support.markdown import ROOT
+from tests.test_setup import pins_of
 
 SETUP = configparser.ConfigParser()
 SETUP.read(ROOT / "setup.cfg")
@@ -16,30 +18,40 @@ def name_of(requirement: str) -> str:
     return re.split(r"[\[=<>]", requirement)[0].lower().replace("_", "-")
 
 
-def pins(framework: str) -> dict[str, str]:
-    lines = (ROOT / f"dataprep/data/tpu-{framework}.txt").read_text().splitlines()
-    return dict(line.split("==") for line in lines if not line.startswith("#"))
+def pins(framework: str, python: str) -> dict[str, str]:
+    return pins_of(f"dataprep/data/tpu-{framework}.txt", python)
 
 
+@pytest.mark.parametrize("python", SUPPORTED)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_pins_of_a_framework_hold_what_the_package_needs(framework):
+def test_pins_of_a_framework_hold_what_the_package_needs(framework, python):
     needed = {name_of(line) for line in SETUP["options"]["install_requires"].split()}
-    assert needed <= set(pins(framework))
+    assert needed <= set(pins(framework, python))
     for line in SETUP["options"]["install_requires"].split():
         name, _, least = line.partition(">=")
-        pinned = pins(framework)[name_of(name)]
+        pinned = pins(framework, python)[name_of(name)]
         assert [int(part) for part in re.findall(r"\d+", pinned)] >= [int(part) for part in least.split(".")]
 
 
-def test_the_pinned_torch_is_the_one_of_the_tests():
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_the_pinned_torch_is_the_one_of_the_tests(python):
     for line in SETUP["options.extras_require"]["xla"].split():
         name, _, version = line.partition("==")
-        assert pins("torch")[name_of(name)] == version
+        assert pins("torch", python)[name_of(name)] == version
 
 
-def test_each_framework_has_its_own_libtpu():
-    torch, jax = pins("torch"), pins("jax")
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_the_pinned_jax_is_the_one_of_the_tests(python):
+    ours, theirs = pins_of("constraints.txt", python), pins("jax", python)
+    assert {name: theirs[name] for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")} == {
+        name: ours[name] for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
+    }
+
+
+@pytest.mark.parametrize(("python", "libtpu"), [("3.11", "0.0.42.1"), ("3.12", "0.0.50.1"), ("3.13", "0.0.50.1")])
+def test_each_framework_has_its_own_libtpu(python, libtpu):
+    torch, jax = pins("torch", python), pins("jax", python)
     assert torch["libtpu"] == "0.0.21"
-    assert jax["libtpu"].startswith("0.0.42")
+    assert jax["libtpu"] == libtpu
     assert "jax" not in torch
     assert "torch" not in jax
