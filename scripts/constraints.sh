@@ -24,6 +24,12 @@ for framework in torch jax; do
     compile "$pins" --universal --python-version 3.11 --constraints constraints.txt --extra "tpu-$framework" setup.cfg "$@"
     sed -i "1i $comment" "$pins"
 done
+# torch-tpu needs a newer torch than torch_xla, whose last release is what constraints.txt holds; all else is as there.
+pins=dataprep/data/tpu-torch-tpu.txt
+comment=$(head -1 "$pins")
+grep -vE "^(nvidia-|torch|triton)" constraints.txt > .venv/but-torch.txt
+compile "$pins" --universal --python-version 3.12 --constraints .venv/but-torch.txt --extra tpu-torch-tpu setup.cfg "$@"
+sed -i "1i $comment" "$pins"
 grep -E '^(google-crc32c|msgspec|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
 compile benchmarks/peers-constraints.txt --universal --python-version 3.11 --constraints .venv/shared.txt \
     benchmarks/peers.in "$@"

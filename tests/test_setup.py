@@ -37,8 +37,8 @@ OF_CLUSTER_TEST = {"pyspark", "py4j"}
 
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PINNED = (
-    "constraints.txt", "dataprep/data/tpu-torch.txt", "dataprep/data/tpu-jax.txt", "benchmarks/peers-constraints.txt",
-    "benchmarks/img2dataset-constraints.txt",
+    "constraints.txt", "dataprep/data/tpu-torch.txt", "dataprep/data/tpu-torch-tpu.txt", "dataprep/data/tpu-jax.txt",
+    "benchmarks/peers-constraints.txt", "benchmarks/img2dataset-constraints.txt",
 )  # fmt: skip
 """Files of pinned versions."""
 

@@ -59,7 +59,7 @@ transfer.
     "device_name",
     required=True,
     metavar="DEVICE",
-    help="Device that trains: xla, cuda, cpu or simulated:RATE.",
+    help="Device that trains: xla, tpu, cuda, cpu or simulated:RATE.",
 )
 @click.option("--model", help="Model of train.models or torchvision; every device but a simulated one needs it.")
 @click.option("--split", default="train", show_default=True, help="Split that is read.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SIMULATED = "simulated"
-DEVICES = ("xla", "cuda", "cpu", SIMULATED)
+DEVICES = ("xla", "tpu", "cuda", "cpu", SIMULATED)
 
 
 class Device(Protocol):

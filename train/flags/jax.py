@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from train.models.jax_transformers import Computation
 
 FRAMEWORKS = ("torch", "jax")
-_PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+_PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu,cpu"}
 """Names of JAX's platforms by the values of `--device`; without it JAX takes the fastest one that it finds."""
 
 

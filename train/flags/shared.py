@@ -81,7 +81,8 @@ class RunFlags:
 
     device: str | None = flag(
         None,
-        "Device to train on; default: xla where there is a TPU or PJRT_DEVICE is set, else cuda, else cpu.",
+        "Device to train on; tpu: by torch-tpu, not tested on hardware; default: xla where there is a TPU or "
+        "PJRT_DEVICE is set, else cuda, else cpu.",
         choices=DEVICES,
     )
     use_xla: bool = flag(False, "Train on XLA, as --device xla does.")
@@ -123,7 +124,7 @@ class RunFlags:
 
     @property
     def device_name(self) -> str:
-        """Kind of the device: `xla`, `cuda` or `cpu`."""
+        """Kind of the device: `xla`, `tpu`, `cuda` or `cpu`."""
         import torch
 
         if self.use_xla or self.device:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-DEVICES = ("xla", "cuda", "cpu")
+DEVICES = ("xla", "tpu", "cuda", "cpu")
 PRECISIONS = ("auto", "float32", "bfloat16")
 """Kinds of PyTorch's devices, and number formats of matrix products, by their names on command lines."""
 

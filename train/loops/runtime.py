@@ -1,4 +1,4 @@
-"""PyTorch's devices: `xla` (TPUs, and XLA's own CPU), `cuda`, `cpu`, behind one protocol."""
+"""PyTorch's devices: `xla` (TPUs, and XLA's own CPU), `tpu` (by torch-tpu), `cuda`, `cpu`, behind one protocol."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from loaders.loader import Loader
 from loaders.torch import TorchBatch
 from train.loops.backend import DEVICES
 from train.loops.torch_runtime import RandomState, TorchRuntime
+from train.loops.tpu_runtime import TPURuntime
 from train.loops.xla_runtime import XLARuntime
 
 
@@ -115,6 +116,8 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}: {device} runs in one process on one device; "
             "use --device xla for several devices, or start it without a launcher"
         )
+    if device == "tpu":
+        return TPURuntime()
     return TorchRuntime(device, pin_memory=device == "cuda" and pin_memory is not False)
 
 

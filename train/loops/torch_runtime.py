@@ -24,6 +24,7 @@ class RandomState(TypedDict):
 
     cpu: torch.Tensor
     cuda: NotRequired[torch.Tensor]
+    tpu: NotRequired[torch.Tensor]
     xla: NotRequired[int]
     """Seed of the steps."""
 

@@ -69,6 +69,8 @@ class Workload:
         if self.runtime.name == "xla":
             with self._lock:  # a step of another thread would launch half of the operations recorded here
                 int(images[0, 0, 0, 0])
+        elif self.runtime.name == "tpu":
+            self.runtime.wait()
         elif self.runtime.name == "cuda":
             torch.cuda.current_stream().synchronize()
         return Resident(images, targets)
@@ -106,7 +108,7 @@ def training_workload(model: str, *, device: str, batch_size: int, image_size: i
 
     Args:
         model: One of `train.models.registry.model_names()`.
-        device: `xla`, `cuda` or `cpu`.
+        device: `xla`, `tpu`, `cuda` or `cpu`.
         batch_size: Images of a step.
         image_size: Side of the images, pixels.
 

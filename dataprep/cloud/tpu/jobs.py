@@ -27,6 +27,7 @@ ENDED = ("done", "lost", "absent")
 FRAMEWORKS: Mapping[str, Mapping[str, str]] = {
     "torch": {"PJRT_DEVICE": "TPU", "PYTHONUNBUFFERED": "1"},
     "jax": {"JAX_PLATFORMS": "tpu,cpu", "PYTHONUNBUFFERED": "1"},
+    "torch-tpu": {"PYTHONUNBUFFERED": "1"},
 }
 """Environment variables of a run, by framework. They prevent JAX from silently using the CPU if the TPU is in use."""
 WORKER, WORKERS = "DATAPREP_WORKER", "DATAPREP_WORKERS"

@@ -23,7 +23,7 @@ def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--device", "tpu"], "--device tpu: expected xla, cuda, cpu or simulated:IMAGES_PER_S"),
+        (["--device", "npu"], "--device npu: expected xla, tpu, cuda, cpu or simulated:IMAGES_PER_S"),
         (["--device", "cpu"], "--device cpu: name the model to train"),
         (["--device", "simulated:5", "--model", "resnet50"], "--model resnet50: a simulated device"),
         (["--device", "simulated:5", "--transform", "nowhere:at_all"], "expected MODULE:NAME of a Python function"),

@@ -25,7 +25,7 @@ def test_the_state_of_random_generators_is_restored():
 @pytest.mark.parametrize(
     ("device", "settings", "message"),
     [
-        ("tpu", {}, "device must be one of xla, cuda, cpu, got 'tpu'"),
+        ("npu", {}, "device must be one of xla, tpu, cuda, cpu, got 'npu'"),
         ("cpu", {"pin_memory": True}, "--pin_mem and --no_pin_mem are for CUDA"),
         ("xla", {"pin_memory": False}, "--pin_mem and --no_pin_mem are for CUDA"),
     ],

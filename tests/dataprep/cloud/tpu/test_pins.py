@@ -55,3 +55,13 @@ def test_each_framework_has_its_own_libtpu(python, libtpu):
     assert jax["libtpu"] == libtpu
     assert "jax" not in torch
     assert "torch" not in jax
+
+
+@pytest.mark.parametrize("python", ["3.12", "3.13"])
+def test_torch_tpu_has_jax_beside_it_and_the_codecs_of_the_tests_but_a_newer_torch(python):
+    ours, theirs = pins_of("constraints.txt", python), pins("torch-tpu", python)
+    same = ("flax", "google-crc32c", "jax", "msgspec", "numpy", "optax", "orbax-checkpoint", "pillow", "simplejpeg")
+    assert {name: theirs[name] for name in same} == {name: ours[name] for name in same}
+    assert theirs["torch-tpu"] == "0.2.0"
+    assert (2, 11) <= tuple(int(part) for part in theirs["torch"].split(".")[:2]) <= (2, 15)
+    assert "torch-xla" not in theirs
