@@ -12,13 +12,14 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test lint setup constraints soak bench wheel clean
+.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench wheel clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
 	@echo "make matrix      run all tests of the last commit on Python 3.11, 3.12 and 3.13; PYTHONS=\"3.11 3.13\" chooses"
 	@echo "make lint        check style, types and import contracts"
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
+	@echo "make bench-setup setup, and the peers of the arena of loaders (8 GB) into .bench-venv/arena"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
@@ -49,6 +50,14 @@ $(BIN)/uv: | python
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .bench-venv/img2dataset
 	$(BIN)/uv pip install --quiet --python .bench-venv/img2dataset/bin/python -r benchmarks/img2dataset-constraints.txt
 	touch $@
+
+# Peers of the arena of loaders, for which torch is newer than ours: DALI, SPDL, torchcodec, datasets and Ray Data.
+.bench-venv/arena/.peers: .bench-venv/.peers benchmarks/arena.in benchmarks/arena-constraints.txt
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .bench-venv/arena
+	$(BIN)/uv pip install --quiet --python .bench-venv/arena/bin/python -c benchmarks/arena-constraints.txt -r benchmarks/arena.in
+	touch $@
+
+bench-setup: setup .bench-venv/arena/.peers
 
 .bench-venv/torchtitan: $(BIN)/uv tests/support/torchtitan.txt | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r tests/support/torchtitan.txt

@@ -33,6 +33,10 @@ sed -i "1i $comment" "$pins"
 grep -E '^(google-crc32c|msgspec|opencv-python-headless|pillow|simplejpeg|torch|torchvision)==' constraints.txt > .venv/shared.txt
 compile benchmarks/peers-constraints.txt --universal --python-version 3.11 --constraints .venv/shared.txt \
     benchmarks/peers.in "$@"
+# torchcodec and torchvision of the arena are the newest that fit each other.
+grep -vE '^torch' .venv/shared.txt > .venv/shared-without-torch.txt
+compile benchmarks/arena-constraints.txt --universal --python-version 3.11 --constraints .venv/shared-without-torch.txt \
+    benchmarks/arena.in "$@"
 # img2dataset imports imghdr, which Python 3.13 no longer has.
 printf '%s\n' img2dataset==1.47.0 pillow 'standard-imghdr; python_version >= "3.13"' |
     compile benchmarks/img2dataset-constraints.txt --universal --python-version 3.11 \

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from dataprep.host.cpu import own_cpu_s
 from dataprep.host.processes import end_with
-from loaders.bench.peers import PEERS, PeerConfig
+from loaders.bench.peers import PeerConfig, peer_named
 from loaders.bench.table import OURS
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Job:
     """Description of one run, which the parent sends to its process."""
 
     loader: str
-    """Name of the loader: `dataprep`, `decode`, or one of `PEERS`."""
+    """Name of the loader: `dataprep`, `decode`, or one that `peer_named` knows."""
     root: str
     """URL of the dataset for our loader, a folder for the others."""
     split: str
@@ -53,7 +53,7 @@ class Job:
     files: tuple[str, ...] = ()
     """Shards that the others read: see `PeerConfig.files`."""
     interpolation: Interpolation
-    """Interpolation of our loader."""
+    """Interpolation of our loader, and of peers that have several."""
     image_size: int
     batch_size: int
     workers: int
@@ -129,8 +129,9 @@ def _opened(job: Job) -> tuple[Iterator[int], Callable[[], Stages]]:
         image_size=job.image_size,
         batch_size=job.batch_size,
         workers=job.workers,
+        interpolation=job.interpolation,
     )
-    peer = PEERS[job.loader](config)
+    peer = peer_named(job.loader)(config)
     return (_checked(images, labels, job) for images, labels in peer.iterate()), dict
 
 
@@ -200,8 +201,14 @@ def _less(stage: Stage, before: Stage) -> Stage:
 
 
 def _version(loader: str) -> str:
-    from importlib.metadata import packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
-    package = next(iter(PEERS[loader].packages)) if loader in PEERS else OURS
-    distributions = packages_distributions().get(package)
-    return version(distributions[0]) if distributions else ""
+    if loader in (OURS, ROOFLINE):
+        package = distribution = OURS
+    else:
+        package, distribution = next(iter(peer_named(loader).packages.items()))
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # another distribution has the package, such as tensorflow for tensorflow-cpu
+        distributions = packages_distributions().get(package)
+        return version(distributions[0]) if distributions else ""

@@ -8,7 +8,9 @@ Shapes: N images of a batch, H = W = `image_size`, C = 3.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +50,8 @@ class PeerConfig:
     batch_size: int = 128
     workers: int = 2
     """Processes, or threads where the peer has threads."""
+    interpolation: Interpolation = "bicubic"
+    """Interpolation of peers that leave the choice to their user; the classes here have one of their own."""
 
     def shards(self, pattern: str) -> list[str]:
         """Return the paths of the split's shards, sorted."""
@@ -249,6 +253,21 @@ PEERS: dict[str, type[Peer]] = {
 }
 
 
+def peer_named(name: str) -> type[Peer]:
+    """Return one of PEERS, or a class of a file elsewhere, named `FOLDER/FILE.py:CLASS`.
+
+    The file is imported by its stem, with its folder on the path, so that worker processes can import it, too.
+    """
+    if name in PEERS:
+        return PEERS[name]
+    path, _, class_name = name.rpartition(":")
+    folder, stem = str(Path(path).parent), Path(path).stem
+    sys.path.append(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    found: type[Peer] = getattr(importlib.import_module(stem), class_name)
+    return found
+
+
 class _RecordAugmentation:
     """Turns a record of array_record into an image and its label."""
 
@@ -282,7 +301,9 @@ def _tensor_augmentation(image_size: int) -> Any:
     return v2.Compose([v2.RGB(), _augmentation(image_size), v2.PILToTensor()])
 
 
-def _torch_batches(dataset: Any, config: PeerConfig, *, shuffle: bool | None = None) -> Iterator[Batch]:
+def _torch_batches(
+    dataset: Any, config: PeerConfig, *, shuffle: bool | None = None, collate_fn: Any = None
+) -> Iterator[Batch]:
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -292,6 +313,7 @@ def _torch_batches(dataset: Any, config: PeerConfig, *, shuffle: bool | None = N
         num_workers=config.workers,
         persistent_workers=True,
         drop_last=True,
+        collate_fn=collate_fn,
         worker_init_fn=partial(_started_by, os.getpid()),
     )
     return _endless(loader, config)

@@ -1,0 +1,96 @@
+"""Writer of the layouts that only the arena's peers read, run in the peer's own environment.
+
+python benchmarks/arena/layouts.py litdata --images FOLDER --out DIR --shards 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from loaders.bench.peers_layouts import LabelledFiles, labelled  # noqa: E402
+
+
+def _litdata_row(entry: tuple[str, int]) -> dict[str, object]:
+    path, label = entry
+    return {"image": Path(path).read_bytes(), "class": label}
+
+
+def write_litdata(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write chunks with litdata.optimize."""
+    import litdata
+
+    entries = [(str(path), label) for path, label in images]
+    chunk_bytes = -(-sum(path.stat().st_size for path, _ in images) // shards)
+    litdata.optimize(
+        fn=_litdata_row,
+        inputs=entries,
+        output_dir=str(out),
+        num_workers=1,
+        chunk_bytes=chunk_bytes,
+        start_method="fork",
+        verbose=False,
+    )
+
+
+def write_parquet(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write parquet with an image column of the Hub: bytes and path, in row groups of 100."""
+    import pyarrow
+    import pyarrow.parquet
+
+    for shard in range(shards):
+        rows = [
+            {"image": {"bytes": path.read_bytes(), "path": path.name}, "label": label}
+            for path, label in images[shard::shards]
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), out / f"{shard:05d}.parquet", row_group_size=100)
+
+
+def write_mds_bytes(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write MDS with the JPEG's bytes in a column."""
+    from streaming import MDSWriter
+
+    shard_bytes = sum(path.stat().st_size for path, _ in images) // shards
+    with MDSWriter(out=str(out), columns={"x": "bytes", "y": "int"}, size_limit=shard_bytes) as writer:
+        for path, label in images:
+            writer.write({"x": path.read_bytes(), "y": label})
+
+
+def write_energon(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Link the tars of `dataprep build`, which hold the same images, and index them with `energon prepare`."""
+    for shard in sorted((out.parent / "webdataset").rglob("*.tar")):
+        os.link(shard, out / shard.name)
+    command = [str(Path(sys.executable).with_name("energon")), "prepare", str(out), "--non-interactive"]
+    command += ["--split-parts", "train:.*", "--num-workers", "2", "--sample-type", "ImageClassificationSample"]
+    field_map = {"image": "jpg", "label": "cls"}
+    subprocess.run([*command, "--field-map", json.dumps(field_map)], check=True)
+
+
+WRITERS: dict[str, Callable[[LabelledFiles, Path, int], None]] = {
+    "litdata": write_litdata,
+    "parquet": write_parquet,
+    "mds-bytes": write_mds_bytes,
+    "energon": write_energon,
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("layout", choices=list(WRITERS))
+    parser.add_argument("--images", type=Path, required=True, help="folder of class folders")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--shards", type=int, required=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True)
+    WRITERS[options.layout](labelled(options.images), options.out, options.shards)
+
+
+if __name__ == "__main__":
+    main()

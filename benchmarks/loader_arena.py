@@ -1,0 +1,256 @@
+"""Our loader and every peer in its fastest documented form, on the same images: one run, one JSON.
+
+python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/arena.json
+
+A peer is a file in arena/ with a class like those of loaders/bench/peers.py, and a line in CONTENDERS. One that fails
+is recorded with its last words, and the others go on. Rounds are interleaved, and ratios are of rounds of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from originals import DATAPREP, corpus_images, image_folder
+
+from dataprep.host.cpu import background_cores
+from dataprep.host.measure import CommandError
+from dataprep.host.versions import machine_document
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # before this folder, in which `loaders` is a file
+from loaders.bench.compare import PEERS_PYTHON  # noqa: E402
+from loaders.bench.contestant import ROOFLINE  # noqa: E402
+from loaders.bench.runs import BenchSettings, Contender, Run, last_line, module_command, run_once  # noqa: E402
+from loaders.bench.table import OURS  # noqa: E402
+
+ARENA = Path(__file__).resolve().parent / "arena"
+ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
+BUILT = ("imagefolder", "webdataset", "tfrecord")
+SHARDS = 8
+HERE, BENCH, OTHER = sys.executable, str(PEERS_PYTHON), str(ARENA_PYTHON)
+WRITERS = {"mds": BENCH, "array_record": BENCH, "mds-bytes": BENCH, "litdata": BENCH, "energon": BENCH, "parquet": HERE}
+"""Interpreters that write the layouts which `dataprep build` does not."""
+CUBIC, LINEAR, PLAIN = "bicubic", "bilinear", "bilinear-no-antialias"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One row of the table."""
+
+    loader: str
+    layout: str
+    python: str = HERE
+    form: str = ""
+    """Its documents' default, or the fastest form that they show."""
+    interpolation: str = CUBIC
+    large: bool = False
+    """Whether it is measured at the second image size, too."""
+
+
+def _fast(file: str, layout: str, python: str = BENCH, interpolation: str = CUBIC, *, large: bool = False) -> Entry:
+    return Entry(
+        loader=f"{ARENA}/{file}",
+        layout=layout,
+        python=python,
+        form="fastest",
+        interpolation=interpolation,
+        large=large,
+    )
+
+
+CONTENDERS: dict[str, Entry] = {
+    "full decode": Entry(loader=ROOFLINE, layout="imagefolder", large=True),
+    "ours": Entry(loader=OURS, layout="webdataset", large=True),
+    "ours, bilinear": Entry(loader=OURS, layout="webdataset", interpolation=LINEAR, large=True),
+    "ours, bilinear without antialiasing": Entry(loader=OURS, layout="webdataset", interpolation=PLAIN, large=True),
+    "tf.data": Entry(loader="tf.data", layout="tfrecord", form="as it is", interpolation=PLAIN, large=True),
+    "DALI": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, large=True),
+    "DALI, bilinear": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, LINEAR, large=True),
+    "torchvision, tensors": _fast("torchvision_tensors.py:TorchvisionTensors", "imagefolder", HERE, large=True),
+    "torchvision, tensors, bilinear": _fast(
+        "torchvision_tensors.py:TorchvisionTensors", "imagefolder", HERE, LINEAR, large=True
+    ),
+    "torchcodec": _fast("torchcodec_images.py:TorchCodec", "imagefolder", OTHER, large=True),
+    "torchcodec, bilinear": _fast("torchcodec_images.py:TorchCodec", "imagefolder", OTHER, LINEAR, large=True),
+    "SPDL, tensors": _fast("spdl_tensors.py:SpdlTensors", "imagefolder", OTHER),
+    "SPDL, FFmpeg": _fast("spdl_threads.py:Spdl", "imagefolder", OTHER),
+    "webdataset, tensors": _fast("webdataset_tensors.py:WebDatasetTensors", "webdataset"),
+    "MosaicML, tensors": _fast("mosaic_tensors.py:MosaicTensors", "mds-bytes"),
+    "Grain, tensors": _fast("grain_tensors.py:GrainTensors", "array_record"),
+    "LitData, tensors": _fast("litdata_streaming.py:LitData", "litdata"),
+    "Energon, tensors": _fast("energon_loader.py:Energon", "energon"),
+    "datasets streaming, tensors": _fast("hf_streaming.py:HuggingFaceTensors", "parquet", OTHER),
+    "Ray Data, tensors": _fast("ray_data.py:RayData", "parquet", OTHER),
+    "torchvision": Entry(loader="torchvision", layout="imagefolder", form="default"),
+    "webdataset": Entry(loader="webdataset", layout="webdataset", python=BENCH, form="default"),
+    "MosaicML": Entry(loader="mosaic", layout="mds", python=BENCH, form="default"),
+    "Grain": Entry(loader="grain", layout="array_record", python=BENCH, form="default"),
+    "datasets streaming": Entry(
+        loader=f"{ARENA}/hf_streaming.py:HuggingFace", layout="parquet", python=OTHER, form="default"
+    ),
+}
+
+
+class Arena:
+    """The layouts, and what the rounds measured or why a contender failed."""
+
+    def __init__(self, options: argparse.Namespace, work: Path) -> None:
+        self._options = options
+        images = corpus_images(options.corpus, work, options.images)
+        self.num_images, self.num_bytes = len(images), sum(image.stat().st_size for image in images)
+        self._errors: dict[str, str] = {}
+        self._runs: dict[tuple[str, int], list[Run]] = defaultdict(list)
+        self._roots: dict[str, Path] = {}
+        _build(images, work, self._roots)
+        for layout in dict.fromkeys(CONTENDERS[name].layout for name in options.contenders):
+            self._write(layout, work)
+
+    def _write(self, layout: str, work: Path) -> None:
+        if layout in self._roots:
+            return
+        root = self._roots[layout] = work / layout
+        words = [layout, "--images", work / "imagefolder/train", "--out", root, "--shards", SHARDS]
+        if layout in ("mds", "array_record"):
+            command = module_command(WRITERS[layout], "loaders.bench.peers_layouts", *words)
+        else:
+            command = [WRITERS[layout], str(ARENA / "layouts.py"), *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            for name, entry in CONTENDERS.items():
+                if entry.layout == layout:
+                    self._errors[name] = f"writing {layout}: {last_line(done.stderr)}"
+
+    def round(self, deadline_s: float) -> bool:
+        """Run every contender once at each size; return False where the time is over before the end."""
+        for size in self._options.image_sizes:
+            for name in self._options.contenders:
+                if size == self._options.image_sizes[0] or CONTENDERS[name].large:
+                    if time.monotonic() > deadline_s:
+                        return False
+                    self._run(name, size)
+        return True
+
+    def _run(self, name: str, size: int) -> None:
+        if name in self._errors:
+            return
+        entry, options = CONTENDERS[name], self._options
+        settings = BenchSettings(
+            batch_size=options.batch_size, image_size=size, workers=options.workers, seconds=0, images=options.taken
+        )
+        root = self._roots[entry.layout]
+        if entry.loader != OURS and (root / "train").is_dir():
+            root /= "train"
+        contender = Contender(
+            loader=entry.loader,
+            layout=entry.layout,
+            root=str(root),
+            interpolation=entry.interpolation,  # type: ignore[arg-type]  # one of CUBIC, LINEAR and PLAIN
+            python=entry.python,
+        )
+        print(f"{name}, {size}", file=sys.stderr)
+        try:
+            self._runs[name, size].append(run_once(contender, settings))
+        except (CommandError, OSError) as error:
+            self._errors[name] = last_line(error.stderr) if isinstance(error, CommandError) else str(error)
+            print(self._errors[name], file=sys.stderr)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the figures of each contender and size."""
+        return [
+            {
+                "name": name,
+                "image_size": size,
+                "form": CONTENDERS[name].form,
+                "interpolation": CONTENDERS[name].interpolation if CONTENDERS[name].loader != ROOFLINE else "",
+                "version": runs[0].version,
+                "rounds_images_per_s": [round(run.images_per_s, 1) for run in runs],
+                "rounds_cpu_ms": [round(run.cpu_ms_per_image, 4) for run in runs],
+                "first_batch_s": [round(run.first_batch_s, 2) for run in runs],
+                "sum_mb": [round(run.sum_mb) for run in runs],
+            }
+            for (name, size), runs in self._runs.items()
+            if runs
+        ]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Last words of the contenders that failed, without the paths of this machine."""
+        return {name: said.replace(str(ROOT), ".") for name, said in self._errors.items()}
+
+
+def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:
+    source = image_folder(images, work / "originals")
+    for layout in BUILT:
+        roots[layout] = work / layout
+        command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], "--format", layout]
+        command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
+        subprocess.run([*command, "--json"], capture_output=True, check=True)
+
+
+def commit() -> str:
+    """Return the commit of this checkout, with `+` where files differ from it."""
+    found = subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip()
+
+
+def main() -> None:
+    """Measure, and write the JSON after every round."""
+    options = parse_options()
+    os.environ["NO_GCE_CHECK"] = "true"
+    work = options.work.resolve() / f"arena-{os.getpid()}"
+    work.mkdir(parents=True)
+    facts: dict[str, Any] = {"machine": dict(machine_document(background_cores())), "commit": commit()}
+    try:
+        arena = Arena(options, work)
+        deadline_s = time.monotonic() + 60 * options.minutes
+        for number in range(options.rounds):
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+            whole = arena.round(deadline_s)
+            settings = {
+                "images": arena.num_images,
+                "bytes": arena.num_bytes,
+                "taken": options.taken,
+                "batch_size": options.batch_size,
+                "workers": options.workers,
+            }
+            document = facts | settings | {"rows": arena.rows(), "errors": arena.errors}
+            options.json.write_text(json.dumps(document, indent=1) + "\n")
+            if not whole:
+                break
+    finally:
+        shutil.rmtree(work)
+
+
+
+
+def parse_options() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
+    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
+    parser.add_argument("--image-sizes", type=int, nargs="+", default=[224, 448], help="the second: fast ones only")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2, help="number of processes or threads, and of cores for them")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--taken", type=int, default=640, help="images after the first batches, in each round")
+    parser.add_argument("--minutes", type=float, default=60, help="no run begins after so long")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder for the layouts")
+    parser.add_argument("--json", type=Path, required=True, help="file to which the figures are written")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
