@@ -154,7 +154,7 @@ class Arena:
             loader=entry.loader,
             layout=entry.layout,
             root=str(root),
-            interpolation=entry.interpolation,  # type: ignore[arg-type]  # one of CUBIC, LINEAR and PLAIN
+            interpolation=entry.interpolation,
             python=entry.python,
         )
         print(f"{name}, {size}", file=sys.stderr)
@@ -199,9 +199,8 @@ def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:
 
 def commit() -> str:
     """Return the commit of this checkout, with `+` where files differ from it."""
-    found = subprocess.run(
-        ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"], capture_output=True, text=True, check=False
-    )
+    command = ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip()
 
 
@@ -231,8 +230,6 @@ def main() -> None:
                 break
     finally:
         shutil.rmtree(work)
-
-
 
 
 def parse_options() -> argparse.Namespace:

@@ -85,6 +85,73 @@ def loaders_table(document: dict[str, Any]) -> list[str]:
     return _table(header, lines)
 
 
+ARENA_TARGET = 2.0
+"""Target for our rate and CPU time against those of the fastest peer with the same size and interpolation."""
+ARENA_OURS = ("ours", "full decode")
+"""Beginnings of the names of rows that are no peers."""
+ARENA_FIGURES = ("rounds_cpu_ms", "rounds_images_per_s")
+
+
+def arena_table(document: dict[str, Any]) -> list[str]:
+    """Return images/s and CPU time of each contender with their ranges, and how many times as fast ours is."""
+    lines = []
+    for row in sorted(document["rows"], key=lambda row: (row["image_size"], statistics.median(row["rounds_cpu_ms"]))):
+        rates, cpu_ms = row["rounds_images_per_s"], row["rounds_cpu_ms"]
+        by_cpu, on_wall = arena_ratios(row, document["rows"]) or (None, None)
+        lines.append(
+            [
+                " ".join([row["name"], row["version"]] if not row["name"].startswith(ARENA_OURS) else [row["name"]]),
+                str(row["image_size"]),
+                row["interpolation"],
+                f"{statistics.median(cpu_ms):.2f}",
+                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
+                f"{statistics.median(rates):,.0f}",
+                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                str(len(rates)),
+                "" if by_cpu is None else f"{by_cpu:.2f}",
+                "" if on_wall is None else f"{on_wall:.2f}",
+            ]
+        )
+    header = ["`loader_arena.py`", "pixels", "resize", "CPU ms/image", "range", "images/s", "range", "rounds"]
+    return _table([*header, "ours by CPU", "ours on the wall"], lines)
+
+
+def arena_verdicts(document: dict[str, Any]) -> list[str]:
+    """Return the fastest peer by size and interpolation, and whether ours reaches the target."""
+    found: dict[tuple[int, str], list[tuple[str, float, float]]] = {}
+    for row in document["rows"]:
+        if ratios := arena_ratios(row, document["rows"]):
+            found.setdefault((row["image_size"], row["interpolation"]), []).append((row["name"], *ratios))
+    lines = []
+    for (size, interpolation), peers in sorted(found.items()):
+        shown = []
+        for which in (1, 2):
+            nearest = min(peers, key=lambda peer: peer[which])
+            short = f", short of {ARENA_TARGET:g}" if nearest[which] < ARENA_TARGET else ""
+            shown.append(f"{nearest[which]:.2f} times {nearest[0].split(', ')[0]}{short}")
+        lines.append([str(size), interpolation, *shown])
+    return _table(["pixels", "resize", "ours by CPU to the fastest peer", "on the wall"], lines)
+
+
+def arena_ratios(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[float, float] | None:
+    """Return a peer's CPU time divided by ours, and our images/s divided by the peer's; None for rows of our own."""
+    if row["name"].startswith(ARENA_OURS):
+        return None
+    ours = next(
+        (
+            each
+            for each in rows
+            if each["name"].startswith("ours")
+            and (each["image_size"], each["interpolation"]) == (row["image_size"], row["interpolation"])
+        ),
+        None,
+    )
+    if ours is None:
+        return None
+    cpu_ms, rates = ([statistics.median(each[what]) for each in (row, ours)] for what in ARENA_FIGURES)
+    return cpu_ms[0] / cpu_ms[1], rates[1] / rates[0]
+
+
 def own_data_table(document: dict[str, Any]) -> list[str]:
     """Return images/s by writer and number of processes, with the ratios of ours to it: with our check, and without."""
     counts = sorted({row["processes"] for row in document["rows"]})
@@ -232,6 +299,7 @@ def packs_table(document: dict[str, Any]) -> list[str]:
 
 
 TABLES = {
+    "arena": arena_table,
     "build": build_table,
     "engines": engines_table,
     "grain": grain_table,
@@ -271,5 +339,7 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
 if __name__ == "__main__":
     for name, table in TABLES.items():
         print(*table(recorded(name)), "", sep="\n")
-        if name not in ("engines", "grain", "laion", "metrics", "packs", "resume"):
+        if name == "arena":
+            print(*arena_verdicts(recorded(name)), "", sep="\n")
+        if name not in ("arena", "engines", "grain", "laion", "metrics", "packs", "resume"):
             print(f"The slowest round of a row takes {spread(recorded(name))}.\n")

@@ -120,7 +120,7 @@ class LoaderConfig:
     on_error: OnError = "raise"
     """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it)."""
     check_digests: bool = True
-    """Compare every image's CRC32C with the index: ten microseconds each, and no damaged byte is trained on."""
+    """Compare every image's CRC32C with the index, so that no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS
     """Number of streams that share the blocks of a pass; a multiple of the number of ranks reads every byte once."""
     window: int = WINDOW

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.tables import TABLES, recorded, spread
+from benchmarks.tables import TABLES, arena_verdicts, recorded, spread
 from dataprep.cli import group
 from dataprep.sources import DATASETS
 from tests.benchmarks import test_engines_benchmark as engines_benchmark
@@ -28,6 +28,35 @@ PLANS = [command for block in blocks("docs/capacity.md") if block.info == "conso
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_of_benchmarks_are_those_of_the_recorded_run(name: str):
     assert "\n".join(TABLES[name](recorded(name))) in BENCHMARKS
+
+
+def test_the_verdicts_of_the_arena_are_those_of_the_recorded_run():
+    document = recorded("arena")
+    assert "\n".join(arena_verdicts(document)) in BENCHMARKS
+    for name, said in document["errors"].items():
+        assert name in BENCHMARKS, said
+
+
+def test_brackets_of_the_table_of_builds_follow_from_the_rates_shown_in_it():
+    """The reader can recompute each ratio from the rates of its own column, which are rounded to whole images."""
+    lines = [line.strip("|").split("|") for line in TABLES["build"](recorded("build"))[2:]]
+    rates: dict[tuple[str, int], tuple[float, float | None]] = {}
+    for name, *cells in ([cell.strip() for cell in line] for line in lines):
+        for column, cell in enumerate(cells):
+            if found := re.match(r"([\d,]+)(?: \(([\d.]+))?", cell):
+                rates[name, column] = float(found[1].replace(",", "")), float(found[2]) if found[2] else None
+    checked = 0
+    for (name, column), (rate, ratio) in rates.items():
+        if ratio is None:
+            continue
+        webdataset, tfrecord = (rates[f"dataprep {each}", column][0] for each in ("webdataset", "tfrecord"))
+        if name.startswith("dataprep"):
+            expected = rate / rates["(a) plain loops", column][0]
+        else:
+            expected = {"(b)": webdataset, "(c)": tfrecord}.get(name[:3], min(webdataset, tfrecord)) / rate
+        assert ratio == pytest.approx(expected, abs=0.011), (name, column)
+        checked += 1
+    assert checked >= 26
 
 
 def test_a_ratio_below_its_target_is_shown_as_short():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FILTERS = {"bicubic": types.INTERP_CUBIC, "bilinear": types.INTERP_LINEAR}
 
 
-@pipeline_def  # type: ignore[untyped-decorator]  # DALI has no types
+@pipeline_def
 def images(config: PeerConfig) -> tuple[Any, Any]:
     """Return the graph's images and labels."""
     encoded, labels = fn.readers.file(file_root=str(config.root), random_shuffle=True, name="files")

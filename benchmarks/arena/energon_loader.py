@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loaders.bench.peers import Batch
 
 
-class Images(DefaultTaskEncoder):  # type: ignore[misc,type-arg]  # energon has no complete types
+class Images(DefaultTaskEncoder):
     """Decodes and augments bytes, and makes batches of tensors."""
 
     decoder = None

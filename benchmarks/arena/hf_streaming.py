@@ -52,4 +52,3 @@ class HuggingFaceTensors(HuggingFace):
     """Bytes, decoded to tensors by torchvision."""
 
     in_tensors: ClassVar[bool] = True
-

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from loaders.bench.peers_layouts import LabelledFiles, labelled  # noqa: E402
+from loaders.bench.peers_layouts import LabelledFiles, labelled
 
 
 def _litdata_row(entry: tuple[str, int]) -> dict[str, object]:

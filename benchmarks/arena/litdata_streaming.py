@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from loaders.bench.peers import Batch
 
 
-class Images(litdata.StreamingDataset):  # type: ignore[misc]  # litdata has no types
+class Images(litdata.StreamingDataset):
     """Images and labels of chunks."""
 
     def __init__(self, config: PeerConfig) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from loaders.bench.peers import Batch
 
 
-class Images(StreamingDataset):  # type: ignore[misc]  # streaming has no types
+class Images(StreamingDataset):
     """Images and labels of MDS shards."""
 
     def __init__(self, config: PeerConfig) -> None:

@@ -48,7 +48,8 @@ class RayData:
         )
         ray.data.DataContext.get_current().enable_progress_bars = False
         rows = ray.data.read_parquet(config.shards("*.parquet"), shuffle="files", override_num_blocks=64)
-        rows = rows.map(Augmented, fn_constructor_args=(config,), compute=ray.data.ActorPoolStrategy(size=config.workers))
+        actors = ray.data.ActorPoolStrategy(size=config.workers)
+        rows = rows.map(Augmented, fn_constructor_args=(config,), compute=actors)
         while True:
             found = rows.iter_batches(
                 batch_size=config.batch_size,

@@ -41,7 +41,8 @@ class Spdl:
     def iterate(self) -> Iterator[Batch]:
         config = self.config
         builder = PipelineBuilder().add_source(self._entries()).pipe(self._image, concurrency=config.workers)
-        pipeline = builder.aggregate(config.batch_size).pipe(self._batch).add_sink(2).build(num_threads=config.workers)
+        builder = builder.aggregate(config.batch_size).pipe(self._batch).add_sink(2)
+        pipeline = builder.build(num_threads=config.workers, max_failures=0)
         with pipeline.auto_stop():
             yield from pipeline.get_iterator()
 

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from loaders.bench.compare import PEERS_PYTHON
-from loaders.bench.peers import PEERS
+from loaders.bench.peers import PEERS, peer_named
 from loaders.bench.runs import module_command
 from tests.support.builds import build_warm
 
@@ -93,6 +93,17 @@ def test_images_are_cropped_flipped_and_labelled(layouts: Path, tmp_path: Path, 
     assert [len(set(epoch.tolist())) for epoch in epochs] == [len(WNIDS)] * 2
     assert np.any(np.diff(epochs[0]) < 0), "stored by class; delivered shuffled"
     assert np.any(epochs[0] != epochs[1])
+
+
+def test_a_peer_of_a_file_elsewhere_is_found_by_its_path_and_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_loader_elsewhere.py").write_text("class Peer:\n    layout = 'imagefolder'\n")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert peer_named(f"{tmp_path}/a_loader_elsewhere.py:Peer").layout == "imagefolder"
+    assert str(tmp_path) in os.environ["PYTHONPATH"]
+    assert peer_named("torchvision") is PEERS["torchvision"]
 
 
 @pytest.mark.long

@@ -1,0 +1,65 @@
+"""The arena of loaders: what its tables say follows from the rounds of one run, and its peers keep one protocol."""
+
+from __future__ import annotations
+
+import ast
+from statistics import median
+from typing import Any
+
+import pytest
+
+from benchmarks.tables import arena_ratios, arena_table, arena_verdicts, recorded
+from tests.support.markdown import ROOT
+
+PARTS = ("arena_tensors", "layouts")
+PEERS = [path for path in sorted((ROOT / "benchmarks/arena").glob("*.py")) if path.stem not in PARTS]
+
+
+def row(name: str, cpu_ms: list[float], rates: list[float], size: int = 224) -> dict[str, Any]:
+    return {
+        "name": name,
+        "version": "1.0",
+        "image_size": size,
+        "interpolation": "bicubic",
+        "rounds_cpu_ms": cpu_ms,
+        "rounds_images_per_s": rates,
+    }
+
+
+def test_ratios_are_of_medians_of_the_same_size_and_interpolation() -> None:
+    ours, peer = row("ours", [1.0, 1.2, 0.9], [2000, 1800, 2100]), row("DALI", [1.9, 2.1, 2.0], [900, 1000, 1100])
+    assert arena_ratios(peer, [ours, peer]) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert arena_ratios(ours, [ours, peer]) is None
+    assert arena_ratios(row("DALI", [2.0], [1000], 448), [ours, peer]) is None
+
+
+def test_a_table_shows_the_range_and_names_what_is_short() -> None:
+    document = {"rows": [row("ours", [1.0, 1.1], [2000, 1800]), row("DALI", [1.9, 2.0], [900, 1000])]}
+    assert "| DALI 1.0 | 224 | bicubic | 1.95 | 1.90 to 2.00 | 950 | 900 to 1,000 | 2 | 1.86 | 2.00 |" in arena_table(
+        document
+    )
+    assert arena_verdicts(document)[-1] == "| 224 | bicubic | 1.86 times DALI, short of 2 | 2.00 times DALI |"
+
+
+@pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
+def test_a_peer_is_a_class_with_a_layout_its_packages_and_an_iterator(path: Any) -> None:
+    """Read as text: their packages are in environments that only `make bench-setup` creates."""
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    members = [
+        {
+            found.target.id if isinstance(found, ast.AnnAssign) else found.name
+            for found in each.body
+            if isinstance(found, ast.AnnAssign | ast.FunctionDef)
+        }
+        for each in classes
+    ]
+    assert any({"config", "layout", "packages", "iterate"} <= names for names in members)
+
+
+def test_the_recorded_run_names_its_machine_its_commit_and_every_version() -> None:
+    document = recorded("arena")
+    assert document["commit"]
+    assert document["machine"]["cores"] >= 1
+    for each in document["rows"]:
+        assert each["version"] or each["name"].startswith(("ours", "full decode"))
+        assert min(each["rounds_cpu_ms"]) <= median(each["rounds_cpu_ms"]) <= max(each["rounds_cpu_ms"])
