@@ -20,7 +20,7 @@ from dataprep.build.plan import Plan
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.build.request import BuildRequest, Progress
-from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
+from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest
 from dataprep.errors import DataprepError, UsageError
@@ -44,8 +44,16 @@ def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned
         progress: Called while originals are read.
         keep: Store the list of originals under `_build/`, and use one that an earlier run stored. A dry run does
             neither.
+
+    Raises:
+        UsageError: A manifest could not hold that many shards: the dataset would be built and never be read.
     """
-    return recipe_of(request.options.dataset).plan(request, progress, keep=keep)
+    planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep)
+    if planned.plan.num_shards > MAX_SHARDS:
+        raise UsageError(
+            f"the plan has {planned.plan.num_shards:,} shards, a dataset can have {MAX_SHARDS:,}; ask for larger shards"
+        )
+    return planned
 
 
 def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:

@@ -37,7 +37,9 @@ PARTS_VERSION = "2.0"
 VERSIONS = (SCHEMA_VERSION, PARTS_VERSION)
 """Versions that are written; of each the newest whose major is read."""
 MAX_MANIFEST_BYTES = 256 * 2**20
-"""Maximum size of a manifest: some 500,000 shards with sidecars; the 41,000 shards of LAION-400M take 23 MB."""
+"""Maximum size of a manifest; the 41,000 shards of LAION-400M take 23 MB."""
+MAX_SHARDS = 350_000
+"""Maximum number of shards of a build: with the longest names of files they, and what lies beside them, fit."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
 """Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares both."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import dataprep.build.plan as plans
+from dataprep.build import driver
 from dataprep.build.claim import OvertakenError
 from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
@@ -53,6 +54,13 @@ def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
     with pytest.raises(UsageError, match=r"another dataset exists there already \(imagenet, webdataset, plan"):
         whole(request(originals, tmp_path / "out", "tfrecord"))
     assert digests(tmp_path / "out") == before
+
+
+def test_more_shards_than_a_manifest_can_hold_are_refused_before_any_is_built(originals, tmp_path, monkeypatch):
+    monkeypatch.setattr(driver, "MAX_SHARDS", 2)
+    with pytest.raises(UsageError, match="the plan has 3 shards, a dataset can have 2; ask for larger shards"):
+        whole(request(originals, tmp_path / "out"))
+    assert not list(tmp_path.rglob("plan.json"))
 
 
 def test_place_with_other_files_is_refused(originals, storage_url):

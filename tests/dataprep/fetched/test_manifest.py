@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from dataprep.build.finished import layout_faults, shape_faults
-from dataprep.dataset.manifest import SCHEMA_VERSION
+from dataprep.dataset.manifest import MAX_MANIFEST_BYTES, MAX_SHARDS, SCHEMA_VERSION, manifest_bytes
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.manifest import is_fetched
+from dataprep.fetched.names import built_names
 from dataprep.fetched.plan import LaionOptions
 from dataprep.sources.tables import Column
 from dataprep.verify.manifest import consistency_faults
@@ -81,6 +82,19 @@ def faults(found: Manifest) -> list[str]:
 def test_a_manifest_of_a_build_has_no_fault():
     assert is_fetched(manifest())
     assert faults(manifest()) == []
+
+
+def test_the_largest_number_of_shards_and_their_sidecars_fit_in_a_manifest():
+    """A thousand of them stand for all; their names and sizes are the longest."""
+    found, shards = manifest(), 1000
+    names = built_names("x" * 64, "tfrecord", "train", 9)
+    (split,) = found.splits
+    entry = {**split.shards[0], "file": names.samples_file(0), "samples": 10**6, "bytes": 10**12}
+    sidecars = [names.parquet_file(0), names.stats_file(0)] * shards
+    files = tuple({"file": name, "bytes": 10**9, "sha256": HASH} for name in sidecars)
+    large = replace(found, splits=(replace(split, shards=(entry,) * shards),), files=files)
+    a_shard = (len(manifest_bytes(large)) - len(manifest_bytes(found))) / shards
+    assert a_shard * MAX_SHARDS < 0.99 * MAX_MANIFEST_BYTES
 
 
 @pytest.mark.parametrize(
