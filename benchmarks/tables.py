@@ -242,6 +242,28 @@ def views_table(document: dict[str, Any]) -> list[str]:
     )
 
 
+def restart_table(document: dict[str, Any]) -> list[str]:
+    """Return CPU milliseconds an image and the share of a full decode, by contender and files."""
+    lines = []
+    for row in document["rows"]:
+        cpu_ms, target = row["cpu_ms"], row["target"]
+        above = f", above {target:.3f}" if target is not None and row["ratio"] > target else ""
+        lines.append(
+            [
+                row["contender"],
+                str(row["image_size"] or ""),
+                row["interpolation"],
+                row["files"],
+                f"{statistics.median(cpu_ms):.2f}",
+                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
+                f"{row['ratio']:.3f}{above}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+            ]
+        )
+    header = ["`restart.py`", "size", "interpolation", "files", "CPU ms/image", "rounds"]
+    return _table([*header, "of a full decode", "rounds"], lines)
+
+
 def engines_table(document: dict[str, Any]) -> list[str]:
     """Return each engine's rates, its start, and its rate after the start as a share of the local pool's."""
     lines = []
@@ -308,6 +330,7 @@ TABLES = {
     "metrics": metrics_table,
     "own-data": own_data_table,
     "packs": packs_table,
+    "restart": restart_table,
     "resume": resume_table,
     "views": views_table,
 }
