@@ -117,6 +117,30 @@ def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():
     assert f"`views.py`, {document['images']} crops of photographs, {kilobytes:.0f} kB each" in BENCHMARKS
 
 
+def test_what_the_benchmarks_say_of_restart_markers_is_measured():
+    document = recorded("restart")
+    ratios = {tuple(row[name] for name in ("contender", "image_size", "files", "interpolation")): row["ratio"]
+              for row in document["rows"]}  # fmt: skip
+    loader = {each: ratios["loader", 224, "restart markers", each] for each in ("bicubic", "bilinear")}
+    decoder = {each: ratios["decoder, extension", 224, "restart markers", each] for each in loader}
+    assert (
+        f"takes {loader['bicubic']:.3f} of a full decode, bicubic, and {loader['bilinear']:.3f} bilinear" in BENCHMARKS
+    )
+    targets = {row["interpolation"]: row["target"] for row in document["rows"] if row["target"]}
+    assert (
+        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted. The decoder alone is below" in BENCHMARKS
+    )
+    assert all(decoder[each] < targets[each] < loader[each] for each in targets)
+    assert f"The files take {document['restart_bytes'] / document['bytes']:.3f} of the bytes" in BENCHMARKS
+    speeds = [
+        ratios["decoder, extension", 224, "originals", each] / ratios["decoder, libraries", 224, "originals", each]
+        for each in ("bicubic", "bilinear")
+    ]
+    shown = f"{speeds[0]:.2f} of its speed at 224, bicubic, and {speeds[1]:.2f} bilinear"
+    assert shown in BENCHMARKS, shown
+    assert f"the slowest round of a row takes {spread(document)}" in BENCHMARKS
+
+
 def test_ratios_in_the_text_about_builds_follow_from_the_recorded_run():
     document = recorded("build")
     shares = {

@@ -96,6 +96,7 @@ LONG_TESTS = {
     "benchmarks/test_laion_benchmark.py": "a table of a benchmark",
     "benchmarks/test_own_data_benchmark.py": "a table of a benchmark",
     "benchmarks/test_resume_benchmark.py": "peers of the environment of benchmarks that import torch",
+    "benchmarks/test_restart_benchmark.py": "a table of a benchmark",
     "benchmarks/test_situations.py": "a situation of each kind where one shows the judge, and a stored truth",
     "benchmarks/test_views_benchmark.py": "a table of a benchmark",
     "dataprep/adopt/test_img2dataset.py": "img2dataset itself, and TFDS as its reader, which change when their pins do",
