@@ -51,7 +51,7 @@ class Entry:
     layout: str
     python: str = HERE
     form: str = ""
-    """Whether a loader runs as its documents do by default, or in the fastest form that they show."""
+    """Form of the loader: the default of its documents, or the fastest that they show."""
     interpolation: str = CUBIC
     large: bool = False
     """Whether it is measured at the second image size, too."""

@@ -1,7 +1,8 @@
 """A TPU as a device of PyTorch itself, by torch-tpu: a `train.loops.runtime.Runtime` of one process and one device.
 
 torch-tpu registers the device `tpu` when torch is imported, so nothing of it is imported here. It excludes torch_xla,
-needs Python 3.12, and has no device without a TPU: what is here follows its interface, and has not run on hardware.
+needs Python 3.12, and has no device without a TPU: what is here follows the interface of 0.2.0, and has not run on
+hardware.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataprep.errors import UsageError, install_hint
 from train.loops.torch_runtime import RandomState, TorchRuntime
 
 PACKAGE = "torch_tpu"
+NO_TPU = "no TPU here; use --device tpu on a TPU VM, or --device cpu"
 
 
 class TPURuntime(TorchRuntime):
@@ -27,9 +29,12 @@ class TPURuntime(TorchRuntime):
                 f"--device tpu needs torch-tpu: {install_hint('tpu-torch-tpu')} on Python 3.12 or newer, in an "
                 "environment without torch_xla; or use --device xla"
             )
-        self._module = torch.get_device_module("tpu")
+        try:
+            self._module = torch.get_device_module("tpu")
+        except RuntimeError as error:  # torch-tpu registers no device where it finds no TPU
+            raise UsageError(NO_TPU) from error
         if not self._module.is_available():
-            raise UsageError("no TPU here; use --device tpu on a TPU VM, or --device cpu")
+            raise UsageError(NO_TPU)
         super().__init__("tpu", pin_memory=False)
 
     def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
