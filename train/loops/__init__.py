@@ -4,7 +4,8 @@ loop.py              the loop of all entries: steps, signals, log lines, checkpo
 config.py            when it logs, evaluates, saves and stops
 backend.py           the protocol of a framework and its devices
 torch.py             PyTorch: a `Task` turns a batch into losses
-runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py drive them, fsdp.py plans sharded weights
+runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py tpu_runtime.py drive them, fsdp.py plans sharded
+                     weights
 jax.py               JAX: functions of a network on a mesh of devices; jax_steps.py those of ResNets,
                      jax_transformer_steps.py those of transformers, jax_arrays.py where their arrays are
 classify.py          the task of all classifiers
@@ -31,6 +32,7 @@ __all__ = [
     "stopping",
     "torch",
     "torch_runtime",
+    "tpu_runtime",
     "unread",
     "workload",
     "xla_runtime",
