@@ -6,6 +6,7 @@ ifndef PYTHON
 PYTHON := $(if $(wildcard $(BIN)/uv),$(BIN)/python,$(shell bash scripts/find_python.sh))
 endif
 DEMO := demo
+VERSION := $(wildcard dataprep/__init__.py)  # which the metadata of an editable install repeat
 unexport PYTHONDONTWRITEBYTECODE  # with it every process compiles pyarrow and other packages again: 1.1 s each
 export HF_HUB_OFFLINE := 1
 export HF_DATASETS_OFFLINE := 1
@@ -34,11 +35,11 @@ $(BIN)/uv: | python
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-.venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile | python
+.venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'
 	touch $@
 
-.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(wildcard loaders/decode/_jpeg*.[ch] dataprep/build/*.c) | python
+.venv/.dev: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wildcard loaders/decode/_jpeg*.[ch] dataprep/build/*.c) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,laion,guard,hf,beam,ray,tf,torch,xla,jax,grain,finetune,metrics,dev]'
 	@$(BIN)/python -c 'from loaders import open_decoder; print("loaders decode with", open_decoder().name)'
 	touch $@ .venv/.demo

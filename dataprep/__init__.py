@@ -4,4 +4,4 @@ docs/architecture.md lists the rooms of this package, from the commands at the t
 docstring of each explains it.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -94,7 +94,7 @@ def test_dataflow_needs_a_region_code_and_buckets():
 
 
 def test_workers_that_install_a_wheel_get_the_drivers_versions_of_all_that_it_needs():
-    given = [*DATAFLOW[:3], "--extra_package=dist/tpu_dataprep-0.1.0.whl"]
+    given = [*DATAFLOW[:3], "--extra_package=dist/tpu_dataprep-0.2.0.whl"]
     prepared = prepare_arguments("DataflowRunner", 1, given, BUCKETS)
     (file,) = [word.partition("=")[2] for word in prepared if word.startswith("--requirements_file=")]
     pins = dict(line.split("==") for line in Path(file).read_text().splitlines())
