@@ -60,7 +60,7 @@ def test_a_reader_never_sees_a_partial_dataset_of_a_build_that_is_killed_at_rand
     assert reader.wrong == []
 
 
-@formats("imagefolder")
+@formats()
 def test_two_concurrent_builds_make_one_dataset(fmt, originals, reference, tmp_path):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, fmt, *MANY, "--workers", 2)
@@ -126,7 +126,7 @@ def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, reference, 
     assert found["digests"] == reference(fmt, MANY)
 
 
-@formats("imagefolder")
+@formats()
 def test_a_build_succeeds_though_one_request_in_ten_fails(fmt, gcs, bucket_url, originals, reference):
     output = f"{bucket_url}/out"
     gcs.set_faults(rate=0.1, seed=1)

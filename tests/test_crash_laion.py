@@ -57,6 +57,7 @@ def test_a_retry_of_img2datasets_output_killed_at_a_commit_boundary_is_finished_
     assert stop_adopted_retries_of("tfrecord", tmp_path, every=50) >= 2
 
 
+@pytest.mark.long
 def test_two_concurrent_builds_make_one_dataset(web, tmp_path):
     """The builds get different answers; of every shard one of the two is used, whole."""
     web.changing, web.latency_s = True, 0.02

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from loaders.fetch.index import SplitIndex
 
 CLOSE_S = 10.0
-"""Longest wait of `close` for an image that is being decoded; a thread that hangs is left behind."""
+"""Longest wait of `close` for an image that is being decoded, unless `stall_s` is shorter; a thread that hangs is left
+behind."""
 CHUNK_ROWS = 16
 """Images decoded in one task: with fewer, handing tasks over takes 1 % of the decoding time."""
 CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
@@ -219,7 +220,7 @@ class Pipeline:
         """End the threads and give up images that are not decoded; this never hangs."""
         self._closed = True
         self._fetcher.close()
-        deadline_s = time.monotonic() + CLOSE_S
+        deadline_s = time.monotonic() + min(CLOSE_S, self._config.stall_s)
         self._lookups.close(deadline_s)
         self._decoding.close(deadline_s)
 

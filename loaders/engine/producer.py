@@ -126,7 +126,7 @@ class ThreadProducer:
         self._closing = True
         self._room.release()
         self._pipeline.close()
-        self._planner.join(CLOSE_S)
+        self._planner.join(min(CLOSE_S, self._config.stall_s))
         self._begun.put(StorageError(CLOSED))  # wakes a thread that waits in __next__
 
     def _take_begun(self, seconds: float) -> tuple[_Begun | BaseException] | None:

@@ -141,7 +141,7 @@ def _loaded(folder: Path) -> Path:
 
 
 ATTACKS = [
-    Attack("originals that never answer", _originals_that_never_answer, sampled=True),
+    Attack("originals that never answer", _originals_that_never_answer),
     Attack("a suspended worker is named without an option", _suspended_without_an_option),
     Attack("a suspended worker of a build", partial(_suspended_build_workers, 1)),
     Attack("suspended workers of a build", partial(_suspended_build_workers, 4)),

@@ -66,9 +66,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 # The judge
 
+LONG = ("device", "transfer")
+
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("device", marks=pytest.mark.long), "transfer", "step-overhead", "serial"]
+    "name", ["step-overhead", "serial", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
 )
 def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
     known = KNOWN[name]

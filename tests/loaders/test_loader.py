@@ -164,7 +164,7 @@ def noisy(image_HWC, rng):
     return (image_HWC // 2 + rng.integers(0, 100, image_HWC.shape)).astype(np.uint8)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_a_lost_bucket_is_an_error_within_the_deadline(originals, monkeypatch, processes):
     monkeypatch.setattr("dataprep.storage.gcs_retry.Deadlines", partial(Deadlines, refused_s=HOURS_S))
     monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", HOURS_S)

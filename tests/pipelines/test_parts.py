@@ -123,6 +123,7 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
     assert together.makespan_s < alone.makespan_s
 
 
+@pytest.mark.long
 def test_parts_of_which_one_is_killed_for_good_make_the_same_dataset(originals, tmp_path):
     arguments = ("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 6)
     build_warm("imagenet", originals["imagenet"], tmp_path / "plain", "webdataset", "--num-shards", 6)

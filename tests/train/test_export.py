@@ -54,13 +54,13 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
 
 def test_timm_loads_an_export_into_its_named_model(tmp_path):
     with torch.device("meta"):
-        ours = create_model("mae_vit_base_patch16", image_size=224)
+        ours = create_model("mae_vit_tiny_patch16", image_size=224)
     torch.save(
         {"model": {name: torch.zeros(each.shape) for name, each in ours.state_dict().items()}}, tmp_path / "a.pth"
     )
     done = export(str(tmp_path / "a.pth"), str(tmp_path / "b.safetensors"))
-    assert done.model == "vit_base_patch16"
-    timm.create_model("vit_base_patch16_224", num_classes=0, checkpoint_path=str(tmp_path / "b.safetensors"))
+    assert done.model == "vit_tiny_patch16"
+    timm.create_model("vit_tiny_patch16_224", num_classes=0, checkpoint_path=str(tmp_path / "b.safetensors"))
 
 
 def test_repeating_an_export_changes_nothing_and_another_one_is_refused(mae, tmp_path):

@@ -127,6 +127,7 @@ def test_tfds_reads_every_feature(web, tmp_path):
     assert keys == [example["key"].decode() for example in read]
 
 
+@pytest.mark.long
 def test_gaps_in_the_numbers_longer_numbers_and_missing_captions_are_adopted(web, tmp_path):
     """A folder with braces in its name besides, which mean something in TFDS's templates."""
     folder = write_img2dataset(web, tmp_path / "a {b}", "tfrecord", ROWS, numbers=(0, 2, 3, 7), captions=False)

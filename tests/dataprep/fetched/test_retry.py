@@ -25,11 +25,21 @@ from tests.support.fetched import ALL, FAULTS, ROWS, Watcher, build_table, check
 from tests.support.picture_web import picture
 
 
-@pytest.fixture(params=["webdataset", "tfrecord"])
-def built(request, web, tmp_path, storage_url):
+@pytest.fixture(
+    params=[
+        ("webdataset", "disk"),
+        ("tfrecord", "bucket"),
+        pytest.param(("webdataset", "bucket"), marks=pytest.mark.long),
+        pytest.param(("tfrecord", "disk"), marks=pytest.mark.long),
+    ],
+    ids="-".join,
+)
+def built(request, web, tmp_path):
     """The URL of a dataset with some failures."""
-    build_table(web, tmp_path, storage_url, request.param)
-    return storage_url
+    fmt, place = request.param
+    url = str(tmp_path / "storage") if place == "disk" else request.getfixturevalue("bucket_url")
+    build_table(web, tmp_path, url, fmt)
+    return url
 
 
 def test_retried_images_are_added_and_nothing_else_changes(built, web):

@@ -80,6 +80,7 @@ def test_a_worker_with_other_codecs_is_refused(job):
         retry_shard(replace(job, codecs=job.codecs | {"pillow": "0.0.1"}), 0)
 
 
+@pytest.mark.long
 def test_a_worker_with_another_pillow_ends_the_command_and_names_both(root, web, tmp_path):
     web.faults = {}
     arguments = ("retry-failed", root, *WEB, "--workers", 1)

@@ -68,7 +68,7 @@ def foreign_layout(layouts: Path, layout: str) -> Path:
     return layouts / layout
 
 
-LONG = ("grain", "mosaic", "tf.data")
+LONG = ("grain", "mosaic", "tf.data", "webdataset")
 """Peers that the soak measures: their pins change rarely, or TensorFlow takes seconds to come up."""
 
 

@@ -67,6 +67,7 @@ def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
     assert found.fixes[0].settings["processes"] >= 2
 
 
+@pytest.mark.long
 def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer_bucket(bucket_dataset, gcs):
     url = bucket_dataset("webdataset")
     gcs.set_latency(150)
@@ -81,6 +82,7 @@ def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer
     assert found.applied.measured_images_per_s > 1.8 * found.observed_images_per_s
 
 
+@pytest.mark.long
 def test_a_cache_is_judged_by_its_rate_once_filled_and_not_while_it_fills_slowly(bucket_dataset, gcs, monkeypatch):
     """Three batches of 8 are fetched at once: 48 images/s while the cache fills, which is not what it gives later."""
     write = DiskCache.put

@@ -14,7 +14,7 @@ BYTES_PER_S = 4e6
 FAST = parse_simulated("simulated:1e9")
 
 
-@pytest.mark.parametrize("reads_in_flight", [16, 32])
+@pytest.mark.parametrize("reads_in_flight", [16, pytest.param(32, marks=pytest.mark.long)])
 def test_the_measured_rate_is_that_of_the_link_even_if_batches_arrive_in_bursts(bucket_dataset, gcs, reads_in_flight):
     config = replace(CONFIG, batch_size=8, reads_in_flight=reads_in_flight, prefetch_batches=4)
     setup = RunSetup(url=bucket_dataset("webdataset"), split="train", config=config)

@@ -67,6 +67,7 @@ def test_an_error_of_dataprep_passes_through_beam_unchanged(originals, tmp_path)
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.long
 def test_a_worker_process_with_another_pillow_is_refused_and_names_both_versions(originals, tmp_path):
     words = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "tfrecord", "--num-shards", 2)
     run = dataprep_anew(*words, "--runner", "FnApiRunner", "--workers", 2, **other_pillow(tmp_path))
