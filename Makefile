@@ -72,8 +72,12 @@ constraints: $(BIN)/uv
 demo: .venv/.demo
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/demo.sh $(DEMO)
 
-test: setup lint
-	$(BIN)/python -m pytest
+# Lint keeps one processor busy for half a minute: it runs beside the tests, and its lines come when it ends.
+test: setup
+	@{ $(MAKE) --no-print-directory lint > .venv/lint.log 2>&1; linted=$$?; cat .venv/lint.log; exit $$linted; } & \
+	$(BIN)/python -m pytest; tested=$$?; \
+	wait $$! || { echo "make lint failed: see its lines above, or .venv/lint.log"; exit 1; }; \
+	exit $$tested
 
 matrix:
 	bash scripts/matrix.sh $(or $(PYTHONS),3.11 3.12 3.13)

@@ -29,6 +29,7 @@ def web():
         yield server
 
 
+@pytest.mark.long
 def test_a_build_killed_at_random_while_answers_change_is_finished_by_a_rerun(web, tmp_path):
     """Two kills; the soak has fifty of each format."""
     web.changing, web.latency_s = True, 0.05

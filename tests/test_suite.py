@@ -68,15 +68,14 @@ def test_of_nothing_else(): ...
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    ("chosen", "last"),
+    ("chosen", "last", "workers"),
     [
-        ("with", "Not run: 1 (Chromium is not installed); 3 (terraform is not installed)."),
-        ("of_nothing", "No test was skipped."),
+        ("with", "Not run: 1 (Chromium is not installed); 3 (terraform is not installed).", 2),
+        ("of_nothing", "No test was skipped.", 0),
     ],
 )
-def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, workers: int, chosen: str, last: str):
+def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, chosen: str, last: str, workers: int):
     (tmp_path / "test_some.py").write_text(SKIPPING)
     (tmp_path / "conftest.py").write_text("from tests.support.summary import pytest_unconfigure\n")
     words = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "-k", chosen, "-p", "no:cacheprovider", tmp_path]
@@ -105,6 +104,7 @@ LONG_TESTS = {
     "dataprep/commands/test_build_custom.py": "all formats, which test_own_dataset.py has for another class",
     "dataprep/commands/test_build_laion.py": "rows from the web on Beam, which pipelines/ tests, and a second format",
     "dataprep/commands/test_region_plan.py": "a format whose requests are those of another",
+    "dataprep/demo/test_images.py": "sizes of many drawn images",
     "dataprep/demo/test_make.py": "originals of a second kind",
     "dataprep/fetched/test_encode.py": "img2dataset itself, which changes when its pin does",
     "dataprep/fetched/test_metadata.py": "TFDS, which reads fetched shards in test_laion_interop.py",
@@ -120,25 +120,27 @@ LONG_TESTS = {
     "loaders/decode/test_pil_transform.py": "TensorFlow as the writer of captions that other tests write themselves",
     "loaders/diagnosis/test_diagnose.py": "limits of a bucket, which test_stages.py has for their predictions",
     "loaders/diagnosis/test_observed_run.py": "another number of reads at once",
+    "loaders/engine/test_watch.py": "in worker processes what hangs in threads, too",
+    "loaders/fetch/test_bucket.py": "a server that refuses, as one that is silent",
     "loaders/metrics/test_callback.py": "wandb itself, which changes when its pin does",
     "loaders/test_adopted.py": "formats whose index lies elsewhere as that of another does",
     "loaders/test_loader.py": "a lost bucket in one process, which fetch/test_bucket.py has",
     "loaders/test_packs.py": "a count of compilations that the training on packs has, too",
     "loaders/test_views.py": "adapters of frameworks that take seconds to come up",
-    "pipelines/beam/test_engine.py": "other codecs, as in test_overwriting.py",
+    "pipelines/beam/test_engine.py": "codecs and kills as in test_overwriting.py and test_crash.py",
     "pipelines/test_parts.py": "parts that are killed, as in make cluster-test",
     "test_crash.py": "TFRecord, written as WebDataset is, a second format for some faults, and two builds at once",
-    "test_crash_laion.py": "retries killed at random, those of img2dataset's output, and two builds at once",
+    "test_crash_laion.py": "what is killed at random, retries of img2dataset's output, and two builds at once",
     "test_interop.py": "ImageNet, whose formats are those of COCO",
     "test_same_bytes.py": "Beam, which pipelines/ tests, other datasets for kills and buckets, and more repeats",
     "train/loops/test_xla_runtime.py": "a second device, and a missing one",
     "train/telemetry/test_events.py": "TensorFlow, which changes when its pin does",
     "train/telemetry/test_wandb_run.py": "wandb itself, which changes when its pin does",
     "train/test_finetune_mae.py": "kills, XLA and SPMD with the loop that other programs have there",
-    "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there",
+    "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there, and learning, which is a soak",
     "train/test_seed_commands.py": "other kinds of data, with the loop and the loader that a ResNet reads them with",
     "train/test_train_resnet.py": "kills with the loop of other programs, and a second device",
-    "train/test_train_resnet_jax.py": "signals and two processes, with the loop that other programs have there",
+    "train/test_train_resnet_jax.py": "signals, two processes, a diagnosis, with the loop that other programs have there",
     "train/test_train_vit.py": "kills, dropout and packs under FSDP, fewer devices, with the loop of other programs",
 }
 """Files with tests that `make soak SHOW=long-tests` runs and `make test` does not: what they show beyond others."""

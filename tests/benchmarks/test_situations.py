@@ -66,12 +66,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 # The judge
 
-LONG = ("device", "transfer")
+LONG = ("device", "serial", "transfer")
 
 
-@pytest.mark.parametrize(
-    "name", ["step-overhead", "serial", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)]
-)
+@pytest.mark.parametrize("name", ["step-overhead", *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
 def test_the_judge_finds_the_best_change_that_the_numbers_imply(name: str, machine: Machine) -> None:
     known = KNOWN[name]
     changes = possible_changes(known.situation, cores=2, has_extension=True)

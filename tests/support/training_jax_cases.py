@@ -1,6 +1,7 @@
 """What keys of the ResNet in JAX change, all in one process: starting and compiling take longer than training.
 
 python -m tests.support.training_jax_cases DATASET IMAGEFOLDER TFDS FOLDER     prints facts as JSON
+python -m tests.support.training_jax_cases DATASET FOLDER                      what --diagnose leaves behind, as JSON
 """
 
 from __future__ import annotations
@@ -159,17 +160,15 @@ def diagnosis(data: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    data, images, tfds, root = sys.argv[1:]
-    folder = Path(root)
+def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
+    """All facts but the diagnosis."""
     small = {**SMALL, "max_steps": 2}
-    found = {
+    return {
         "torch": "torch" in sys.modules,  # before anything is decoded, which may need it
         "counts": counts(),
         "graphs": graphs(),
         "debug": [is_debugged("--debug=True"), is_debugged("--debug"), is_debugged()],
         "runs": runs(data, folder),
-        "diagnosis": diagnosis(data, folder / "diagnosis"),
         "errors": {
             "images": error_of(
                 *arguments(folder / "images", **small, dataset__root=images, dataset__index_dir=folder / "index")
@@ -193,8 +192,8 @@ def main() -> None:
         },
         "losses": {name: series(folder / name, "loss") for name in ("images", "tfds")},
     }
-    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    *words, last = sys.argv[1:]
+    print(json.dumps(main(*words, Path(last)) if len(words) == 3 else diagnosis(*words, Path(last))))

@@ -120,6 +120,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
     assert not list(tmp_path.glob("checkpoint-000000004-*"))
 
 
+@pytest.mark.long
 def test_losses_fall_within_a_short_run(pretrain, expected, tmp_path):
     pretrain(output_dir=str(tmp_path), epochs=20, blr=0.1)
     found = list(losses(tmp_path).values())

@@ -189,12 +189,20 @@ def test_debug_compiles_nothing(found):
     assert found["debug"] == [True, True, False]
 
 
-def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(found):
-    diagnosis = found["diagnosis"]
+@pytest.mark.long
+def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, compiled, tmp_path):
+    program = ("tests.support.training_jax_cases", dataset, str(tmp_path))
+    with start(*program, **environment(compiled)) as process:
+        output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    diagnosis = json.loads(output.splitlines()[-1])
     assert diagnosis["code"] == 0
     assert diagnosis["found"]["device"] == "_ResNet1 on cpu"
     assert diagnosis["said"].startswith(diagnosis["found"]["verdict"])
     assert diagnosis["files"] == ["diagnosis.html", "diagnosis.json"]
+
+
+def test_debug_and_diagnose_exclude_each_other():
     with pytest.raises(UsageError, match=r"--debug and --diagnose: .*; give one of them"):
         command.main(["--workdir=x", "--debug", "--diagnose"], standalone_mode=False)
 

@@ -10,6 +10,7 @@ from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError
 
 
+@pytest.mark.long
 def test_sizes_are_like_those_of_imagenet():
     made = [make_image(DemoImage("imagenet", 0, index, index)) for index in range(200)]
     mean_bytes = sum(len(image.file) for image in made) / len(made)

@@ -13,7 +13,7 @@ from tests.support.slow_transforms import without_end
 SETTINGS = {"batch_size": 8, "image_size": 32, "threads": 1}
 
 
-@pytest.mark.parametrize(("processes", "stall_s"), [(0, 2), (2, 10)])
+@pytest.mark.parametrize(("processes", "stall_s"), [(0, 2), pytest.param(2, 10, marks=pytest.mark.long)])
 def test_a_hanging_transform_is_an_error_that_names_batch_shard_and_key(dataset, processes, stall_s, capfd):
     """A worker process needs some time to start."""
     hanging = {**SETTINGS, "processes": processes, "transform": without_end, "stall_s": stall_s}

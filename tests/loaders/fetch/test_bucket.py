@@ -234,7 +234,7 @@ def test_a_truncated_object_is_an_error(gcs, bucket_url, dataset, fetching):
 
 
 @pytest.mark.usefixtures("otherwise_patient")
-@pytest.mark.parametrize("how", ["stopped", "frozen"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=pytest.mark.long), "frozen"])
 def test_a_lost_server_is_an_error_within_the_deadline(dataset, fetching, monkeypatch, how):
     with GCSEmulator() as emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)

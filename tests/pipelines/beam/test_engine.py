@@ -14,6 +14,7 @@ from tests.support.builds import build_arguments, build_warm, command, dataprep,
 from tests.support.other_codecs import other_pillow
 
 
+@pytest.mark.long
 def test_a_killed_beam_worker_ends_the_run_and_a_rerun_finishes(originals, tmp_path):
     build_warm("coco-dup5", originals["coco"], tmp_path / "reference", "tfrecord", "--num-shards", 8)
     arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--num-shards", 8)
