@@ -140,7 +140,7 @@ LONG_TESTS = {
     "train/test_pretrain_mae.py": "kills and SPMD with the loop that a ResNet has there, and learning, which is a soak",
     "train/test_seed_commands.py": "other kinds of data, with the loop and the loader that a ResNet reads them with",
     "train/test_train_resnet.py": "kills with the loop of other programs, and a second device",
-    "train/test_train_resnet_jax.py": "signals, two processes, a diagnosis, with the loop that other programs have there",
+    "train/test_train_resnet_jax.py": "signals, two processes and a diagnosis, with the loop that others have there",
     "train/test_train_vit.py": "kills, dropout and packs under FSDP, fewer devices, with the loop of other programs",
 }
 """Files with tests that `make soak SHOW=long-tests` runs and `make test` does not: what they show beyond others."""
