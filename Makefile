@@ -13,7 +13,7 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench wheel clean
+.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench site wheel clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
@@ -25,6 +25,7 @@ help:
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
+	@echo "make site        build the documentation site, build/site/index.html; a broken link or reference ends it"
 	@echo "make wheel       build the wheel with the C extensions, and run it where there is no compiler; ARCH=aarch64 cross-compiles"
 	@echo "make bench       measure images/s of a build and of its peers"
 
@@ -99,6 +100,15 @@ cluster-test: setup $(if $(filter spark,$(CLUSTER)),.venv/.spark)
 
 soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)
+
+# What the site is made with; `make setup` does without it.
+.venv/.docs: .venv/.dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[docs]'
+	touch $@
+
+site: .venv/.docs
+	PJRT_DEVICE=CPU PYTHONPATH=docs/site $(BIN)/python -m sphinx -q -b html -E -W -c docs/site -d build/site-doctrees . build/site
+	@echo "written: build/site/index.html"
 
 wheel: .venv/.dev
 	$(BIN)/python scripts/wheel.py $(if $(ARCH),--arch $(ARCH)) $(if $(PYTHONS),--pythons "$(PYTHONS)")

@@ -14,6 +14,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,7 @@ DOCUMENTS = sorted(
 )
 
 _FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _VARIES = re.compile(r"(…|\b\d+\.\d s\b)")
 
@@ -92,6 +94,25 @@ def links(document: str) -> Iterator[str]:
     for target in _LINK.findall((ROOT / document).read_text()):
         if "://" not in target and not target.startswith("#"):
             yield target.partition("#")[0]
+
+
+def links_to_headings(document: str) -> Iterator[tuple[str, str]]:
+    """The documents, relative to the repository's root, and headings in them to which a document's links lead."""
+    for target in _LINK.findall((ROOT / document).read_text()):
+        path, _, heading = target.partition("#")
+        if "://" not in target and heading and (not path or path.endswith(".md")):
+            found = (ROOT / document).parent / path if path else ROOT / document
+            yield found.resolve().relative_to(ROOT).as_posix(), heading
+
+
+def anchors(document: str) -> set[str]:
+    """The names by which links lead to the headings of a document, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(_FENCE.sub("", (ROOT / document).read_text())):
+        name = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        again = (f"{name}-{number}" for number in count(1))
+        found.add(name if name not in found else next(each for each in again if each not in found))
+    return found
 
 
 def shows(expected: str, output: str) -> bool:

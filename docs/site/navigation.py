@@ -1,0 +1,70 @@
+"""The parts of the site, and which document stands in which: the side bar, from top to bottom.
+
+Documents are named by their paths without `.md`. A document that no part lists stands in the last one, so that none is
+left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FRONT = "README"
+"""The first page, which is also index.html."""
+REFERENCE = "docs/reference"
+"""Folder of the pages that `reference.py` writes."""
+PARTS = {
+    "Tutorials": ("docs/tutorials/*",),
+    "Data": ("DATA", "docs/own-dataset", "docs/adopt", "docs/laion", "docs/fetching"),
+    "Loading and training": ("docs/loaders", "docs/bottleneck", "docs/capacity", "docs/training"),
+    "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions", "docs/guard"),
+    "Reference": (f"{REFERENCE}/commands/index", f"{REFERENCE}/api/index", "benchmarks/README", "CHANGELOG"),
+    "The project": ("CONTRIBUTING", "docs/architecture", "docs/decisions/README"),
+}
+"""Documents by the part's heading; a `*` stands for all names, sorted."""
+BELOW = {"docs/decisions/README": ("docs/decisions/*",)}
+"""Documents that stand below another one."""
+
+
+def documents() -> list[str]:
+    """Return the Markdown files of the site, sorted."""
+    found = [path for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md") for path in ROOT.glob(pattern)]
+    return sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
+
+
+def navigation() -> dict[str, list[str]]:
+    """Return the pages of every part, in the order of the side bar."""
+    names = documents()
+    below = {page: _named(patterns, names, {page}) for page, patterns in BELOW.items()}
+    listed = {FRONT, *below, *(name for pages in below.values() for name in pages)}
+    parts = {}
+    for part, patterns in PARTS.items():
+        parts[part] = _named(patterns, names, listed - set(patterns))
+        listed |= set(parts[part])
+    parts[next(reversed(PARTS))] += [name for name in names if name not in listed]
+    return parts
+
+
+def contents(page: str) -> str:
+    """Return the tables of contents, in MyST's Markdown, that the site adds to a document; none for most."""
+    if page == FRONT:
+        return "".join(_toctree(pages, part) for part, pages in navigation().items())
+    if page in BELOW:
+        return _toctree(_named(BELOW[page], documents(), {page}), "")
+    return ""
+
+
+def _toctree(pages: list[str], caption: str) -> str:
+    lines = "\n".join([*([f":caption: {caption}"] if caption else []), "", *(f"/{page}" for page in pages)])
+    return f"\n\n```{{toctree}}\n:hidden:\n{lines}\n```\n"
+
+
+def _named(patterns: tuple[str, ...], names: list[str], listed: set[str]) -> list[str]:
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern.endswith("/*"):
+            folder = pattern.removesuffix("*")
+            found += [name for name in names if name.startswith(folder) and name not in listed]
+        else:
+            found.append(pattern)
+    return found
