@@ -195,7 +195,7 @@ def command(
     refuse_unknown_runner(run, engine_options)
     limits = limits_of(options)
     source_url = open_tables((*sources, *more))[0].url
-    at_once = shards_at_once(run, engine_options, (source_url, output))
+    at_once = 1 if run.dry_run else shards_at_once(run, engine_options, (source_url, output))  # this asks the cluster
     request = FetchRequest(
         options=build_options(format_name, _own_data(options)),
         source_url=source_url,
