@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 import yaml
-from google.cloud import batch_v1
 from google.protobuf import json_format
 
 from dataprep.commands.build import command as build_command
@@ -20,14 +19,16 @@ from dataprep.commands.tpu_jobs import run_command
 from pipelines.parts import Part, part_of
 from tests.support.kubernetes import fields, fits_kubernetes, misspelt
 from tests.support.markdown import ROOT, blocks, commands, words_of
+from tests.support.on_use import on_use
 
+JobOfBatch = on_use("google.cloud.batch_v1:Job")
 RECIPES = ROOT / "docs/recipes"
 JOB, JOB_SET, BATCH = "indexed-job.yaml", "jobset.yaml", "batch.json"
 
 
 def fits_batch(document: Any) -> bool:
     try:
-        json_format.ParseDict(document, batch_v1.Job.pb(batch_v1.Job()))
+        json_format.ParseDict(document, JobOfBatch.pb(JobOfBatch()))
     except json_format.ParseError:
         return False
     return True

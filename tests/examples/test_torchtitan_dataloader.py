@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 
 from loaders import open_loader
 from loaders.torch import OrderSampler, TorchBatches, TorchSamples
 from tests.support.finished import finished_dataset
 from tests.support.markdown import ROOT
+from tests.support.on_use import on_use
 
+dcp = on_use("torch.distributed.checkpoint")
 BATCH, SIZE, STOP, MORE = 24, 32, 3, 4
 """Images a step, their size, steps before a checkpoint, and after it; an epoch has 4 or 5 steps."""
 

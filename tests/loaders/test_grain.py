@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from itertools import islice
 
-import grain
 import numpy as np
 import pytest
 from absl import flags
-from grain.experimental import ElasticIterator
 
 from dataprep.errors import UsageError
 from loaders import mixture, open_loader
-from loaders.grain import GrainSource, open_batches
+from tests.support.on_use import on_use
+
+grain = on_use("grain")
+ElasticIterator = on_use("grain.experimental:ElasticIterator")
+GrainSource = on_use("loaders.grain:GrainSource")
+open_batches = on_use("loaders.grain:open_batches")
 
 SMALL = {"image_size": 32, "seed": 3}
 BATCH = 12

@@ -11,13 +11,14 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader as NodeLoader
 from torchdata.nodes import Prefetcher
 from torchdata.stateful_dataloader import StatefulDataLoader
-from torchvision.transforms.v2.functional import normalize as torchvision_normalize
 
 from dataprep.errors import UsageError
 from loaders import open_loader
 from loaders.torch import OrderSampler, TorchBatches, TorchSamples, batch_node, normalize, tensors
 from tests.support.adapters import SMALL, AdapterContract
+from tests.support.on_use import on_use
 
+torchvision_normalize = on_use("torchvision.transforms.v2.functional:normalize")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

@@ -3,19 +3,20 @@
 import json
 
 import pytest
-import timm
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from timm.models.vision_transformer import VisionTransformer
 
 from dataprep.errors import ConflictError, FormatError, UsageError
+from tests.support.on_use import on_use
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import command, export
 from train.models.registry import create_model
 
+timm = on_use("timm")
+VisionTransformer = on_use("timm.models.vision_transformer:VisionTransformer")
 MICRO = {"patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 2}
 
 

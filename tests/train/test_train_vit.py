@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from timm.models.vision_transformer import VisionTransformer as TimmViT
 
 from dataprep.demo.make import write_demo
 from dataprep.errors import FormatError
 from tests.support.finished import build_here
+from tests.support.on_use import on_use
 from tests.support.training import flags_of, killed_and_resumed, log_lines, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
 from train.checkpoints.encoder_weights import read_weights
@@ -21,6 +21,7 @@ from train.checkpoints.pretrained import ClassifierConfig, open_classifier
 from train.export import export
 from train.train_vit import command
 
+TimmViT = on_use("timm.models.vision_transformer:VisionTransformer")
 STEPS = 15
 DROPOUT = {"pos_dropout": 0.1, "att_dropout": 0.1, "mlp_dropout": 0.1}
 

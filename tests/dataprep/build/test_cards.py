@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import datasets
 import pytest
 import yaml
 
@@ -88,6 +87,8 @@ def test_datasets_loads_the_folder_by_its_card(pets, tmp_path):
     if manifest.format == "tfrecord":
         return
     write_cards(open_storage(str(pets)), manifest)
+    import datasets
+
     found = datasets.load_dataset(str(pets), cache_dir=str(tmp_path))
     assert {name: len(split) for name, split in found.items()} == {"train": 14, "val": 6}
 

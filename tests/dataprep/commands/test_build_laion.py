@@ -116,7 +116,7 @@ def test_a_dry_run_asks_no_cluster(table, tmp_path):
     arguments = laion_arguments(table, tmp_path / "out", "tfrecord", "--dry-run", "--runner", "ray")
     run = dataprep(*arguments, "--", "--address=127.0.0.1:1")
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout)["splits"][0]["samples"] == ROWS
+    assert sum(json.loads(run.stdout)["splits"][0]["shard_samples"]) == ROWS
 
 
 def test_a_build_into_a_bucket_takes_the_requests_of_the_dry_run(built, table, bucket_url, gcs):

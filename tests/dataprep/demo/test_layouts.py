@@ -4,13 +4,14 @@ import io
 import tarfile
 import zipfile
 
-import scipy.io
-
 from dataprep.demo.layouts import CocoLayout, ImageNetLayout
 from dataprep.demo.make import write_demo
 from dataprep.sources import dataset_named
 from dataprep.sources.imagenet import published_classes
 from dataprep.storage import open_storage
+from tests.support.on_use import on_use
+
+scipy_io = on_use("scipy.io")
 
 
 def test_demo_coco_has_the_layout_of_coco(tmp_path):
@@ -36,7 +37,7 @@ def test_demo_imagenet_has_the_layout_of_imagenet(tmp_path):
     with tarfile.open(tmp_path / "ILSVRC2012_img_val.tar") as val:
         assert val.getnames() == [f"ILSVRC2012_val_{i:08d}.JPEG" for i in range(1, report.images["val"] + 1)]
     with tarfile.open(tmp_path / "ILSVRC2012_devkit_t12.tar.gz") as devkit:
-        meta = scipy.io.loadmat(devkit.extractfile("ILSVRC2012_devkit_t12/data/meta.mat"), squeeze_me=True)["synsets"]
+        meta = scipy_io.loadmat(devkit.extractfile("ILSVRC2012_devkit_t12/data/meta.mat"), squeeze_me=True)["synsets"]
     wnids = {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in meta if row["num_children"] == 0}
     assert tuple(sorted(wnids.values())) == report.classes
     assert [int(row["num_children"]) for row in meta if row["ILSVRC2012_ID"] == 4] == [3]
@@ -56,7 +57,7 @@ def test_both_label_files_say_the_same(tmp_path):
 def test_ids_are_not_in_the_order_of_wnids():
     layout = ImageNetLayout(400, seed=0)
     assert len(layout.classes) == 20
-    meta = scipy.io.loadmat(io.BytesIO(meta_of(layout)), squeeze_me=True)["synsets"]
+    meta = scipy_io.loadmat(io.BytesIO(meta_of(layout)), squeeze_me=True)["synsets"]
     wnids = [str(row["WNID"]) for row in meta][:20]
     assert sorted(wnids) == list(layout.classes)
     assert wnids != sorted(wnids)

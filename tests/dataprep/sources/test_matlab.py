@@ -4,15 +4,16 @@ import io
 
 import numpy as np
 import pytest
-import scipy.io
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import SourceError
 from dataprep.sources.matlab import read_structs
+from tests.support.on_use import on_use
 from tests.support.raw_mat import FIELDS, compressed, mat, synsets
 from tests.support.samples import examples
 
+scipy_io = on_use("scipy.io")
 ROWS = [(2, "n01440764", 0), (1, "n01443537", 0), (300, "n00001740", 2)]
 
 
@@ -21,7 +22,7 @@ def written_by_scipy(rows, **options):
     values = [(i, wnid, "tench, Tinca tinca", children, np.arange(children)) for i, wnid, children in rows]
     array = np.array(values, dtype=[(name, object) for name in names])[:, None]
     out = io.BytesIO()
-    scipy.io.savemat(out, {"other": np.eye(3), "synsets": array}, **options)
+    scipy_io.savemat(out, {"other": np.eye(3), "synsets": array}, **options)
     return out.getvalue()
 
 
@@ -43,7 +44,7 @@ texts = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, 
 def test_structs_are_read_as_scipy_reads_them(rows):
     rows = [(i, wnid.rstrip() or "x", children) for i, wnid, children in rows]
     data = mat(compressed(synsets([(float(i), wnid, float(children)) for i, wnid, children in rows])))
-    read = scipy.io.loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=True)["synsets"]
+    read = scipy_io.loadmat(io.BytesIO(data), squeeze_me=True, struct_as_record=True)["synsets"]
     found = read_structs(data, "synsets", FIELDS)
     assert [row["ILSVRC2012_ID"] for row in found] == [float(i) for i, _, _ in rows]
     assert [row["WNID"] for row in found] == [wnid for _, wnid, _ in rows]

@@ -5,21 +5,22 @@ from __future__ import annotations
 import pickle
 import random
 
-import albumentations as A
 import numpy as np
 import pytest
 
 from dataprep.errors import FormatError, UsageError
 from loaders import AlbumentationsTransform, AnnotationFields, Annotations, open_loader
 from tests.support.marked import PEOPLE, misplaced_in
+from tests.support.on_use import on_use
 
+A = on_use("albumentations")
 FIELDS = AnnotationFields(masks="mask", keypoints="points", size=None)
-POINTS = A.KeypointParams("xy", remove_invisible=False)
 
 
-def composed(*transforms: A.BasicTransform, **params: object) -> A.Compose:
+def composed(*transforms: object, **params: object) -> object:
     """A Compose for all kinds of annotations; params are those of boxes."""
-    return A.Compose(list(transforms), bbox_params=A.BboxParams("coco", **params), keypoint_params=POINTS)
+    points = A.KeypointParams("xy", remove_invisible=False)
+    return A.Compose(list(transforms), bbox_params=A.BboxParams("coco", **params), keypoint_params=points)
 
 
 def annotations(count: int = 3) -> Annotations:
@@ -49,10 +50,10 @@ def test_rectangles_stay_with_their_annotations(marked):
     assert found["corners"] >= 120
 
 
-@pytest.mark.parametrize(("flip", "axis"), [(A.HorizontalFlip, 1), (A.VerticalFlip, 0)])
+@pytest.mark.parametrize(("flip", "axis"), [("HorizontalFlip", 1), ("VerticalFlip", 0)])
 def test_a_flip_is_exact(flip, axis):
     given, image = annotations(), noise()
-    transform = AlbumentationsTransform(composed(flip(p=1.0)), FIELDS)
+    transform = AlbumentationsTransform(composed(getattr(A, flip)(p=1.0)), FIELDS)
     flipped, found = transform.augment(image, given, np.random.default_rng(0))
     assert (flipped == np.flip(image, axis)).all()
     assert (found.masks == np.flip(given.masks, axis + 1)).all()
@@ -118,20 +119,22 @@ def test_another_size_is_an_error(marked):
 @pytest.mark.parametrize(
     ("augment", "words"),
     [
-        (7, "must be a transform of albumentations 2 or newer, got 7"),
-        (np.flip, "must be a transform of albumentations 2 or newer"),
-        (A.HorizontalFlip(), r'boxes need an A\.Compose with bbox_params=A\.BboxParams\("coco"\)'),
-        (A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("yolo")), "got other bbox_params"),
-        (A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco")), r"keypoints need an A\.Compose"),
+        (lambda: 7, "must be a transform of albumentations 2 or newer, got 7"),
+        (lambda: np.flip, "must be a transform of albumentations 2 or newer"),
+        (lambda: A.HorizontalFlip(), r'boxes need an A\.Compose with bbox_params=A\.BboxParams\("coco"\)'),
+        (lambda: A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("yolo")), "got other bbox_params"),
+        (lambda: A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco")), r"keypoints need an A\.Compose"),
         (
-            A.Compose([A.HorizontalFlip()], bbox_params=A.BboxParams("coco"), keypoint_params=A.KeypointParams("xy")),
+            lambda: A.Compose(
+                [A.HorizontalFlip()], bbox_params=A.BboxParams("coco"), keypoint_params=A.KeypointParams("xy")
+            ),
             r'KeypointParams\("xy", remove_invisible=False\), got other',
         ),
     ],
 )
 def test_what_takes_no_annotations_is_refused(augment, words):
     with pytest.raises(UsageError, match=words):
-        AlbumentationsTransform(augment, FIELDS)
+        AlbumentationsTransform(augment(), FIELDS)
 
 
 def test_label_fields_name_columns():

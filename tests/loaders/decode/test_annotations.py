@@ -6,10 +6,8 @@ import json
 import pickle
 import re
 
-import albumentations
 import numpy as np
 import pytest
-from torchvision.transforms import v2
 
 from dataprep.build.images import ImagePolicy
 from dataprep.errors import FormatError, UsageError
@@ -30,8 +28,11 @@ from loaders.decode.boxes import RowView
 from loaders.samples.source import Samples
 from tests.support.markdown import blocks
 from tests.support.marked import PEOPLE, delivered, misplaced_in
+from tests.support.on_use import on_use
 from tests.support.own_data import build_own, picture, write_files
 
+albumentations = on_use("albumentations")
+v2 = on_use("torchvision.transforms.v2")
 WHOLE = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
 BOXES = AnnotationFields(size=None)
 

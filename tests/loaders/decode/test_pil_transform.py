@@ -7,14 +7,15 @@ import sys
 
 import numpy as np
 import pytest
-import webdataset
-from timm.data.auto_augment import rand_augment_transform
 
 from loaders import open_loader
 from loaders.decode.pil_transform import PilTransform
 from tests.support.builds import dataprep
 from tests.support.loading import load
+from tests.support.on_use import on_use
 
+rand_augment_transform = on_use("timm.data.auto_augment:rand_augment_transform")
+ShardWriter = on_use("webdataset:ShardWriter")
 WRITE_TFRECORD = """
 import pickle, sys
 import tensorflow as tf
@@ -64,7 +65,7 @@ def captioned(request, dataset, tmp_path):
     files = [info.name for info in root.list("train/")][:30]
     samples = [(f"{number:05d}", root.read(name), f"caption {number} – ☃") for number, name in enumerate(files)]
     if request.param == "webdataset":
-        with webdataset.ShardWriter(str(tmp_path / "%05d.tar"), maxcount=10, verbose=0) as writer:
+        with ShardWriter(str(tmp_path / "%05d.tar"), maxcount=10, verbose=0) as writer:
             for key, image, caption in samples:
                 writer.write({"__key__": key, "jpg": image, "txt": caption})
     else:

@@ -7,13 +7,14 @@ import random
 import numpy as np
 import pytest
 import torch
-from torchvision import tv_tensors
-from torchvision.transforms import v2
 
 from dataprep.errors import FormatError, UsageError
 from loaders import AnnotationFields, Annotations, TorchvisionTransform, open_loader
 from tests.support.marked import PEOPLE, misplaced_in
+from tests.support.on_use import on_use
 
+tv_tensors = on_use("torchvision.tv_tensors")
+v2 = on_use("torchvision.transforms.v2")
 FIELDS = AnnotationFields(masks="mask", keypoints="points", size=None)
 
 
@@ -47,10 +48,11 @@ def test_rectangles_stay_with_their_annotations(marked):
     assert found["corners"] >= 80
 
 
-@pytest.mark.parametrize(("flip", "axis"), [(v2.RandomHorizontalFlip, 1), (v2.RandomVerticalFlip, 0)])
+@pytest.mark.parametrize(("flip", "axis"), [("RandomHorizontalFlip", 1), ("RandomVerticalFlip", 0)])
 def test_a_flip_is_exact(flip, axis):
     given, image = annotations(), noise()
-    flipped, found = TorchvisionTransform(flip(1.0), FIELDS).augment(image, given, np.random.default_rng(0))
+    transform = TorchvisionTransform(getattr(v2, flip)(1.0), FIELDS)
+    flipped, found = transform.augment(image, given, np.random.default_rng(0))
     assert (flipped == np.flip(image, axis)).all()
     assert (found.masks == np.flip(given.masks, axis + 1)).all()
     at = 1 - axis
@@ -98,9 +100,9 @@ def test_boxes_of_another_format_come_back_as_they_were():
     assert found.boxes.tolist() == annotations().boxes.tolist()
 
 
-@pytest.mark.parametrize("augment", [v2.RandAugment(), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)])
-def test_images_are_augmented_alone_by_their_own_random_numbers(augment):
-    transform, image = TorchvisionTransform(augment), noise()
+@pytest.mark.parametrize(("augment", "strengths"), [("RandAugment", ()), ("ColorJitter", (0.4, 0.4, 0.4, 0.1))])
+def test_images_are_augmented_alone_by_their_own_random_numbers(augment, strengths):
+    transform, image = TorchvisionTransform(getattr(v2, augment)(*strengths)), noise()
     torch.manual_seed(3)
     random.seed(3)
     before = torch.get_rng_state(), random.getstate()

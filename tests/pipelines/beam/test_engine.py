@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import BuildError, SourceError, UsageError
-from pipelines.beam.engine import _cause, check
 from pipelines.protocol import EngineChoice
 from tests.support.builds import build_arguments, build_warm, command, dataprep, dataprep_anew, digests, is_finished
+from tests.support.on_use import on_use
 from tests.support.other_codecs import other_pillow
+
+cause = on_use("pipelines.beam.engine:_cause")
+check = on_use("pipelines.beam.engine:check")
 
 
 @pytest.mark.long
@@ -87,12 +90,12 @@ def test_a_worker_process_with_another_pillow_is_refused_and_names_both_versions
     ],
 )
 def test_the_error_of_a_worker_is_found_in_the_text_that_a_service_returns(text, expected):
-    found = _cause(RuntimeError(text))
+    found = cause(RuntimeError(text))
     assert (type(found), str(found)) == (type(expected), str(expected))
 
 
 def test_other_errors_of_a_service_are_shown_in_one_line():
-    assert _cause(RuntimeError("quota\nexceeded")) == "quota exceeded"
+    assert cause(RuntimeError("quota\nexceeded")) == "quota exceeded"
 
 
 def test_a_job_of_this_machine_cannot_be_left_behind():

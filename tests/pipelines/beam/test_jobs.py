@@ -3,14 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
-from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
-from google.cloud.dataflow_v1beta3 import Job, JobState
 
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from pipelines.beam.jobs import LeftJob, has_ended, left_job, remember, state_of
 from pipelines.watching import WITHOUT_WORKERS
+from tests.support.on_use import on_use
 
+DataflowPipelineResult = on_use("apache_beam.runners.dataflow.dataflow_runner:DataflowPipelineResult")
+dataflow = on_use("google.cloud.dataflow_v1beta3")
 ROOT = "_build/hash/id"
 
 
@@ -34,7 +35,7 @@ class Service:
     """Beam's client of Dataflow, with one job and one metric of it."""
 
     def __init__(self, state, metric, value):
-        self.job = Job(id="job", current_state=JobState[f"JOB_STATE_{state}"])
+        self.job = dataflow.Job(id="job", current_state=dataflow.JobState[f"JOB_STATE_{state}"])
         name = SimpleNamespace(name=metric)
         self.metrics = SimpleNamespace(metrics=[SimpleNamespace(name=name, scalar=value)])
 
@@ -47,7 +48,7 @@ class Service:
 
 def submitted(service):
     """Beam's handle of a job that was just submitted."""
-    return DataflowPipelineResult(Job(id="job"), SimpleNamespace(dataflow_client=service))
+    return DataflowPipelineResult(dataflow.Job(id="job"), SimpleNamespace(dataflow_client=service))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_a_job_on_dataflow_runs_from_when_it_has_machines(state, metric, value, 
 def test_asking_for_the_state_leaves_the_answers_of_the_thread_that_waits_for_the_end_alone():
     service = Service("RUNNING", "CurrentVcpuCount", 8.0)
     result = submitted(service)
-    result._job = Job(id="job", current_state=JobState.JOB_STATE_DONE)
+    result._job = dataflow.Job(id="job", current_state=dataflow.JobState.JOB_STATE_DONE)
     assert state_of("DataflowRunner", result) == "RUNNING"
     assert result.is_in_terminal_state(), "an older answer has taken the place of the last one"
 

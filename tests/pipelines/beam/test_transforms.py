@@ -4,11 +4,7 @@ import json
 import socket
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
-from apache_beam.portability.api import beam_runner_api_pb2
-from apache_beam.runners.dataflow.dataflow_runner import DataflowRunner
-from apache_beam.utils.retry import Clock
 
 import dataprep.build.plan as plans
 from dataprep.build.claim import OvertakenError
@@ -17,13 +13,17 @@ from dataprep.build.job import BuildJob
 from dataprep.build.open_build import open_build
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
-from pipelines.beam.engine import run_pipeline
-from pipelines.beam.options import pipeline_options
-from pipelines.beam.transforms import build_graph
 from tests.support.build_here import Killed, Quiet, request
 from tests.support.builds import digests
 from tests.support.memory_growth import MemoryGrowth
+from tests.support.on_use import on_use
 
+Pipeline = on_use("apache_beam:Pipeline")
+beam_runner_api_pb2 = on_use("apache_beam.portability.api:beam_runner_api_pb2")
+DataflowRunner = on_use("apache_beam.runners.dataflow.dataflow_runner:DataflowRunner")
+run_pipeline = on_use("pipelines.beam.engine:run_pipeline")
+pipeline_options = on_use("pipelines.beam.options:pipeline_options")
+build_graph = on_use("pipelines.beam.transforms:build_graph")
 JOB = BuildJob("gs://bucket/out", "gs://bucket/originals", "0" * 64, "archives")
 IMAGE = "registry/dataprep:1"
 DATAFLOW = (
@@ -45,6 +45,8 @@ def no_credentials(monkeypatch):
 
     While it looks, it gives all new sockets a timeout, which those of other tests must not have.
     """
+    from apache_beam.utils.retry import Clock
+
     monkeypatch.setattr(Clock, "sleep", lambda _self, _seconds: None)
     before = socket.getdefaulttimeout()
     yield
@@ -63,7 +65,7 @@ def dataflow_graph(bucket_url, indexes):
     """The pipeline that Dataflow would be sent and the template of its job, made as the command line makes them."""
     places = [f"--temp_location={bucket_url}/tmp", f"--template_location={bucket_url}/template.json"]
     runner = DataflowRunner()
-    pipeline = beam.Pipeline(runner=runner, options=pipeline_options("DataflowRunner", [*DATAFLOW, *places]))
+    pipeline = Pipeline(runner=runner, options=pipeline_options("DataflowRunner", [*DATAFLOW, *places]))
     build_graph(pipeline, JOB, indexes)
     pipeline.run()
     return runner.proto_pipeline, json.loads(open_storage(bucket_url).read("template.json"))

@@ -1,14 +1,16 @@
 """What is said when the connection to a cluster is lost; tests/cluster/test_ray.py connects to one."""
 
 import pytest
-import ray.exceptions
 
 from dataprep.errors import BuildError, StorageError
-from pipelines.ray.cluster import explained
+from tests.support.on_use import on_use
+
+explained = on_use("pipelines.ray.cluster:explained")
+RayError = on_use("ray.exceptions:RayError")
 
 
 def test_a_lost_connection_is_explained_in_one_line():
-    for error in (ConnectionError("no route\nto the host"), ray.exceptions.RayError("no route\nto the host")):
+    for error in (ConnectionError("no route\nto the host"), RayError("no route\nto the host")):
         with (
             pytest.raises(BuildError, match=r"^ray: the cluster cannot be reached any more \(.*no route.*\); run "),
             explained(),

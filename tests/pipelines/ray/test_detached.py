@@ -1,7 +1,9 @@
 """The name of a detached job; tests/cluster/test_ray.py runs one."""
 
 from dataprep.build.job import BuildJob
-from pipelines.ray.detached import job_name
+from tests.support.on_use import on_use
+
+job_name = on_use("pipelines.ray.detached:job_name")
 
 
 def test_a_detached_job_is_named_by_its_output_and_its_build():

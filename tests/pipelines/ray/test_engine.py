@@ -4,7 +4,9 @@ import pytest
 
 from dataprep.errors import UsageError
 from pipelines.protocol import EngineChoice
-from pipelines.ray import engine
+from tests.support.on_use import on_use
+
+engine = on_use("pipelines.ray.engine")
 
 
 def test_options_are_checked_without_a_cluster():

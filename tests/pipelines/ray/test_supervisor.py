@@ -2,7 +2,9 @@
 
 import pytest
 
-from pipelines.ray.supervisor import cause_of
+from tests.support.on_use import on_use
+
+cause_of = on_use("pipelines.ray.supervisor:cause_of")
 
 DIED = """The actor died unexpectedly before finishing this task.
 \tclass_name: Worker

@@ -8,7 +8,9 @@ import pytest
 
 from dataprep.build.failures import Failure
 from dataprep.errors import StorageError
-from pipelines.ray.worker import Worker
+from tests.support.on_use import on_use
+
+Worker = on_use("pipelines.ray.worker:Worker")
 
 
 def late(index):

@@ -9,14 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
-from scipy.stats import ks_2samp
-from timm.data.random_erasing import RandomErasing
 
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
+from tests.support.on_use import on_use
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.finetune_augment import Erasing, FinetuneAugment
 
+ks_2samp = on_use("scipy.stats:ks_2samp")
+RandomErasing = on_use("timm.data.random_erasing:RandomErasing")
 SIDE = 96
 MEAN = [round(255 * each) for each in IMAGENET_MEAN]
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import beta, ks_2samp, kstest
 
 from dataprep.errors import UsageError
+from tests.support.on_use import on_use
 from train.batches.mixing import MODES, MixConfig, Mixer, draw_mixes
 
+stats = on_use("scipy.stats")
 SIDE, BATCH, CLASSES = 12, 8, 5
 CONFIGS = {
     "mixup": MixConfig(mixup=0.8),
@@ -63,7 +64,7 @@ def test_pixels_and_labels_are_mixed_as_the_papers_say(name, batch):
 
 def test_shares_of_mixup_follow_the_beta_distribution():
     found = [float(each.share_N[0]) for each in mixes(MixConfig(mixup=0.8), 1500)]
-    assert kstest(found, beta(0.8, 0.8).cdf).pvalue > 1e-3
+    assert stats.kstest(found, stats.beta(0.8, 0.8).cdf).pvalue > 1e-3
 
 
 def test_areas_of_cutmix_follow_its_authors_formula():
@@ -73,7 +74,7 @@ def test_areas_of_cutmix_follow_its_authors_formula():
         cut = int(side * math.sqrt(1.0 - kept))
         sides = [np.clip(at + cut // 2, 0, side) - np.clip(at - cut // 2, 0, side) for at in rng.randint(0, side, 2)]
         theirs.append(sides[0] * sides[1] / side**2)
-    assert ks_2samp(areas(mixes(MixConfig(cutmix=1.0), 1500)), theirs).pvalue > 1e-3
+    assert stats.ks_2samp(areas(mixes(MixConfig(cutmix=1.0), 1500)), theirs).pvalue > 1e-3
 
 
 def test_sides_of_boxes_are_within_the_given_range():

@@ -1,13 +1,14 @@
 """Vision transformers beside timm's with the same weights."""
 
 import pytest
-import timm
 import torch
 
 from dataprep.errors import UsageError
+from tests.support.on_use import on_use
 from train.models.sizes import POOLS
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 
+timm = on_use("timm")
 NAMED = {
     "vit_base_patch16_224": (
         ViTConfig(image_size=224, patch_size=16, depth=12, block=BlockConfig(dim=768, num_heads=12)),
