@@ -25,7 +25,15 @@ from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
 from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
-from tests.support import fitting, learning, training, training_fsdp, training_jax, training_jax_mae
+from tests.support import (
+    fitting,
+    learning,
+    training,
+    training_fsdp,
+    training_jax,
+    training_jax_finetune,
+    training_jax_mae,
+)
 from tests.support.builds import FORMATS, build, build_arguments, command, dataprep, digests
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
@@ -482,8 +490,18 @@ def train_jax() -> Iterator[Case]:
     yield "1, 4 and 8 devices, 2 processes", lambda folder: training_jax_mae.on_devices(training_data(), folder)
     yield "flags and vision transformers", lambda folder: training_jax_mae.variants(training_data(), folder)
     yield "all networks beside PyTorch's", lambda _folder: training_jax_mae.networks()
+    yield (
+        "fine-tuning and probing beside PyTorch",
+        lambda folder: training_jax_finetune.beside_pytorch(training_data(), folder),
+    )
+    for kind in training_jax_finetune.KILLED:
+        yield f"{kind} killed 3 times", partial(_finetune_killed, kind)
     yield "ViT-L compiled", lambda _folder: json.dumps(training_jax_mae.compiling())
     yield "parity with timm", lambda _folder: json.dumps(training_jax_mae.parity())
+
+
+def _finetune_killed(kind: str, folder: Path) -> str:
+    return training_jax_finetune.killed_and_resumed(training_data(), folder, kind, 3)
 
 
 def train_devices() -> Iterator[Case]:

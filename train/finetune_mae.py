@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained encoder on labelled images, or probe it with a linear layer.
+"""Fine-tune a pretrained encoder on labelled images, or probe it with a linear layer, in PyTorch or JAX.
 
     dataprep-finetune-mae --data_path gs://bucket/imagenet --finetune gs://bucket/runs/mae/checkpoint-….pth \\
         --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
@@ -8,10 +8,11 @@ He et al., "Masked autoencoders are scalable vision learners", CVPR 2022, append
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 import torch
@@ -19,13 +20,15 @@ import torch
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from loaders.config import MAX_THREADS, LoaderConfig
-from train.batches.data import classes_of
+from loaders.loader import Loader
+from train.batches.data import Data, classes_of
 from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
 from train.batches.mixing import MODES, MixConfig, Mixer
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
 from train.checkpoints.pretrained import ClassifierConfig, load_whole, open_classifier
 from train.flags.entry import EntryCommand, run, run_entry
+from train.flags.jax import JaxDevices, JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     NOT_NEGATIVE,
@@ -41,13 +44,18 @@ from train.flags.options import (
 )
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.flags.shared import RecipeFlags
+from train.loops.backend import Devices
 from train.loops.classify import ClassifierTask
 from train.loops.loop import AUTOMATIC, Training
 from train.loops.torch import TorchBackend
 from train.models.vit import VisionTransformer
 from train.optim.lars import LARS
-from train.optim.layer_decay import open_layered_adamw
-from train.telemetry.logs import LOG_FILE, Logs
+from train.optim.layer_decay import BETAS, open_layered_adamw
+from train.telemetry.best import BestAccuracy
+
+if TYPE_CHECKING:
+    from train.loops.jax import JaxBackend
+    from train.loops.jax_transformer_steps import ClassifierTask as JaxTask
 
 UNCROPPED_SIDE = 224
 """Side in pixels above which images are resized to just that side for evaluation, without a border to crop away."""
@@ -57,6 +65,8 @@ Examples:
       --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --mixup 0.8 --cutmix 1.0
   dataprep-finetune-mae --data_path shards/imagenet --finetune mae_pretrain_vit_base.pth --linear_probe \\
       --effective_batch_size 16384 --output_dir runs/probed
+  dataprep-finetune-mae --framework jax --data_path gs://bucket/imagenet --finetune runs/mae/checkpoint-….npz \\
+      --output_dir runs/finetuned --effective_batch_size 1024 --blr 5e-4 --layer_decay 0.65 --fsdp
   dataprep-finetune-mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
 
 \b
@@ -77,6 +87,8 @@ NOT_PROBED: Mapping[str, Any] = {
     "aa": "",
     "color_jitter": 0.0,
     "reprob": 0.0,
+    "ema_decay": 0.0,
+    "grad_ckpt": False,
 }
 """Values that turn off what a linear probe does without, by the flags' names."""
 LINEAR_PROBE: Mapping[str, Any] = {
@@ -98,7 +110,7 @@ def _probed(text: str, name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(RecipeFlags):
+class Flags(ShardingFlags, RecipeFlags):
     """Flags of MAE's fine-tuning and linear probing, and our own; the defaults are those of fine-tuning."""
 
     model: str | None = flag(
@@ -194,6 +206,14 @@ class Flags(RecipeFlags):
                 raise UsageError("--linear_probe without --finetune: give the weights that are probed")
         if self.eval and not self.resume:
             raise UsageError("--eval without --resume: give the checkpoint to evaluate, or `automatic`")
+        self.check_framework(
+            torch={
+                "use_xla": self.use_xla,
+                "device xla": self.device == "xla",
+                "pin_mem": self.pin_mem is not None,
+            },
+            jax={"fsdp": self.fsdp, "grad_ckpt": self.grad_ckpt},
+        )
         self.mix_config()
 
     @property
@@ -246,25 +266,69 @@ def recipe_flags(**given: Any) -> Flags:
 class FinetuneTask(ClassifierTask):
     """A classifier that remembers its best accuracy."""
 
-    logs: Logs
-    best: float = field(default=0.0, init=False)
+    best: BestAccuracy
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate, and add `best_accuracy`, which includes evaluations that the log has from before a resume."""
+        """Evaluate, and add `best_accuracy`."""
         found = super().evaluate()
-        if found:
-            self.best = max(self.best, found["accuracy"], self._logged())
-            found["best_accuracy"] = self.best
-        return found
-
-    def _logged(self) -> float:
-        path = None if self.logs.folder is None else self.logs.folder / LOG_FILE
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        return max((json.loads(line).get("val_accuracy", 0.0) for line in lines), default=0.0)
+        return self.best.judge(found) if found else found
 
 
-def open_training(flags: Flags) -> Training[TorchBackend]:
+def open_training(flags: Flags) -> Training[Any]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
+    return _open_jax(flags) if flags.is_jax else _open_torch(flags)
+
+
+def _open_jax(flags: Flags) -> Training[JaxBackend]:
+    devices = open_jax_devices(flags.tensor_parallel)
+
+    from train.loops.jax_transformer_steps import Settings
+
+    batch, data = flags.effective_batch(devices), flags.open_data()
+    model = _open_model(flags, classes_of(data, flags.nb_classes))
+    loader, validation = _open_loaders(flags, data, devices, batch)
+    training = JaxRun(
+        flags=flags,
+        devices=devices,
+        is_orbax=flags.orbax,
+        is_probe=flags.linear_probe,
+        task=_jax_task(flags, model, devices, batch),
+        tensors={name: each.numpy() for name, each in model.state_dict().items()},
+        settings=Settings(
+            weight_decay=flags.weight_decay,
+            betas=BETAS,
+            layer_decay=flags.layer_decay,
+            clip_grad_norm=flags.clip_grad,
+            accum_iter=flags.accum_iter,
+            ema_decay=flags.ema_decay,
+            fsdp=flags.fsdp,
+            seed=flags.seed,
+        ),
+        schedule=flags.schedule(batch),
+        config=flags.loop_config(),
+        loader=loader,
+        validation=validation,
+    ).open()
+    training.backend.judge = BestAccuracy(training.logs).judge
+    return training
+
+
+def _jax_task(flags: Flags, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
+    """Return what is trained: the network that PyTorch's model is, in JAX."""
+    from train.loops.jax_finetune_steps import FinetuneTask as JaxFinetuneTask
+    from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
+
+    computation = flags.computation(devices, flags.precision, remat=flags.grad_ckpt)
+    return JaxFinetuneTask(
+        model=JaxVisionTransformer(model.config, computation),
+        seed=flags.seed,
+        batch_size=batch,
+        mix=flags.mix_config(),
+        label_smoothing=flags.smoothing,
+    )
+
+
+def _open_torch(flags: Flags) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     schedule = flags.schedule(batch)
@@ -274,20 +338,16 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     logs = flags.open_logs(runtime)
     mix = flags.mix_config()
     mixer = Mixer(config=mix, put=runtime.put, seed=flags.seed, batch_size=batch, num_classes=num_classes)
-    settings = flags.loader_config(runtime, batch_size=batch, image_size=flags.input_size)
-    loader = data.training_loader(
-        replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
-    )
-    loader.set_epoch(flags.start_epoch)
+    loader, validation = _open_loaders(flags, data, runtime, batch)
     task = FinetuneTask(
         model=model,
         runtime=runtime,
         precision=flags.precision,
         accum_iter=flags.accum_iter,
         label_smoothing=flags.smoothing,
-        validation=data.validation_loader(_validation_config(flags, settings)),
+        validation=validation,
         mix=mixer if mix.enabled else None,
-        logs=logs,
+        best=BestAccuracy(logs),
     )
     return Training(
         config=flags.loop_config(),
@@ -308,14 +368,23 @@ def open_training(flags: Flags) -> Training[TorchBackend]:
     )
 
 
-def evaluate(training: Training[TorchBackend]) -> int:
+def _open_loaders(flags: Flags, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
+    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.input_size)
+    loader = data.training_loader(
+        replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
+    )
+    loader.set_epoch(flags.start_epoch)
+    return loader, data.validation_loader(_validation_config(flags, settings))
+
+
+def evaluate(training: Training[Any]) -> int:
     """Print loss and accuracy on the validation images; return the exit code.
 
     Raises:
         UsageError: There are no validation images.
     """
-    with training.loader:
-        found = training.backend.task.evaluate()
+    with training.loader, contextlib.closing(training.backend):
+        found = training.backend.evaluate(lambda: False)
     if not found:
         raise UsageError(f"{training.loader.dataset.url}: no split to evaluate on; expected val, validation or test")
     click.echo(json.dumps({name: value for name, value in found.items() if name != "best_accuracy"}))
@@ -372,6 +441,8 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
 def command(context: click.Context, /, **_values: Any) -> int:
     """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
     flags = recipe_flags(**given_flags(context, Flags))
+    if flags.is_jax:
+        join_jax(flags.device)
     training = open_training(flags)
     return evaluate(training) if flags.eval else run(training, flags, model=flags.model or "finetune_mae")
 

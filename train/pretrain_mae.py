@@ -17,7 +17,7 @@ from loaders.packs.settings import Packs
 from train.batches.masks import MaskConfig
 from train.batches.pack_masks import PackMaskConfig
 from train.flags.entry import EntryCommand, run, run_entry
-from train.flags.jax import JaxFlags, JaxRun, join_jax, open_jax_devices
+from train.flags.jax import JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
 from train.flags.packs import PackFlags, check_packs
 from train.flags.shared import REFUSED, UNSET, RecipeFlags
@@ -52,7 +52,7 @@ signal after a checkpoint: the same command with --resume automatic continues.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(JaxFlags, PackFlags, RecipeFlags):
+class Flags(ShardingFlags, PackFlags, RecipeFlags):
     """Flags of long_seq_mae, and our own."""
 
     model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.")
@@ -72,9 +72,6 @@ class Flags(JaxFlags, PackFlags, RecipeFlags):
     use_byol_crop: bool = flag(
         False, "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one."
     )
-
-    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.")
-    grad_ckpt: bool = flag(False, "With JAX: compute every block again for its gradient, instead of keeping it.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

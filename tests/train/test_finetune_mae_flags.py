@@ -76,6 +76,7 @@ AGAINST = {
 ELSEWHERE = {
     "data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "pin_mem", "device", "use_xla",
     "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
+    "framework", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
 }  # fmt: skip
 """Other tests show these: here, of the entry, and of the flags that all entries share."""
 OF_OTHERS = {"num_workers", "ckpt_interval"}
@@ -166,6 +167,10 @@ def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):
         ({"linear_probe": True}, "--linear_probe without --finetune"),
         ({"linear_probe": True, "finetune": "y", "mixup": 0.8}, "--mixup and --linear_probe"),
         ({"linear_probe": True, "finetune": "y", "aa": "rand-m9"}, "--aa and --linear_probe"),
+        (
+            {"linear_probe": True, "finetune": "y", "framework": "jax", "ema_decay": 0.5},
+            "--ema_decay and --linear_probe",
+        ),
         ({"eval": True}, "--eval without --resume"),
         ({"smoothing": 1.0}, "--smoothing must be"),
         ({"mixup": -1.0}, "--mixup must be 0 or more"),

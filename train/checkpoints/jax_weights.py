@@ -11,6 +11,7 @@ Shapes: D the width of a transformer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import ARRAYS
+from train.models.layers import layer_of
 from train.models.sizes import mae_config
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -32,7 +34,28 @@ _JOINED = {"qkv/kernel": 1, "proj/kernel": 2}
 """For each kernel with dimensions of heads, how many of its dimensions are summed over, by the end of its name."""
 _FIXED = ("pos_embed", "decoder_pos_embed")
 """Tensors of PyTorch that a masked autoencoder computes, and does not train."""
+_PROBED, _STATISTICS = "head.1.", "head.0."
+"""Prefixes of a linear probe's weights, and of the running statistics of the features that it gets."""
 _SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdamWGroups:
+    """How PyTorch's AdamW groups weights, which is the order of its moments."""
+
+    decay_vectors: bool = False
+    """Whether vectors are in one group with matrices."""
+    layered: bool = False
+    """Whether every layer has groups of its own, as in `train.optim.layer_decay`."""
+
+    def ordered(self, model: Arrays, optimizer: Mapping[str, Any]) -> list[str]:
+        """Return the names of the trained weights in the order of their moments."""
+        trained = [name for name in model if name not in _FIXED or "mask_token" not in model]
+        if not self.layered:
+            return sorted(trained, key=lambda name: _is_vector(name, model[name]) and not self.decay_vectors)
+        last = 1 + len({name.split(".")[1] for name in trained if name.startswith("blocks.")})
+        decays = any(group["weight_decay"] for group in optimizer["param_groups"])
+        return sorted(trained, key=lambda name: (layer_of(name, last), decays and not _is_vector(name, model[name])))
 
 
 def to_torch(params: Arrays) -> dict[str, NDArray[Any]]:
@@ -71,7 +94,7 @@ def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]
 
 
 def state_from_torch(
-    where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], *, decay_vectors: bool
+    where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], groups: AdamWGroups
 ) -> dict[str, NDArray[Any]]:
     """Return weights and AdamW's moments of a checkpoint of PyTorch as the arrays of one of JAX's.
 
@@ -79,7 +102,7 @@ def state_from_torch(
         where: Path or URL of the checkpoint, for messages.
         state: Entries of the checkpoint, with tensors.
         shapes: Shapes of the model's weights by JAX's names.
-        decay_vectors: Whether vectors were in one group with matrices.
+        groups: How the optimiser groups the weights.
 
     Raises:
         UsageError: The weights are those of another model, or the moments those of another optimiser.
@@ -88,7 +111,7 @@ def state_from_torch(
     model = {name: np.asarray(each) for name, each in state["model"].items()}
     found = {f"params/{name}": each for name, each in from_torch(where, model, shapes).items()}
     try:
-        moments = _moments(model, state["optimizer"], decay_vectors)
+        moments = _moments(model, state["optimizer"], groups)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{where}: moments are invalid ({error!r}); choose another checkpoint") from None
     for ours, theirs in (("mu", "exp_avg"), ("nu", "exp_avg_sq")):
@@ -98,6 +121,49 @@ def state_from_torch(
     if len(steps) != 1:
         raise UsageError(f"{where}: weights with {len(steps)} numbers of updates, expected one for all of them")
     return found | {"optimizer/count": np.asarray(steps.pop(), np.int32)}
+
+
+def probe_state_from_torch(
+    where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NDArray[Any]]:
+    """Return weights, statistics and momentum of a linear probe's checkpoint of PyTorch as the arrays of one of JAX's.
+
+    Args:
+        where: Path or URL of the checkpoint, for messages.
+        state: Entries of the checkpoint, with tensors.
+        shapes: Shapes of the model's weights by JAX's names.
+
+    Raises:
+        UsageError: The weights are those of another model.
+        FormatError: The momentum is damaged.
+    """
+    weights, statistics = split_probe({name: np.asarray(each) for name, each in state["model"].items()})
+    found = {f"params/{name}": each for name, each in from_torch(where, weights, shapes).items()}
+    found |= {f"statistics/{name}": each for name, each in statistics.items()}
+    try:
+        kernel, bias = (np.asarray(state["optimizer"]["state"][index]["momentum"]) for index in range(2))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"{where}: momentum is invalid ({error!r}); choose another checkpoint") from None
+    return found | {"momentum/kernel": kernel.T, "momentum/bias": bias}
+
+
+def split_probe(tensors: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Return a linear probe's weights by the names of a classifier, and the running statistics of its features."""
+    statistics = {
+        name[len(_STATISTICS) :]: each.astype(np.int32 if each.dtype.kind == "i" else np.float32)
+        for name, each in tensors.items()
+        if name.startswith(_STATISTICS)
+    }
+    kept = {name: each for name, each in tensors.items() if not name.startswith(_STATISTICS)}
+    return {name.replace(_PROBED, "head."): each for name, each in kept.items()}, statistics
+
+
+def _joined_probe(weights: Arrays, statistics: Arrays) -> dict[str, NDArray[Any]]:
+    """Return what `split_probe` split."""
+    found = {
+        f"{_PROBED}{name[len('head.') :]}" if name.startswith("head.") else name: each for name, each in weights.items()
+    }
+    return found | {f"{_STATISTICS}{name}": each for name, each in statistics.items()}
 
 
 def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -114,6 +180,9 @@ def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[A
     if "patch_embed/proj/kernel" not in named:
         raise UsageError(f"{where}: no transformer among {len(arrays):,} arrays; expected patch_embed/proj/kernel")
     found = to_torch(named)
+    start = "statistics/"
+    if statistics := {name[len(start) :]: each for name, each in arrays.items() if name.startswith(start)}:
+        return _joined_probe(found, statistics)
     if "mask_token" in found:
         found |= _fixed_positions(found, state.get("description", {}))
     return found
@@ -131,12 +200,9 @@ def _fixed_positions(tensors: Arrays, description: Mapping[str, Any]) -> dict[st
     return {name: sincos_positions(dim, grid) for name, dim, grid in zip(_FIXED, widths, grids, strict=True)}
 
 
-def _moments(model: Arrays, optimizer: Mapping[str, Any], decay_vectors: bool) -> dict[str, dict[str, NDArray[Any]]]:
-    """Return AdamW's moments by the names of their weights, in the order of `train.optim.optimizer.open_adamw`."""
-    trained = [name for name in model if name not in _FIXED or "mask_token" not in model]
-    kept = [name for name in trained if _is_vector(name, model[name]) and not decay_vectors]
-    ordered = [name for name in trained if name not in kept] + kept
-    state = optimizer["state"]
+def _moments(model: Arrays, optimizer: Mapping[str, Any], groups: AdamWGroups) -> dict[str, dict[str, NDArray[Any]]]:
+    """Return AdamW's moments by the names of their weights."""
+    state, ordered = optimizer["state"], groups.ordered(model, optimizer)
     return {name: {key: np.asarray(each) for key, each in state[index].items()} for index, name in enumerate(ordered)}
 
 

@@ -16,10 +16,13 @@ from train.loops.config import LoopConfig
 from train.optim.schedule import Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jax.sharding import Mesh
+    from numpy.typing import NDArray
 
     from train.loops.jax import JaxBackend
-    from train.loops.jax_transformer_steps import Settings, Task
+    from train.loops.jax_transformer_steps import Settings, Task, TransformerSteps
     from train.loops.loop import Training
     from train.models.jax_transformers import Computation
 
@@ -86,6 +89,14 @@ class JaxFlags:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShardingFlags(JaxFlags):
+    """How JAX saves memory, for entries that do not do it by default."""
+
+    fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.")
+    grad_ckpt: bool = flag(False, "With JAX: compute every block again for its gradient, instead of keeping it.")
+
+
 @dataclass(frozen=True, slots=True)
 class JaxDevices:
     """Devices of all processes, as JAX sees them."""
@@ -149,16 +160,20 @@ class JaxRun:
     loader: Loader
     validation: Loader | None = None
     is_orbax: bool = False
+    is_probe: bool = False
+    """Whether only the head is trained."""
+    tensors: Mapping[str, NDArray[Any]] | None = None
+    """First weights by PyTorch's names, in its layouts; None: they are drawn from the seed."""
 
     def open(self) -> Training[JaxBackend]:
         """Put the weights on the devices; nothing is trained yet."""
         from train.loops.jax import JaxBackend
-        from train.loops.jax_transformer_steps import TransformerSteps
         from train.loops.loop import Training
 
-        flags = self.flags
-        steps = TransformerSteps(self.task, self.devices.mesh, self.settings)
+        flags, steps = self.flags, self._open_steps()
         values = steps.initial()
+        if self.tensors is not None:
+            values = steps.with_weights("first weights", values, self.tensors)
         return Training(
             config=self.config,
             backend=JaxBackend(
@@ -175,6 +190,16 @@ class JaxRun:
             checkpoints=self._open_checkpoints(values),
             description=asdict(flags),
         )
+
+    def _open_steps(self) -> TransformerSteps:
+        from train.loops.jax_transformer_steps import TransformerSteps
+
+        kind = TransformerSteps
+        if self.is_probe:
+            from train.loops.jax_finetune_steps import ProbeSteps
+
+            kind = ProbeSteps
+        return kind(self.task, self.devices.mesh, self.settings)
 
     @property
     def _saves_parts(self) -> bool:

@@ -7,7 +7,8 @@ torch.py             PyTorch: a `Task` turns a batch into losses
 runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py tpu_runtime.py drive them, fsdp.py plans sharded
                      weights
 jax.py               JAX: functions of a network on a mesh of devices; jax_steps.py those of ResNets,
-                     jax_transformer_steps.py those of transformers, jax_arrays.py where their arrays are
+                     jax_transformer_steps.py those of transformers, jax_finetune_steps.py those of fine-tuning and
+                     probing, jax_arrays.py where their arrays are
 classify.py          the task of all classifiers
 mae.py               the task of masked autoencoders
 packed.py            the tasks over packs
@@ -23,6 +24,7 @@ __all__ = [
     "fsdp",
     "jax",
     "jax_arrays",
+    "jax_finetune_steps",
     "jax_steps",
     "jax_transformer_steps",
     "loop",

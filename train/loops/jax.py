@@ -88,6 +88,8 @@ class JaxBackend:
     """Whether a checkpoint takes arrays on the devices, of which every process writes its own part."""
     agreement_steps: int = 20
     """Interval in steps at which several processes that save together agree that it is time."""
+    judge: Callable[[dict[str, float]], dict[str, float]] = dict
+    """Function that adds numbers to those of an evaluation."""
     same_model: str = "use the flags that it was trained with"
     """What to do if a checkpoint is from another model, for the message."""
     _in_flight: deque[jax.Array] = field(default_factory=deque)
@@ -140,7 +142,7 @@ class JaxBackend:
                 if is_stopped():
                     return None
         images = sums["images"]
-        return {"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images}
+        return self.judge({"loss": sums["loss"] / images, "accuracy": sums["correct"] / images, "images": images})
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
         """Return whether a signal came; with several processes, whether JAX saw that one reached any of them."""

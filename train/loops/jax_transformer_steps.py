@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from loaders.jax import JaxBatch
 from train.batches.masks import MaskConfig, draw_masks
-from train.checkpoints.jax_weights import state_from_torch
+from train.checkpoints.jax_weights import AdamWGroups, from_torch, state_from_torch
 from train.loops.backend import Update
 from train.loops.jax_arrays import DATA_AXIS, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
+from train.optim.jax_layer_decay import layer_scales
 
 CLIP_EPSILON = 1e-6
 """Number that PyTorch adds to a gradient's norm before it divides by it."""
@@ -83,6 +84,8 @@ class Settings:
     betas: tuple[float, float]
     decay_vectors: bool = False
     """Whether biases, normalisations, tokens and positions decay as matrices do."""
+    layer_decay: float | None = None
+    """Learning rate of a layer, divided by the next layer's; None: all weights have the same one."""
     clip_grad_norm: float = 0.0
     """Largest norm of the gradient of all weights; 0: no limit."""
     accum_iter: int = 1
@@ -119,6 +122,21 @@ class TransformerSteps:
         values: Values = jax.jit(self._initial, out_shardings=self._shardings)(jax.random.key(self._settings.seed))
         return values
 
+    def with_weights(self, where: str, values: Values, tensors: Mapping[str, NDArray[Any]]) -> Values:
+        """Return values with other weights.
+
+        Args:
+            where: Path or URL of the weights, for messages.
+            values: Values with the same shapes.
+            tensors: All weights by PyTorch's names, in its layouts.
+
+        Raises:
+            UsageError: The weights are those of another network.
+        """
+        arrays = from_torch(where, tensors, _shapes(values.params))
+        params = on_devices(values.params, arrays)
+        return values._replace(params=params, average=values.average and on_devices(values.average, arrays))
+
     def inputs(self, batch: JaxBatch, update: Update) -> Inputs:
         """Return what `update` takes, on the devices."""
         return Inputs(self._task.rows(batch, update.positions, self._rows), np.uint32(update.step))
@@ -141,8 +159,9 @@ class TransformerSteps:
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Values) -> dict[str, NDArray[Any]]:
         """Return weights and moments of a checkpoint of PyTorch as arrays for `on_devices`."""
-        shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(values.params)}
-        return state_from_torch(where, state, shapes, decay_vectors=self._settings.decay_vectors)
+        settings = self._settings
+        groups = AdamWGroups(decay_vectors=settings.decay_vectors, layered=settings.layer_decay is not None)
+        return state_from_torch(where, state, _shapes(values.params), groups)
 
     def _initial(self, key: jax.Array) -> Values:
         params = self._task.initial(key)
@@ -157,12 +176,16 @@ class TransformerSteps:
             share = jnp.minimum(1.0, settings.clip_grad_norm / (norm + CLIP_EPSILON))
             gradient = jax.tree.map(lambda each: each * share, gradient)
         direction, optimizer = self._adam.update(gradient, values.optimizer)
-        params = jax.tree_util.tree_map_with_path(partial(self._moved, lr), values.params, direction)
+        scales = layer_scales(values.params, settings.layer_decay)
+        params = jax.tree_util.tree_map_with_path(partial(self._moved, lr), values.params, direction, scales)
         keep = settings.ema_decay
         average = jax.tree.map(lambda old, new: keep * old + (1 - keep) * new, values.average, params) if keep else {}
         return Values(params, optimizer, average), {"loss": loss}
 
-    def _moved(self, lr: jax.Array, path: tuple[Any, ...], weight: jax.Array, direction: jax.Array) -> jax.Array:
+    def _moved(
+        self, lr: jax.Array, path: tuple[Any, ...], weight: jax.Array, direction: jax.Array, scale: Any
+    ) -> jax.Array:
+        lr = lr * scale
         decays = self._settings.decay_vectors or path[-1].key == "kernel"
         decayed = weight - lr * self._settings.weight_decay * weight if decays else weight  # as torch.optim.AdamW does
         return decayed - lr * direction
@@ -244,16 +267,30 @@ class ClassifierTask:
         images_BHWC, labels_B, mask_B = rows
         variables, rngs = {"params": params}, {"dropout": key}
         logits_BK: Any = self.model.apply(variables, normalised(images_BHWC), train=True, rngs=rngs)
-        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
-        is_judged_B = mask_B & (labels_B >= 0)
-        return jnp.sum(losses_B, where=is_judged_B) / jnp.maximum(is_judged_B.sum(), 1)
+        return mean_loss(logits_BK, labels_B, mask_B)
 
     def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
         """Return sums over the rows that hold samples."""
         logits_BK: Any = self.model.apply({"params": params}, normalised(images_BHWC))
-        losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
-        return {
-            "loss": jnp.sum(losses_B, where=mask_B),
-            "correct": jnp.sum(logits_BK.argmax(axis=-1) == labels_B, where=mask_B),
-            "images": jnp.sum(mask_B),
-        }
+        return judged(logits_BK, labels_B, mask_B)
+
+
+def mean_loss(logits_BK: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> jax.Array:
+    """Return the mean cross entropy of the rows that hold samples with labels."""
+    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+    is_judged_B = mask_B & (labels_B >= 0)
+    return jnp.sum(losses_B, where=is_judged_B) / jnp.maximum(is_judged_B.sum(), 1)
+
+
+def judged(logits_BK: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
+    """Return sums over the rows that hold samples: `loss`, `correct` and `images`."""
+    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+    return {
+        "loss": jnp.sum(losses_B, where=mask_B),
+        "correct": jnp.sum(logits_BK.argmax(axis=-1) == labels_B, where=mask_B),
+        "images": jnp.sum(mask_B),
+    }
+
+
+def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(leaf.shape) for name, leaf in named_leaves(params)}

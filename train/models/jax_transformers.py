@@ -127,8 +127,14 @@ class VisionTransformer(nn.Module):
     computation: Computation = Computation()
 
     @nn.compact
-    def __call__(self, images_NHWC: jax.Array, *, train: bool = False) -> jax.Array:
-        """Return the logits, float32, (N, classes), of normalised images."""
+    def __call__(self, images_NHWC: jax.Array, *, train: bool = False, head: bool = True) -> jax.Array:
+        """Return the logits, float32, (N, classes), of normalised images.
+
+        Args:
+            images_NHWC: Images with mean 0 and standard deviation 1.
+            train: Whether dropout and stochastic depth are on.
+            head: Whether the features are classified; otherwise they are returned, float32, (N, D).
+        """
         config, dtype, dim = self.config, self.computation.dtype, self.config.block.dim
         pixels_NLV = patches_of(images_NHWC, config.patch_size)
         x_NLD = _PatchEmbed(config.patch_size, dim, dtype, name="patch_embed")(pixels_NLV)
@@ -137,14 +143,15 @@ class VisionTransformer(nn.Module):
         positions = nn.initializers.normal(TOKEN_STD)
         x_NLD = x_NLD + self.param("pos_embed", positions, (1, x_NLD.shape[1], dim))
         x_NLD = nn.Dropout(config.pos_dropout, deterministic=not train)(x_NLD)
-        x_NLD = _blocks(config.block, config.depth, self.computation, "blocks", train)(x_NLD, None)[0]
+        drop_paths = jnp.linspace(0, config.drop_path, config.depth) if config.drop_path else None
+        x_NLD = _blocks(config.block, config.depth, self.computation, "blocks", train)(x_NLD, drop_paths)[0]
         patches_from = int(config.class_token)
         if config.pool == "average":
             x_ND = _norm("float32", "fc_norm")(x_NLD[:, patches_from:].mean(axis=1))
         else:
             x_NLD = _norm("float32", "norm")(x_NLD)
             x_ND = x_NLD[:, 0] if config.pool == "token" else x_NLD[:, patches_from:].mean(axis=1)
-        return _dense(config.num_classes, dtype, "head")(x_ND).astype(jnp.float32)
+        return _dense(config.num_classes, dtype, "head")(x_ND).astype(jnp.float32) if head else x_ND
 
 
 class Block(nn.Module):
@@ -155,16 +162,30 @@ class Block(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, x_NLD: jax.Array, _: None) -> tuple[jax.Array, None]:
-        """Return tokens of the same shape, float32, and None, as `nn.scan` wants it."""
+    def __call__(self, x_NLD: jax.Array, drop_path: jax.Array | None) -> tuple[jax.Array, None]:
+        """Return tokens of the same shape, float32, and None, as `nn.scan` wants it.
+
+        Args:
+            x_NLD: Tokens.
+            drop_path: Probability that a branch is dropped for a sample; None: never.
+        """
         dtype, tokens = self.computation.dtype, self.computation.tokens
         hidden_dim = int(self.config.dim * self.config.mlp_ratio)
         x_NLD = x_NLD.astype(jnp.float32)  # branches are summed in float32, as under PyTorch's autocast
         if tokens is not None and not self.is_initializing():  # weights are drawn with a batch of one image
             x_NLD = jax.lax.with_sharding_constraint(x_NLD, tokens)
-        x_NLD = x_NLD + Attention(self.config, dtype, self.train, name="attn")(_norm(dtype, "norm1")(x_NLD))
+        attention = Attention(self.config, dtype, self.train, name="attn")
+        x_NLD = x_NLD + self._passed(attention(_norm(dtype, "norm1")(x_NLD)), drop_path)
         branch = MLP(self.config, hidden_dim, dtype, self.train, name="mlp")
-        return x_NLD + branch(_norm(dtype, "norm2")(x_NLD)), None
+        return x_NLD + self._passed(branch(_norm(dtype, "norm2")(x_NLD)), drop_path), None
+
+    def _passed(self, branch_NLD: jax.Array, drop_path: jax.Array | None) -> jax.Array:
+        """Drop a branch for some samples and scale it up for the others: stochastic depth, Huang et al., ECCV 2016."""
+        if drop_path is None or not self.train:
+            return branch_NLD
+        keep = 1 - drop_path
+        is_kept_N11 = jax.random.bernoulli(self.make_rng("dropout"), keep, (len(branch_NLD), 1, 1))
+        return jnp.where(is_kept_N11, branch_NLD / keep, 0)
 
 
 class Attention(nn.Module):
@@ -286,7 +307,7 @@ def patches_of(images_NHWC: jax.Array, patch_pixels: int) -> jax.Array:
 
 
 def _blocks(config: BlockConfig, depth: int, computation: Computation, name: str, train: bool = False) -> nn.Module:
-    """Return `depth` blocks, as one module that is called with tokens and None."""
+    """Return `depth` blocks, as one module that is called with tokens and each block's `drop_path`, or None."""
     # In a loop XLA cannot merge the two computations of a block, so it needs no barrier between them.
     block: Any = nn.remat(Block, prevent_cse=not computation.scan) if computation.remat else Block
     scanned: Any = nn.scan(

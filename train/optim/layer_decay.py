@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from dataprep.errors import UsageError
+from train.models.layers import layer_of
 from train.models.vit import VisionTransformer
 from train.optim.optimizer import start_moments
 
@@ -47,15 +48,3 @@ def open_layered_adamw(
     )
     start_moments(optimizer)
     return optimizer
-
-
-def layer_of(name: str, last: int) -> int:
-    """Return the layer of a parameter: 0 for the patch embedding, from 1 on the blocks, `last` for the head.
-
-    Args:
-        name: Name of a parameter of a vision transformer.
-        last: Number of blocks plus one.
-    """
-    if name.startswith("blocks."):
-        return int(name.split(".")[1]) + 1
-    return 0 if name.startswith(("cls_token", "pos_embed", "patch_embed")) else last

@@ -5,7 +5,14 @@ import pytest
 
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import ARRAYS
-from train.checkpoints.jax_weights import from_torch, state_from_torch, to_torch, trained_weights
+from train.checkpoints.jax_weights import (
+    AdamWGroups,
+    from_torch,
+    probe_state_from_torch,
+    state_from_torch,
+    to_torch,
+    trained_weights,
+)
 
 SHAPES = {
     "cls_token": (1, 1, 4),
@@ -79,7 +86,7 @@ def test_moments_go_to_their_weights_whatever_the_groups(params):
         for index, name in enumerate(ordered)
     }
     state = {"model": model, "optimizer": {"state": moments}}
-    found = state_from_torch("x", state, SHAPES, decay_vectors=False)
+    found = state_from_torch("x", state, SHAPES, AdamWGroups())
     for name, each in params.items():
         assert np.array_equal(found[f"params/{name}"], each)
         assert np.array_equal(found[f"optimizer/mu/{name}"], each + 1)
@@ -87,7 +94,44 @@ def test_moments_go_to_their_weights_whatever_the_groups(params):
     assert found["optimizer/count"] == 7
     del moments[0]
     with pytest.raises(FormatError, match="x: moments are invalid"):
-        state_from_torch("x", state, SHAPES, decay_vectors=False)
+        state_from_torch("x", state, SHAPES, AdamWGroups())
+
+
+@pytest.mark.parametrize(
+    ("weight_decay", "first", "last"),
+    [
+        (0.05, ["cls_token", "pos_embed", "patch_embed.proj.bias", "patch_embed.proj.weight"], "head.weight"),
+        (0.0, ["cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"], "head.weight"),
+    ],
+)
+def test_moments_of_fine_tuning_are_ordered_by_layers_and_then_by_decay(params, weight_decay, first, last):
+    model = to_torch(params)
+    optimizer = {"param_groups": [{"weight_decay": 0.0}, {"weight_decay": weight_decay}]}
+    found = AdamWGroups(layered=True).ordered(model, optimizer)
+    assert sorted(found) == sorted(model)
+    assert (found[:4], found[-1]) == (first, last)
+    blocks = [name.split(".")[1] for name in found if name.startswith("blocks.")]
+    assert blocks == sorted(blocks)
+
+
+def test_a_probes_state_goes_to_jax_and_its_weights_come_back(params):
+    rng = np.random.default_rng(1)
+    model = {name.replace("head.", "head.1."): each for name, each in to_torch(params).items()}
+    statistics = {name: rng.normal(size=4).astype(np.float32) for name in ("running_mean", "running_var")}
+    statistics["num_batches_tracked"] = np.asarray(3)
+    model |= {f"head.0.{name}": each for name, each in statistics.items()}
+    momentum = {0: {"momentum": model["head.1.weight"] + 1}, 1: {"momentum": np.ones(5)}}
+    state = {"model": model, "optimizer": {"state": momentum}}
+    found = probe_state_from_torch("x", state, SHAPES)
+    assert np.array_equal(found["params/head/kernel"], params["head/kernel"])
+    assert np.array_equal(found["momentum/kernel"], params["head/kernel"] + 1)
+    assert np.array_equal(found["statistics/running_var"], statistics["running_var"])
+    assert found["statistics/num_batches_tracked"].dtype == np.int32
+    back = trained_weights("x", {ARRAYS: found})
+    assert back.keys() == model.keys()
+    assert all(np.array_equal(back[name], model[name]) for name in model)
+    with pytest.raises(FormatError, match="x: momentum is invalid"):
+        probe_state_from_torch("x", {**state, "optimizer": {"state": {}}}, SHAPES)
 
 
 def test_the_average_is_taken_where_a_run_kept_one(params):

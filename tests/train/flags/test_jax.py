@@ -3,10 +3,10 @@
 import pytest
 
 from dataprep.errors import UsageError
-from train import pretrain_mae, train_vit
+from train import finetune_mae, pretrain_mae, train_vit
 
 
-@pytest.mark.parametrize("entry", [pretrain_mae, train_vit])
+@pytest.mark.parametrize("entry", [pretrain_mae, finetune_mae, train_vit])
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -16,7 +16,6 @@ from train import pretrain_mae, train_vit
         ({"no_scan": True}, "--no_scan is for --framework jax"),
         ({"framework": "jax", "use_xla": True}, "--use_xla is for PyTorch; leave it out with --framework jax"),
         ({"framework": "jax", "device": "xla"}, "--device xla is for PyTorch"),
-        ({"framework": "jax", "pack_tokens": 64}, "--pack_tokens is for PyTorch"),
     ],
 )
 def test_flags_of_the_other_framework_are_refused(entry, flags, message):
@@ -24,8 +23,15 @@ def test_flags_of_the_other_framework_are_refused(entry, flags, message):
         entry.Flags(data_path="x", **flags)
 
 
+@pytest.mark.parametrize("entry", [pretrain_mae, train_vit])
+def test_packs_are_refused_in_jax(entry):
+    with pytest.raises(UsageError, match="--pack_tokens is for PyTorch"):
+        entry.Flags(data_path="x", framework="jax", pack_tokens=64)
+
+
+@pytest.mark.parametrize("entry", [pretrain_mae, finetune_mae])
 @pytest.mark.parametrize("flags", [{"fsdp": True}, {"grad_ckpt": True}])
-def test_flags_that_pretraining_has_for_jax_alone_are_refused_with_pytorch(flags):
+def test_flags_for_jax_alone_are_refused_with_pytorch(entry, flags):
     with pytest.raises(UsageError, match="is for --framework jax"):
-        pretrain_mae.Flags(data_path="x", **flags)
-    assert pretrain_mae.Flags(data_path="x", framework="jax", **flags).is_jax
+        entry.Flags(data_path="x", **flags)
+    assert entry.Flags(data_path="x", framework="jax", **flags).is_jax

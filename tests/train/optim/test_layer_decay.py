@@ -4,28 +4,11 @@ import pytest
 
 from dataprep.errors import UsageError
 from train.checkpoints.pretrained import ClassifierConfig, open_classifier
-from train.optim.layer_decay import layer_of, open_layered_adamw
+from train.optim.layer_decay import open_layered_adamw
 
 
 def model():
     return open_classifier("vit_micro_patch8", None, ClassifierConfig(image_size=16, num_classes=3, pool="average"))
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("cls_token", 0),
-        ("pos_embed", 0),
-        ("patch_embed.proj.bias", 0),
-        ("blocks.0.norm1.weight", 1),
-        ("blocks.11.mlp.fc2.weight", 12),
-        ("norm.weight", 13),
-        ("fc_norm.bias", 13),
-        ("head.weight", 13),
-    ],
-)
-def test_a_layer_is_counted_from_the_pixels(name, layer):
-    assert layer_of(name, 13) == layer
 
 
 def test_every_parameter_is_in_one_group_and_vectors_do_not_decay():

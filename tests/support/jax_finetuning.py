@@ -1,0 +1,119 @@
+"""Fine-tuning and probing in JAX beside PyTorch, in a process of JAX's own.
+
+python -m tests.support.jax_finetuning runs DATASET FOLDER     what runs of a few steps did, as JSON
+python -m tests.support.jax_finetuning whole DATASET FOLDER    likewise, with more runs and other flags
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dataprep.errors import DataprepError
+from tests.support.finetuning import PROBE, SMALL
+from tests.support.jax_transformers import checkpoint
+from tests.support.training import log_lines, losses
+from train.checkpoints.checkpoint import load_any
+from train.checkpoints.encoder_weights import read_weights
+from train.finetune_mae import evaluate, open_training, recipe_flags
+from train.models.registry import create_model
+
+STEPS = 4
+FINETUNE = {**SMALL, "aa": "", "drop_path": 0.0, "clip_grad": 1.0, "layer_decay": 0.6, "max_steps": STEPS}
+"""Flags of a run in which all that is drawn is drawn on the host: images, boxes, partners and their shares."""
+KINDS: dict[str, dict[str, Any]] = {"finetune": FINETUNE, "probe": {**PROBE, "max_steps": STEPS, "nb_classes": 7}}
+EVERY = {"ckpt_interval_steps": 1, "keep_checkpoints": 9}
+JAX = {"framework": "jax"}
+
+
+def pretrained(folder: Path) -> str:
+    """Write the weights of a masked autoencoder, as its authors publish theirs."""
+    torch.manual_seed(3)
+    torch.save({"model": create_model("mae_vit_micro_patch8", image_size=64).state_dict()}, folder / "mae.pth")
+    return str(folder / "mae.pth")
+
+
+def train(data: str, folder: Path, **flags: Any) -> dict[str, Any]:
+    """Train; return the losses and evaluations of the run, or its error."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            training = open_training(recipe_flags(data_path=data, device="cpu", output_dir=str(folder), **flags))
+            training.resume(flags.get("resume", ""))
+            training.run()
+    except DataprepError as error:
+        return {"error": str(error)}
+    lines = [json.loads(line) for line in log_lines(folder)]
+    return {"losses": losses(folder), "evaluations": [line for line in lines if "val_loss" in line]}
+
+
+def judge(data: str, **flags: Any) -> dict[str, float]:
+    """Return what `--eval` prints."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        evaluate(open_training(recipe_flags(data_path=data, device="cpu", eval=True, **flags)))
+    found: dict[str, float] = json.loads(said.getvalue())
+    return found
+
+
+def runs(data: str, folder: Path) -> dict[str, Any]:
+    """Train both ways in both frameworks from the same pretrained weights; the probe in JAX is resumed."""
+    weights, found = pretrained(folder), {}
+    for kind, flags in KINDS.items():
+        given = {**flags, "finetune": weights}
+        found[f"{kind} torch"] = train(data, folder / f"{kind} torch", **given, **EVERY)
+        for stop in (2, STEPS) if kind == "probe" else (STEPS,):
+            resumed = {**given, **JAX, "max_steps": stop, "resume": "automatic"}
+            found[f"{kind} jax"] = train(data, folder / f"{kind} jax", **resumed)
+        found[f"{kind} tensors"] = differences(*(checkpoint(folder / f"{kind} {each}", STEPS) for each in FRAMEWORKS))
+    return found
+
+
+FRAMEWORKS = ("torch", "jax")
+
+
+def differences(theirs: str, ours: str) -> dict[str, float]:
+    """Largest difference of each tensor of two checkpoints, which have the same names."""
+    model = load_any(theirs)["model"]
+    tensors = read_weights(ours).tensors
+    assert tensors.keys() == model.keys()
+    return {name: float((each - model[name]).abs().max()) for name, each in tensors.items()}
+
+
+def whole(data: str, folder: Path) -> dict[str, Any]:
+    """Train without interruption, from a first step of PyTorch, in parts of a batch, on shared weights; evaluate."""
+    found = runs(data, folder)
+    for kind, flags in KINDS.items():
+        given = {**flags, "finetune": str(folder / "mae.pth")}
+        for stops in ((STEPS,), (3, STEPS)):
+            name = f"{kind} stopped {len(stops) - 1} times"
+            for stop in stops:
+                resumed = {**given, **JAX, "max_steps": stop, "resume": "automatic"}
+                found[name] = train(data, folder / name, **resumed)
+        first = checkpoint(folder / f"{kind} torch", 1)
+        found[f"{kind} continued"] = train(data, folder / f"{kind} continued", **given, **JAX, resume=first)
+        sharded = {**given, **JAX, "fsdp": True, "accum_iter": 1 if kind == "probe" else 2}
+        found[f"{kind} sharded"] = train(data, folder / f"{kind} sharded", **sharded)
+        epochs = {**given, "max_steps": 0, "epochs": 1, "warmup_epochs": 0}
+        for framework in FRAMEWORKS:
+            place = folder / f"{kind} epoch {framework}"
+            found[f"{kind} epoch {framework}"] = train(data, place, **epochs, framework=framework)
+        last = checkpoint(folder / f"{kind} jax", STEPS)
+        shape = {name: flags[name] for name in ("input_size", "effective_batch_size")}
+        shape |= {"linear_probe": kind == "probe", "nb_classes": flags.get("nb_classes"), "output_dir": ""}
+        found[f"{kind} judged"] = [judge(data, resume=last, **shape, framework=each) for each in FRAMEWORKS]
+    dropped = {**FINETUNE, **JAX, "drop_path": 0.5, "blr": 1.0}
+    for name in ("dropped", "dropped again"):
+        found[name] = train(data, folder / name, **dropped)
+    found["kept"] = train(data, folder / "kept", **{**dropped, "drop_path": 0.0})
+    return found
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    print(json.dumps({"runs": runs, "whole": whole}[what](rest[0], Path(rest[1]))))

@@ -1,0 +1,34 @@
+"""Fine-tuning and probing in JAX beside PyTorch, from the same weights and batches; kills and flags are a soak."""
+
+import json
+
+import pytest
+
+from tests.support.training import start
+from tests.support.training_jax import environment
+
+KINDS = ("finetune", "probe")
+
+
+@pytest.fixture(scope="module")
+def found(dataset, tmp_path_factory) -> dict:
+    """What the runs did."""
+    folder = tmp_path_factory.mktemp("runs")
+    with start("tests.support.jax_finetuning", "runs", dataset, str(folder), **environment(folder / "xla")) as process:
+        output, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_pytorch(found, kind):
+    ours, theirs = found[f"{kind} jax"]["losses"], found[f"{kind} torch"]["losses"]
+    assert len(ours) == 4
+    assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_and_statistics_are_those_of_pytorch_by_the_same_names(found, kind):
+    differences = found[f"{kind} tensors"]
+    assert {"head.0.running_var", "head.1.weight"} <= differences.keys() or kind == "finetune"
+    assert max(differences.values()) < 1e-5
