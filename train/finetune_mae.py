@@ -46,6 +46,7 @@ from train.flags.shared import REFUSED as LAUNCHERS
 from train.flags.shared import RecipeFlags
 from train.loops.backend import Devices
 from train.loops.classify import ClassifierTask
+from train.loops.compiling import compile_network
 from train.loops.loop import AUTOMATIC, Training
 from train.loops.torch import TorchBackend
 from train.models.vit import VisionTransformer
@@ -335,6 +336,8 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
     data = flags.open_data()
     num_classes = classes_of(data, flags.nb_classes)
     model = _open_model(flags, num_classes).to(runtime.device)
+    if flags.compile:
+        compile_network(model, runtime.device)
     logs = flags.open_logs(runtime)
     mix = flags.mix_config()
     mixer = Mixer(config=mix, put=runtime.put, seed=flags.seed, batch_size=batch, num_classes=num_classes)

@@ -85,6 +85,7 @@ class Flags(ShardingFlags, PackFlags, RecipeFlags):
             jax={"fsdp": self.fsdp, "grad_ckpt": self.grad_ckpt},
         )
         self.refuse_with_packs({"diagnose": self.diagnose, "use_byol_crop": self.use_byol_crop})
+        self.refuse_with_packs({"compile": self.compile})
         self.refuse_with_packs({"mask_downsampling": self.mask_downsampling > 1})
 
     def model_options(self) -> dict[str, object]:
@@ -142,6 +143,7 @@ def _open_jax(flags: Flags, config: MAEConfig) -> Training[JaxBackend]:
 def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     import torch
 
+    from train.loops.compiling import compile_network
     from train.loops.torch import TorchBackend
     from train.optim.optimizer import open_adamw
 
@@ -156,6 +158,8 @@ def _open_torch(flags: Flags, config: MAEConfig) -> Training[TorchBackend]:
     task = (
         _squares_task(flags, config, runtime, loader) if packs is None else _packs_task(flags, config, runtime, packs)
     )
+    if flags.compile:
+        compile_network(task.model, runtime.device)
     return Training(
         config=flags.loop_config(),
         backend=TorchBackend(

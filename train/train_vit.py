@@ -141,7 +141,7 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         if self.json and not self.plan:
             raise UsageError("--json is for --plan; a run's log lines are JSON in any case")
         check_fake_data(self, self.fake_data)
-        self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose})
+        self.refuse_with_packs({"fake_data": self.fake_data, "diagnose": self.diagnose, "compile": self.compile})
         self.check_framework(
             torch={
                 "use_xla": self.use_xla,
@@ -242,6 +242,7 @@ def _loop_config(flags: Flags) -> LoopConfig:
 
 def _open_torch(flags: Flags) -> Training[TorchBackend]:
     from train.loops.classify import ClassifierTask
+    from train.loops.compiling import compile_network
     from train.loops.packed import PackedClassifierTask
     from train.loops.torch import TorchBackend
     from train.optim.optimizer import moments_of, open_adamw, start_moments
@@ -252,6 +253,8 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
     schedule = flags.schedule(loader.order)
     runtime.seed(flags.seed)
     model = _open_model(flags, runtime)
+    if flags.compile:
+        compile_network(model, runtime.device)
     optimizer = open_adamw(model, lr=flags.lr, weight_decay=flags.weight_decay, betas=BETAS, decay_vectors=True)
     start_moments(optimizer)
     runtime.shard_like_weights(moments_of(optimizer))

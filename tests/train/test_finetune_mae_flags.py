@@ -76,7 +76,7 @@ AGAINST = {
 ELSEWHERE = {
     "data_path", "output_dir", "log_dir", "index_dir", "resume", "region_policy", "pin_mem", "device", "use_xla",
     "diagnose", "eval", "dist_eval", "metrics_port", "metrics_address", "wandb",
-    "framework", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
+    "framework", "compile", "tensor_parallel", "ema_decay", "no_scan", "orbax", "fsdp", "grad_ckpt",
 }  # fmt: skip
 """Other tests show these: here, of the entry, and of the flags that all entries share."""
 OF_OTHERS = {"num_workers", "ckpt_interval"}

@@ -33,9 +33,12 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "tpu": "tpu,cpu"}
 
 @dataclass(frozen=True, kw_only=True)
 class JaxFlags:
-    """Framework that trains, and how JAX does; the flags of JAX alone are refused with PyTorch."""
+    """Framework that trains, and how it does; the flags of one framework are refused with the other."""
 
     framework: str = flag("torch", "Framework that trains.", choices=FRAMEWORKS)
+    compile: bool = flag(
+        False, "With PyTorch on cpu, cuda or tpu: compile the network by torch.compile; a CPU needs a C++ compiler."
+    )
     tensor_parallel: int = flag(1, "With JAX: devices that share the heads and hidden layer of each block.", COUNT)
     ema_decay: float = flag(
         0.0,
@@ -63,6 +66,8 @@ class JaxFlags:
             jax: Whether each flag of the entry that PyTorch does not have is given, beside those of this class.
         """
         own = {each.name: getattr(self, each.name) != each.default for each in fields(JaxFlags)}
+        compiles = own.pop("compile")
+        torch = torch | {"compile": compiles}
         refused, needed = (torch, "PyTorch") if self.is_jax else (own | (jax or {}), "--framework jax")
         for name, is_given in refused.items():
             if is_given and name != "framework":

@@ -9,6 +9,7 @@ runtime.py           PyTorch's devices; xla_runtime.py torch_runtime.py tpu_runt
 jax.py               JAX: functions of a network on a mesh of devices; jax_steps.py those of ResNets,
                      jax_transformer_steps.py those of transformers, jax_finetune_steps.py those of fine-tuning and
                      probing, jax_arrays.py where their arrays are
+compiling.py         networks that PyTorch compiles
 classify.py          the task of all classifiers
 mae.py               the task of masked autoencoders
 packed.py            the tasks over packs
@@ -20,6 +21,7 @@ workload.py          one step of a named model, for `dataprep diagnose`
 __all__ = [
     "backend",
     "classify",
+    "compiling",
     "config",
     "fsdp",
     "jax",

@@ -16,6 +16,7 @@ from train import finetune_mae, pretrain_mae, train_vit
         ({"no_scan": True}, "--no_scan is for --framework jax"),
         ({"framework": "jax", "use_xla": True}, "--use_xla is for PyTorch; leave it out with --framework jax"),
         ({"framework": "jax", "device": "xla"}, "--device xla is for PyTorch"),
+        ({"framework": "jax", "compile": True}, "--compile is for PyTorch"),
     ],
 )
 def test_flags_of_the_other_framework_are_refused(entry, flags, message):
