@@ -632,6 +632,18 @@ def guard() -> Iterator[Case]:
     yield from guard_cases(emulator)
 
 
+def site() -> Iterator[Case]:
+    """The documentation site, built without a warning, and every page of it in a browser."""
+    yield "site", _site
+
+
+def _site(_folder: Path) -> str:
+    for words in (["make", "site"], [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/site"]):
+        run = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    return next(line for line in run.stdout.splitlines() if " passed" in line)
+
+
 SHOWS = {
     "attacks": attacks,
     "jpeg-crops": jpeg_crops,
@@ -648,6 +660,7 @@ SHOWS = {
     "bench-loaders": bench_loaders,
     "long-tests": long_tests,
     "replicate": replicate,
+    "site": site,
     "fetch": fetch,
     "guard": guard,
     "laion-statuses": laion_statuses,
