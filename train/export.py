@@ -1,4 +1,4 @@
-"""Export of a checkpoint's weights to a file that timm, ViTDet and others read.
+"""Export of a checkpoint's weights to a file that timm, ViTDet, Hugging Face and others read.
 
 dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
 timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
@@ -18,10 +18,13 @@ from dataprep.errors import UsageError, install_hint
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints.encoder_weights import SAFETENSORS, read_weights, source_digest, with_key_bias, without_key_bias
+from train.checkpoints.huggingface import to_vitmae
 from train.checkpoints.pretrained import folded_head
 from train.flags.entry import EntryCommand, run_entry
 
 SUFFIXES = (SAFETENSORS, ".pth")
+NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}
+"""Functions from tensors by our names, which are timm's, to tensors by other names."""
 KEY_BIAS: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
     "add": with_key_bias,
     "remove": without_key_bias,
@@ -60,7 +63,7 @@ class Exported:
     """First 16 digits of the SHA-256 of the source's bytes."""
 
 
-def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
+def export(source: str, output: str, *, key_bias: str = "add", names: str = "timm") -> Exported:
     """Write an encoder, and a classifier's head if it has one, to a new file: whole or not at all.
 
     Args:
@@ -68,6 +71,7 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
         output: Path or URL of a .safetensors or .pth file.
         key_bias: `add`: biases for queries, keys and values, as in timm and ViTDet; `remove`: for queries and values
             only, as in BEiT; `keep`: as in the source.
+        names: `timm`, or `vitmae`: the encoder by the names of Hugging Face's `ViTMAEForPreTraining`.
 
     Raises:
         UsageError: The source does not exist, or the name of the output has another suffix.
@@ -76,15 +80,15 @@ def export(source: str, output: str, *, key_bias: str = "add") -> Exported:
     """
     if not output.endswith(SUFFIXES):
         raise UsageError(f"{output}: expected a name that ends with {' or '.join(SUFFIXES)}")
+    if names == "vitmae" and key_bias != "add":
+        raise UsageError(f"--names vitmae --key_bias {key_bias}: ViTMAE has biases of keys; leave --key_bias out")
     weights = read_weights(source)
-    tensors = {
-        name: each.detach().contiguous()
-        for name, each in sorted(KEY_BIAS[key_bias](folded_head(weights.tensors)).items())
-    }
+    by_our_names = KEY_BIAS[key_bias](folded_head(weights.tensors))
+    tensors = {name: each.detach().contiguous() for name, each in sorted(NAMES[names](by_our_names).items())}
     facts = {
         "model": weights.name,
         "image_size": weights.image_size,
-        "num_classes": len(tensors.get("head.bias", ())),
+        "num_classes": len(by_our_names.get("head.bias", ())),
         "step": weights.step,
         "source": source.rpartition("/")[2],
         "source_digest": source_digest(source),
@@ -129,10 +133,17 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
     show_default=True,
     help="add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",
 )
+@click.option(
+    "--names",
+    type=click.Choice(list(NAMES)),
+    default="timm",
+    show_default=True,
+    help="timm, whose names ViTDet reads too; vitmae: those of Hugging Face's ViTMAEForPreTraining, without a decoder.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def command(checkpoint: str, output: str, key_bias: str, as_json: bool) -> int:
+def command(checkpoint: str, output: str, key_bias: str, names: str, as_json: bool) -> int:
     """Write the weights of CHECKPOINT, whole or in parts, to OUTPUT (.safetensors or .pth), with timm's names."""
-    done = export(checkpoint, output, key_bias=key_bias)
+    done = export(checkpoint, output, key_bias=key_bias, names=names)
     if as_json:
         click.echo(json.dumps(asdict(done), indent=1))
         return 0

@@ -7,6 +7,7 @@ restoring.py         weights and moments of a state for a model of PyTorch
 jax_weights.py       weights of JAX's transformers by PyTorch's names, and back
 orbax_folder.py      a folder or bucket of checkpoints that Orbax writes
 parts.py pieces.py part_folder.py     states that are sharded among hosts
+huggingface.py       weights of Hugging Face's masked autoencoders by our names, and back
 encoder_weights.py   vision transformers from our files and those of other tools
 pretrained.py        classifiers made of such weights
 """
@@ -15,6 +16,7 @@ __all__ = [
     "checkpoint",
     "encoder_weights",
     "files",
+    "huggingface",
     "jax_weights",
     "orbax_folder",
     "part_folder",

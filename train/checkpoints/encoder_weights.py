@@ -1,9 +1,9 @@
 """Encoder weights: vision transformers from our files and those of other tools, by timm's names.
 
 Checkpoints of `train.pretrain_mae`, `train.finetune_mae` and `train.train_vit`, the published MAE files
-({"model": ...}), and timm's state dicts can be read, as .pth or .safetensors. Queries, keys and values have their
-biases in one vector (timm, ViTDet), or keys have none (BEiT, `--no_k_bias_in_vit`). Either form is converted into the
-other, since a key's bias changes no output.
+({"model": ...}), timm's state dicts and Hugging Face's ViTMAE can be read, as .pth or .safetensors. Queries, keys and
+values have their biases in one vector (timm, ViTDet), or keys have none (BEiT, `--no_k_bias_in_vit`). Either form is
+converted into the other, since a key's bias changes no output.
 
 Shapes: L tokens, D the width.
 """
@@ -25,6 +25,7 @@ from dataprep.errors import FormatError, UsageError, install_hint
 from dataprep.storage import open_storage
 from train.checkpoints.checkpoint import load_any
 from train.checkpoints.files import ARRAYS, NUMPY, TORCH, digest_of_stream
+from train.checkpoints.huggingface import from_vitmae, is_vitmae
 from train.checkpoints.jax_weights import trained_weights
 from train.models.sizes import BlockConfig, MAEConfig, mae_config, mae_names
 
@@ -155,6 +156,8 @@ def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
         isinstance(name, str) and isinstance(each, torch.Tensor) for name, each in named.items()
     ):
         raise FormatError(f'{url}: no weights; expected tensors by their names, or those under "model"')
+    if is_vitmae(named):
+        named = from_vitmae(url, named)
     step = state.get("step")
     kept = {name: each for name, each in named.items() if not name.startswith(_PRETRAINING)}
     return Weights(url, kept, step if isinstance(step, int) else None)
