@@ -1,18 +1,10 @@
-"""Masked autoencoders in JAX at full length: beside torch_xla, killed and resumed, on several devices, and how fast.
-
-python -m tests.support.training_jax_mae rates            images a second of both, on this machine
-python -m tests.support.training_jax_mae compiling        seconds to compile an update of ViT-L, with and without scan
-python -m tests.support.training_jax_mae parity           differences to timm, Hugging Face and big_vision's layout
-"""
+"""Masked autoencoders in JAX at full length: beside torch_xla and others, killed and resumed, on several devices."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
-import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,15 +19,6 @@ STEPS = 200
 MAE = {**LONG, "max_steps": STEPS + 1, "norm_pix_loss": None, "blr": 0.01}
 """Flags of a run of 200 steps after a first one, from whose checkpoint both frameworks start. At a rate five times as
 high single batches magnify the last digits: after 165 steps PyTorch's CPU and torch_xla differ by 1e-4, too."""
-RATES = {
-    "model": "mae_vit_tiny_patch16",
-    "effective_batch_size": 32,
-    "epochs": 100,
-    "warmup_epochs": 1,
-    "max_steps": 24,
-    "log_interval_steps": 4,
-}
-"""Flags of a run whose rate is measured."""
 
 
 def arguments(folder: object, data: str, **flags: Any) -> list[str]:
@@ -158,74 +141,8 @@ def networks() -> str:
     return f"{len(found)} networks, the largest difference is {largest:.1e}; in bfloat16 {half['prediction']:.1e}"
 
 
-def rates(data: str, folder: Path) -> dict[str, float]:
-    """Images a second of both frameworks, with all cores: the median of the log lines after the first two."""
-    found = {}
-    both = {
-        "torch_xla": {"device": "xla", "cluster": {"NPROC": "", "OMP_NUM_THREADS": ""}},
-        "jax": {"framework": "jax", "cluster": {"PJRT_DEVICE": "", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": ""}},
-    }
-    for name, given in both.items():
-        variables = {each: value for each, value in given.pop("cluster").items() if value or each == "PJRT_DEVICE"}
-        for unset in ("NPROC", "OMP_NUM_THREADS"):
-            variables.setdefault(unset, str(os.cpu_count()))
-        process = start("train.pretrain_mae", *arguments(folder / name, data, **given, **RATES), **variables)
-        ended(process, timeout_s=900)
-        lines = [json.loads(line) for line in log_lines(folder / name)][2:]
-        found[name] = statistics.median(line["images_per_s"] for line in lines)
-    return found
-
-
-def compiling(model: str = "mae_vit_large_patch16") -> dict[str, float]:
-    """Seconds to compile one update, with and without scan; no weight is allocated."""
-    import jax
-    import numpy as np
-
-    from train.batches.masks import MaskConfig
-    from train.loops.jax_arrays import open_mesh
-    from train.loops.jax_transformer_steps import Inputs, MAETask, Settings, TransformerSteps
-    from train.models.jax_transformers import Computation, MaskedAutoencoder
-    from train.models.sizes import mae_config
-
-    config, found, rows = mae_config(model, image_size=224), {}, 2
-    masks = MaskConfig(grid=config.grid)
-    for name, scan in (("scan", True), ("no scan", False)):
-        task = MAETask(model=MaskedAutoencoder(config, Computation(scan=scan)), masks=masks, seed=0)
-        steps = TransformerSteps(task, open_mesh(1), Settings(weight_decay=0.05, betas=(0.9, 0.95)))
-        values = jax.eval_shape(steps.initial)
-        shapes = (
-            ((rows, 224, 224, 3), "uint8"),
-            ((rows, masks.num_visible), "int32"),
-            ((rows, masks.num_patches), "int32"),
-        )
-        inputs = Inputs(tuple(jax.ShapeDtypeStruct(*each) for each in shapes), np.uint32(0))
-        begun_s = time.perf_counter()
-        lowered = steps.update.lower(values, inputs, 0.1)
-        found[f"{name}, traced"] = time.perf_counter() - begun_s
-        begun_s = time.perf_counter()
-        lowered.compile()
-        found[f"{name}, compiled"] = time.perf_counter() - begun_s
-    return found
-
-
 def parity(folder: Path) -> dict[str, float]:
     """Largest differences to implementations of others, with the same weights."""
     from tests.support import parity as others
 
     return {**others.timm_and_big_vision(folder), **others.vitmae(folder)}
-
-
-if __name__ == "__main__":
-    from tests.support.finished import build_here
-
-    if sys.argv[1] in ("compiling", "parity"):
-        with tempfile.TemporaryDirectory() as temporary:
-            print(json.dumps(compiling() if sys.argv[1] == "compiling" else parity(Path(temporary))))
-    else:
-        from dataprep.demo.make import write_demo
-
-        with tempfile.TemporaryDirectory() as temporary:
-            place = Path(temporary)
-            write_demo("imagenet", place / "originals", images=300, odd=False)
-            built = build_here("imagenet", place / "originals", place / "shards", "webdataset")
-            print(json.dumps(rates(built, place)))
