@@ -13,12 +13,12 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench site wheel clean
+.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
 	@echo "make matrix      run all tests of the last commit on Python 3.11, 3.12 and 3.13; PYTHONS=\"3.11 3.13\" chooses"
-	@echo "make lint        check style, types and import contracts"
+	@echo "make lint        check style, types, import contracts and workflows"
 	@echo "make setup       install everything for development into .venv, and the peers of the benchmarks into .bench-venv"
 	@echo "make bench-setup setup, and the peers of the arena of loaders (8 GB) into .bench-venv/arena"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
@@ -27,6 +27,7 @@ help:
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
 	@echo "make site        build the documentation site, build/site/index.html; a broken link or reference ends it"
 	@echo "make wheel       build the wheel with the C extensions, and run it where there is no compiler; ARCH=aarch64 cross-compiles"
+	@echo "make release     make the sdist, wheels, bill of materials and checksums, twice with the same bytes, and check them"
 	@echo "make bench       measure images/s of a build and of its peers"
 
 python:
@@ -88,6 +89,12 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[0-9]*.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format --default-filetype yaml CITATION.cff
+	$(BIN)/zizmor --offline --quiet .github
 
 # Spark is large, and only its tests need it.
 .venv/.spark: .venv/.dev
@@ -111,7 +118,10 @@ site: .venv/.docs
 	@echo "written: build/site/index.html"
 
 wheel: .venv/.dev
-	$(BIN)/python scripts/wheel.py $(if $(ARCH),--arch $(ARCH)) $(if $(PYTHONS),--pythons "$(PYTHONS)")
+	$(BIN)/python scripts/wheel.py $(if $(ARCH),--arch $(ARCH)) $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(PICTURES),--pictures "$(PICTURES)")
+
+release: .venv/.dev
+	$(BIN)/python -m scripts.release $(if $(ARCHS),--archs "$(ARCHS)") $(if $(PYTHONS),--pythons "$(PYTHONS)")
 
 bench: setup
 	$(BIN)/python benchmarks/build.py

@@ -2,6 +2,7 @@
 
     make wheel                  for this processor, run on each of PYTHONS in a root without compiler and libjpeg
     make wheel ARCH=aarch64     compiled with the cross compiler of Debian's gcc-aarch64-linux-gnu; checked, not run
+    make wheel PICTURES=DIR     with pictures of your own, in class folders, in place of 120 crops of photographs
 
 The wheel is in build/wheel/dist. It needs gcc, cmake, and for x86_64 nasm (Debian: apt-get install gcc cmake nasm), and
 cargo, or the source's archive in build/wheel.
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,10 +27,14 @@ WORK = ROOT / "build" / "wheel"
 SOURCE, SOURCE_VERSION = "turbojpeg-sys", "1.2.0"
 """Crate that carries the source of libjpeg-turbo 3.1.0, whole and unchanged, with its assembler code."""
 SOURCE_SHA256 = "49b5a974bc59382d35927e3a07eef2ba9a24fe7227cefe52ec44b508e1b90f86"
+JPEG_VERSION, JPEG_LICENSE = "3.1.0", "IJG AND BSD-3-Clause AND Zlib"
 LICENSES = ("LICENSE.md", "README.ijg")
 PLATFORM = "manylinux_2_17"
 """The oldest glibc on which the wheel runs: every distribution since 2014 has a newer one."""
 PYTHONS = "3.11 3.12 3.13"
+NOT_PACKAGED = (".ci/", ".github/", "benchmarks/", "docs/", "examples/", "terraform/", "tests/")
+"""Folders of the repository that no package contains."""
+PICTURES = 120
 
 
 def main() -> None:
@@ -36,24 +42,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arch", default=platform.machine(), choices=("x86_64", "aarch64"))
     parser.add_argument("--pythons", default=PYTHONS, help="versions or paths of interpreters that run the wheel")
+    parser.add_argument("--pictures", type=Path, help="folder of class folders of pictures that the wheel builds")
     options = parser.parse_args()
-    compiler = "gcc" if options.arch == platform.machine() else f"{options.arch}-linux-gnu-gcc"
-    check_tools(compiler, options.arch)
-    library = build_libjpeg(unpack_source(), compiler, options.arch)
-    wheel = build_wheel(library, compiler, options.arch)
+    check_tools(options.arch)
+    source = unpack_source()
+    tree = copy_tree(WORK / "tree", source)
+    wheel = build_wheel(tree, WORK, build_libjpeg(source, WORK, options.arch), options.arch)
     check_wheel(wheel)
     if options.arch == platform.machine():
-        for python in options.pythons.split():
-            run_wheel(wheel, python)
+        pictures = options.pictures or make_pictures(WORK / "pictures")
+        for python in interpreters(options.pythons):
+            run_wheel(wheel, python, pictures)
     print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size:,} bytes, sha256 {digest_of(wheel)}")
 
 
-def check_tools(compiler: str, arch: str) -> None:
+def interpreters(pythons: str) -> list[str]:
+    """Return the interpreters that are named by their versions or paths."""
+    found = []
+    for name in pythons.split():
+        command = ("bash", ROOT / "scripts" / "find_python.sh", name)
+        path = name if "/" in name else subprocess.run(command, capture_output=True, text=True).stdout.strip()
+        if not path:
+            raise SystemExit(f"make wheel: no CPython {name} found; name its path: make wheel PYTHONS=/path/to/python")
+        found.append(path)
+    return found
+
+
+def compiler_for(arch: str) -> str:
+    """Return the name of the C compiler for a processor."""
+    return "gcc" if arch == platform.machine() else f"{arch}-linux-gnu-gcc"
+
+
+def check_tools(arch: str) -> None:
     """End the program if a tool is missing."""
-    needed = [compiler, "cmake", "unshare", *(["nasm"] if arch == "x86_64" else [])]
+    needed = [compiler_for(arch), "cmake", "unshare", *(["nasm"] if arch == "x86_64" else [])]
     if missing := [name for name in needed if shutil.which(name) is None]:
+        compiler = "gcc" if compiler_for(arch) == "gcc" else "gcc-" + compiler_for(arch).removesuffix("-gcc")
         raise SystemExit(
-            f"make wheel: {', '.join(missing)} not found; Debian: apt-get install gcc cmake nasm util-linux"
+            f"make wheel: {', '.join(missing)} not found; Debian: apt-get install {compiler} cmake nasm util-linux"
         )
 
 
@@ -84,14 +110,14 @@ def fetch_source(archive: Path) -> None:
     shutil.copyfile(found[-1], archive)
 
 
-def build_libjpeg(source: Path, compiler: str, arch: str) -> Path:
-    """Build the static library, and return the folder with it, its headers, and its licences."""
-    target, made = WORK / f"libjpeg-{arch}", WORK / f"libjpeg-{arch}-build"
+def build_libjpeg(source: Path, work: Path, arch: str) -> Path:
+    """Build the static library below a folder, and return the folder with it and its headers."""
+    target, made = work / f"libjpeg-{arch}", work / f"libjpeg-{arch}-build"
     for folder in (target, made):
         shutil.rmtree(folder, ignore_errors=True)
     settings = {
         "CMAKE_BUILD_TYPE": "Release",
-        "CMAKE_C_COMPILER": compiler,
+        "CMAKE_C_COMPILER": compiler_for(arch),
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": arch,
         "CMAKE_POSITION_INDEPENDENT_CODE": "ON",
@@ -108,30 +134,34 @@ def build_libjpeg(source: Path, compiler: str, arch: str) -> Path:
     # jpegint.h is for the extension's own reader of Huffman codes, and fits this version of the library alone.
     for header in (*source.glob("src/j*.h"), made / "jconfig.h"):
         shutil.copy(header, target / "include")
-    for name in LICENSES:
-        shutil.copy(source / name, target)
     return target
 
 
-def build_wheel(library: Path, compiler: str, arch: str) -> Path:
-    """Build the wheel from the tracked files alone; return it under the name of the oldest platform that it fits."""
-    tree, made, repaired, dist = (WORK / name for name in ("tree", "made", "repaired", "dist"))
-    for folder in (tree, made, repaired):
-        shutil.rmtree(folder, ignore_errors=True)
+def copy_tree(tree: Path, source: Path) -> Path:
+    """Copy the tracked files that a package is made of, and the licences of libjpeg-turbo; return the folder."""
+    shutil.rmtree(tree, ignore_errors=True)
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, files.split("\0")):
-        if not name.startswith(("tests/", "benchmarks/", "docs/")):
+        if not name.startswith(NOT_PACKAGED):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, tree / name)
     for name in LICENSES:
-        shutil.copy(library / name, tree / f"LICENSE.libjpeg-turbo.{name}")
+        shutil.copy(source / name, tree / f"LICENSE.libjpeg-turbo.{name}")
+    return tree
+
+
+def build_wheel(tree: Path, work: Path, library: Path, arch: str) -> Path:
+    """Build the wheel of a source tree; return it under the name of the oldest platform that it fits."""
+    made, repaired, dist = (work / name for name in ("made", "repaired", "dist"))
+    for folder in (made, repaired):
+        shutil.rmtree(folder, ignore_errors=True)
     environment = {
         "DATAPREP_LIBJPEG": str(library),
-        "CC": compiler,
-        "LDSHARED": f"{compiler} -shared",
+        "CC": compiler_for(arch),
+        "LDSHARED": f"{compiler_for(arch)} -shared",
         "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
     }
-    run(tool("uv"), "build", "--quiet", "--wheel", "--python", sys.executable, "--out-dir", made, tree, **environment)
+    package("wheel", tree, made, **environment)
     (wheel,) = made.glob("*.whl")
     tag = f"{PLATFORM}_{arch}"
     # auditwheel takes the names of this machine's processor only; for another it finds the oldest that fits.
@@ -142,23 +172,72 @@ def build_wheel(library: Path, compiler: str, arch: str) -> Path:
     return Path(shutil.copy(wheel, dist))
 
 
+def package(kind: str, tree: Path, out: Path, **environment: str) -> None:
+    """Make the sdist or the wheel of a source tree with the pinned setuptools."""
+    pins = ("--build-constraints", ROOT / "constraints.txt")
+    words = (f"--{kind}", *pins, "--python", sys.executable, "--out-dir", out, tree)
+    run(tool("uv"), "build", "--quiet", *words, **environment)
+
+
 def check_wheel(wheel: Path) -> None:
     """Compare the libraries and symbols that the extensions need with what the wheel's name promises."""
     run(tool("auditwheel"), "show", wheel)
     run(tool("abi3audit"), "--strict", "--assume-minimum-abi3", "3.11", wheel)
 
 
-def run_wheel(wheel: Path, python: str) -> None:
-    """Install the wheel, from wheels alone, and run it in a root that has neither a compiler nor libjpeg."""
+def make_pictures(folder: Path) -> Path:
+    """Write crops of scikit-image's photographs as JPEG files in class folders, as a user's pictures lie; return the
+    folder.
+    """
+    import numpy as np
+    from PIL import Image
+    from skimage import data
+
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("astronaut", "chelsea", "coffee"):
+        (folder / name).mkdir(parents=True)
+        photograph = Image.fromarray(getattr(data, name)())
+        randomness = np.random.default_rng(len(name))
+        for number in range(PICTURES // 3):
+            left, top = (int(randomness.integers(0, size - 260)) for size in photograph.size)
+            crop = photograph.crop((left, top, left + 260, top + 260)).resize((520, 520))
+            crop.save(folder / name / f"{number:03}.jpg", quality=90)
+    return folder
+
+
+def run_wheel(wheel: Path, python: str, pictures: Path) -> None:
+    """Install the wheel, from wheels alone, and run it in a root that has neither a compiler nor libjpeg: alone with a
+    user's pictures, then with the extra of the demo.
+    """
     environment = WORK / f"run-{Path(python).name}"
+    install_empty(environment, python, f"{wheel}[demo]")  # downloads what uv does not have
+    begun_s = time.monotonic()
+    install_empty(environment, python, str(wheel), "--offline")
+    installed_s = time.monotonic() - begun_s
+    shutil.copytree(pictures, environment / "pictures")
+    for program in ("own_pictures.py", "wheel_demo.py"):
+        shutil.copy(ROOT / "scripts" / program, environment)
+    print(f"{Path(python).name}: installed in {installed_s:.1f} s after the download", flush=True)
+    run("bash", ROOT / "scripts" / "bare_root.sh", environment, "own_pictures.py")
+    install(environment, f"{wheel}[demo]", "--offline")
+    run("bash", ROOT / "scripts" / "bare_root.sh", environment, "wheel_demo.py")
+
+
+def install_empty(environment: Path, python: str, wanted: str, *options: str) -> None:
+    """Make a virtual environment anew, and install a package with what it needs."""
     shutil.rmtree(environment, ignore_errors=True)
     run(tool("uv"), "venv", "--quiet", "--no-python-downloads", "--python", python, environment)
-    interpreter, pins = environment / "bin" / "python", ROOT / "constraints.txt"
-    wanted = f"{wheel}[demo]"
-    install = (tool("uv"), "pip", "install", "--quiet", "--only-binary", ":all:")
-    run(*install, "--python", interpreter, "-c", pins, wanted)
-    shutil.copy(ROOT / "scripts" / "wheel_demo.py", environment)
-    run("bash", ROOT / "scripts" / "bare_root.sh", environment, "wheel_demo.py")
+    install(environment, wanted, *options)
+
+
+def install(environment: Path, wanted: str, *options: str) -> None:
+    """Install a package in the pinned versions, from wheels alone, and compare what every package needs with what is
+    there.
+    """
+    words = ("--quiet", "--python", environment / "bin" / "python")
+    pins = ("-c", ROOT / "constraints.txt", "--only-binary", ":all:")
+    run(tool("uv"), "pip", "install", *words, *pins, *options, wanted)
+    run(tool("uv"), "pip", "check", *words)
 
 
 def tool(name: str) -> Path:

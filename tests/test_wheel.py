@@ -61,13 +61,26 @@ def test_a_source_with_another_digest_is_refused(tmp_path, monkeypatch):
 
 
 def test_missing_tools_are_named_with_the_packages_that_have_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for name in ("gcc", "unshare"):
         (tmp_path / name).symlink_to(shutil.which("true"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SystemExit, match=r"^make wheel: cmake, nasm not found; Debian: apt-get install gcc cmake nasm"):
-        wheel.check_tools("gcc", "x86_64")
-    with pytest.raises(SystemExit, match=r"^make wheel: cmake not found"):
-        wheel.check_tools("gcc", "aarch64")
+        wheel.check_tools("x86_64")
+    expected = (
+        r"^make wheel: aarch64-linux-gnu-gcc, cmake not found; Debian: apt-get install gcc-aarch64-linux-gnu cmake"
+    )
+    with pytest.raises(SystemExit, match=expected):
+        wheel.check_tools("aarch64")
+
+
+def test_interpreters_are_found_by_their_versions_and_a_missing_one_is_named():
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    (found,) = wheel.interpreters(this)
+    assert found.endswith(f"python{this}")
+    assert wheel.interpreters("/opt/python3.13") == ["/opt/python3.13"]
+    with pytest.raises(SystemExit, match=r"^make wheel: no CPython 3\.10 found; name its path"):
+        wheel.interpreters("3.10")
 
 
 def test_without_cargo_the_archive_can_be_put_in_its_place(tmp_path, monkeypatch):

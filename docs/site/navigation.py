@@ -19,7 +19,7 @@ PARTS = {
     "Loading and training": ("docs/loaders", "docs/bottleneck", "docs/capacity", "docs/training"),
     "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions", "docs/guard"),
     "Reference": (f"{REFERENCE}/commands/index", f"{REFERENCE}/api/index", "benchmarks/README", "CHANGELOG"),
-    "The project": ("CONTRIBUTING", "docs/architecture", "docs/decisions/README"),
+    "The project": ("CONTRIBUTING", "docs/deprecations", "docs/architecture", "docs/decisions/README"),
 }
 """Documents by the part's heading; a `*` stands for all names, sorted."""
 BELOW = {"docs/decisions/README": ("docs/decisions/*",)}
