@@ -56,6 +56,7 @@ from tests.support.parts import parts_of_a_build
 from tests.support.planning import plan_samples
 from tests.support.recipes import RECIPES, WRITERS
 from tests.support.replication import kill_replicate
+from tests.support.tutorials import TUTORIALS, run_tutorial
 from tests.support.two_builds import schedule
 
 STATE = Path("build/soak")
@@ -651,6 +652,12 @@ def _site(_folder: Path) -> str:
     return next(line for line in run.stdout.splitlines() if " passed" in line)
 
 
+def tutorials() -> Iterator[Case]:
+    """Every tutorial, run as it stands; `make test` runs the first of them."""
+    for document in TUTORIALS:
+        yield document, partial(run_tutorial, document)
+
+
 SHOWS = {
     "attacks": attacks,
     "jpeg-crops": jpeg_crops,
@@ -680,6 +687,7 @@ SHOWS = {
     "train-devices": train_devices,
     "train-jax": train_jax,
     "train-learns": train_learns,
+    "tutorials": tutorials,
 }
 
 

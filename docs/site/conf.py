@@ -42,6 +42,7 @@ html_title = "dataprep"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_js_files = [("site.js", {"defer": "defer"})]
+html_favicon = "static/icon.svg"
 html_copy_source = False
 html_show_sphinx = False
 
@@ -71,6 +72,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for part in ("description", "epilog", "options"):
         app.connect(f"sphinx-click-process-{part}", docstrings.escape_help)
     app.connect("missing-reference", docstrings.link_types)
+    app.connect("html-page-context", docstrings.list_parameters)
     app.connect("html-page-context", level_headings, priority=900)  # after the theme has made the side bar
     app.connect("build-finished", copy_front)
     app.add_lexer("csv", TextLexer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby
+from typing import Any
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
@@ -17,6 +18,7 @@ from sphinx.environment import BuildEnvironment
 _COLUMNS = re.compile(r"(\S.*?)  +(\S.*)")
 """A line such as `open_loader      Open a loader over one split`."""
 _CODE = re.compile(r"(`+[^`]*`+)")
+_PARAMETERS = re.compile(r"<dl>\n(?:<dd>.*</dd>\n)+</dl>")
 _PACKAGES = ("dataprep.", "loaders.", "pipelines.", "train.")
 
 
@@ -69,11 +71,23 @@ def link_types(_app: Sphinx, env: BuildEnvironment, node: pending_xref, text: no
         return None
     described = env.get_domain("py").objects
     last = node["reftarget"].rpartition(".")[2]
-    found = sorted(name for name in described if name.rpartition(".")[2] == last and name.startswith(_PACKAGES))
+    types = (name for name, item in described.items() if item.objtype in ("class", "exception"))
+    found = sorted(name for name in types if name.rpartition(".")[2] == last and name.startswith(_PACKAGES))
     if len(found) == 1:
         node["reftarget"] = found[0]
         return env.get_domain("py").resolve_any_xref(env, node["refdoc"], env.app.builder, found[0], node, text)[0][1]
     return None if node["reftype"] == "exc" else text
+
+
+def list_parameters(
+    _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _document: nodes.document | None
+) -> None:
+    """Make plain boxes of a signature's parameters, each on a line: Sphinx makes definitions without terms of them."""
+    context["body"] = _PARAMETERS.sub(_boxes, context.get("body", ""))
+
+
+def _boxes(found: re.Match[str]) -> str:
+    return found[0].replace("dl>", "div>").replace("dd>", "div>").replace("<div>", '<div class="parameters">', 1)
 
 
 def _paragraphs(lines: Iterable[str]) -> list[list[str]]:
