@@ -31,6 +31,7 @@ COMMANDS = {
     "tpu": "Create, set up and delete TPU VMs, and run programs on all their workers.",
     "train": "Train on a dataset: start one of the training programs.",
     "verify": "Compare every byte of a dataset with its manifest.",
+    "watch": "Show how far a build or a training is, from any host.",
 }
 """One line of help by command name. Each is the object `command` of dataprep.commands.<name with underscores>."""
 

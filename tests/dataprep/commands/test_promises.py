@@ -72,9 +72,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "tpu manifest": ("mae", "--type", "v6e-16", "--image", "image", "--", "dataprep-pretrain-mae"),
     "tpu delete": ("my-tpu", *ZONE, "--yes"),
     "verify": ("{dataset}", "--workers", "1"),
+    "watch": ("{dataset}",),
 }  # fmt: skip
 """Every command, and arguments on small real data with which it ends well."""
-READ_ONLY = {"bench", "check-region", "diagnose", "guard", "inspect", "plan-input", "tpu manifest", "verify"}
+READ_ONLY = {"bench", "check-region", "diagnose", "guard", "inspect", "plan-input", "tpu manifest", "verify", "watch"}
 """Change nothing but a page or a folder that is asked for."""
 SHOWN_ELSEWHERE = {"build coco-dup5", "check-region", "create-bucket", "tpu setup"}
 """Commands whose JSON their own tests read; setup installs packages."""

@@ -1,0 +1,106 @@
+"""`dataprep watch`: how far a build or a training is, from any host."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from dataprep.commands.options import Finite
+from dataprep.errors import UsageError
+from dataprep.watching.run import RunWatch
+from dataprep.watching.snapshots import ABSENT, BuildSnapshot, Snapshot
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+EPILOG = """\b
+Examples:
+  dataprep watch shards/imagenet
+  dataprep watch gs://bucket/imagenet --interval 30
+  dataprep watch runs/mae --once --json
+
+\b
+Exit codes: 0 the dataset is whole, or shown once; 1 a file is damaged; 2 usage, or nothing there with --once; 130 ended
+by Ctrl-C.
+"""
+
+
+class _Show(Protocol):
+    def __call__(self, snapshot: Snapshot) -> object: ...
+
+
+@click.command("watch", epilog=EPILOG)
+@click.argument("url", metavar="RUN_OR_URL")
+@click.option("--once", is_flag=True, help="Look once, print, and end.")
+@click.option(
+    "--interval",
+    type=Finite(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="S",
+    help="Time between two looks, in seconds.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each look as one JSON object, a line each, on stdout.")
+def command(url: str, once: bool, interval: float, as_json: bool) -> None:
+    """Show how far a build or a training is, from its own files, on any host that can read them.
+
+    RUN_OR_URL is the output of a build, on disk or in a bucket, or the output folder of a training. Nothing is written.
+    Watching a build ends when its dataset is whole; a training is watched until Ctrl-C, because its files do not say
+    that it has ended. In a bucket a look takes a few requests, and at most 64 more for receipts that are new.
+    """
+    watch = RunWatch(url)
+    with _output(as_json=as_json) as show:
+        while True:
+            snapshot = watch.look()
+            if once and snapshot.state == ABSENT:
+                raise UsageError(f"{url}: no build, no training and no dataset there; check the path or URL")
+            show(snapshot)
+            if once or snapshot.is_over:
+                return
+            time.sleep(interval)
+
+
+@contextmanager
+def _output(*, as_json: bool) -> Iterator[_Show]:
+    """Yield what shows a look: JSON lines, a picture of the terminal that changes, or lines where they change."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if as_json:
+        yield lambda snapshot: click.echo(json.dumps(asdict(snapshot)))
+    elif console.is_terminal:
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda snapshot: live.update(_picture(snapshot), refresh=True)
+    else:
+        yield _ChangedLines().show
+
+
+class _ChangedLines:
+    """Prints a line where it differs from the last one."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, snapshot: Snapshot) -> None:
+        if snapshot.line != self._last:
+            click.echo(snapshot.line)
+            self._last = snapshot.line
+
+
+def _picture(snapshot: Snapshot) -> RenderableType:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(snapshot.line)]
+    if isinstance(snapshot, BuildSnapshot):
+        parts.append(ProgressBar(total=snapshot.shards, completed=snapshot.finished_shards))
+    return Group(*parts)

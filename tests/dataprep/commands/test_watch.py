@@ -1,0 +1,52 @@
+"""`dataprep watch`: lines, JSON and a terminal, and what it refuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from dataprep.commands.watch import command
+from dataprep.errors import UsageError
+from tests.support.builds import build_arguments
+from tests.support.stopping import STOPPED, shared_stopper
+
+LINE = {"step": 3, "epoch": 0.5, "loss": 0.25}
+
+
+def watched(*words):
+    result = CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.fixture
+def stopped(originals, tmp_path):
+    arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 4)
+    assert shared_stopper().run(arguments, boundary=30).code == STOPPED
+    return tmp_path / "out"
+
+
+def test_a_stopped_build_is_shown_once(stopped):
+    assert watched(stopped, "--once").startswith("imagenet as webdataset: ")
+    found = json.loads(watched(stopped, "--once", "--json"))
+    assert (found["state"], found["name"]) == ("building", "imagenet")
+    assert 0 < found["finished_shards"] < found["shards"]
+
+
+def test_on_a_terminal_there_is_a_bar(stopped, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "━" in watched(stopped, "--once")
+
+
+def test_watching_a_whole_dataset_ends(finished):
+    assert watched(finished("imagenet-webdataset")).endswith(": the dataset is whole\n")
+
+
+def test_a_training_is_shown(tmp_path):
+    (tmp_path / "log.txt").write_text(json.dumps(LINE) + "\n")
+    assert watched(tmp_path, "--once") == f"{tmp_path}: step 3, epoch 0.50, loss 0.2500, no checkpoint yet\n"
+
+
+def test_with_once_there_must_be_something_to_see(tmp_path):
+    with pytest.raises(UsageError, match="no build, no training and no dataset there"):
+        command.main([str(tmp_path / "nothing"), "--once"], standalone_mode=False)
