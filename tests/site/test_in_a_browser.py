@@ -13,6 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from loaders.report.page import bench_page, diagnosis_page
+from tests.support.findings import bench_table, diagnosis
 from tests.support.markdown import ROOT
 
 SITE = ROOT / "build/site"
@@ -126,6 +128,17 @@ def faults(page: Page) -> list[str]:
     """List what axe-core finds that is serious or critical."""
     violations = Axe().run(page).response["violations"]
     return [f"{each['id']}: {each['nodes'][0]['html']}" for each in violations if each["impact"] in SERIOUS]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["bench", "diagnosis"])
+def test_pages_of_reports_have_no_serious_fault(browser, name, width):
+    page = bench_page(bench_table()) if name == "bench" else diagnosis_page(diagnosis(), bench_table())
+    watched = Watched(browser, width=width)
+    watched.page.set_content(page)
+    found = faults(watched.page)
+    watched.close()
+    assert found == []
 
 
 def test_faults_are_detected(browser):
