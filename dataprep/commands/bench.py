@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from loaders.bench.comparison import Comparison
     from loaders.bench.runs import BenchSettings
     from loaders.bench.table import BenchRow, BenchSection, BenchTable
 
@@ -31,6 +33,7 @@ Examples:
   dataprep bench shards/imagenet --loader dataprep --loader torchvision --seconds 10 --html bench.html
   dataprep bench ~/data/imagenet ~/tensorflow_datasets/oxford_flowers102/2.1.1
   dataprep bench '/data/imagenet-train-{000000..000146}.tar' --json > bench.json
+  dataprep bench shards/imagenet --compare bench.json
   dataprep bench gs://bucket/imagenet --convert /mnt/disk/copies
 
 \b
@@ -84,6 +87,13 @@ class BenchProgress(AdoptProgress):
     help="Python of an environment with more loaders, such as ENV/bin/python.  [default: .bench-venv of make setup]",
 )
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
+@click.option(
+    "--compare",
+    "compared",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show the rates beside those of an earlier run, whose --json is in this file.",
+)
 @json_option
 def command(
     urls: tuple[str, ...],
@@ -99,6 +109,7 @@ def command(
     convert: Path | None,
     peer_python: Path | None,
     html: Path | None,
+    compared: Path | None,
     as_json: bool,
 ) -> None:
     """Measure how fast loaders deliver the images of each URL: dataprep, torchvision, webdataset, tf.data, mosaic and
@@ -109,6 +120,7 @@ def command(
     gets a copy of some images.
     """
     from loaders.bench.compare import LOADERS, BenchRequest, run_bench
+    from loaders.bench.comparison import compare, read_table
     from loaders.bench.runs import BenchSettings
     from loaders.bench.table import to_document
 
@@ -135,26 +147,27 @@ def command(
         require_report_packages()
         if not html.absolute().parent.is_dir():
             raise UsageError(f"--html {html}: {html.parent} is no folder; create it, or choose another file")
+    before = None if compared is None else read_table(compared)
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
         table = run_bench(request, Path(work), progress)
     if html is not None:  # first: the reader of stdout may close it early
         from loaders.report.page import bench_page
 
         write_page(bench_page(table), html)
+    comparison = None if before is None else compare(before, table)
     if as_json:
-        click.echo(json.dumps(to_document(table)))
+        beside = {} if comparison is None else {"comparison": asdict(comparison)}
+        click.echo(json.dumps(to_document(table) | beside))
         return
     _print(table, settings)
+    if comparison is not None:
+        _print_comparison(comparison)
     if html is not None:
         click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
 
 
 def _print(table: BenchTable, settings: BenchSettings) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    console = _console()
     for section in table.sections:
         _print_section(console, section)
     batches, rounds = table.settings["batches"], table.settings["rounds"]
@@ -166,6 +179,13 @@ def _print(table: BenchTable, settings: BenchSettings) -> None:
         f"held to as many of {table.machine['cores']} cores. Memory: peaks of the largest process, and of all.",
         style="dim",
     )
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPED_COLUMNS)
 
 
 def _print_section(console: Console, section: BenchSection) -> None:
@@ -186,6 +206,29 @@ def _print_section(console: Console, section: BenchSection) -> None:
     for left_out in section.left_out:
         _say(console, f"left out: {left_out.loader}: {left_out.reason}", style="yellow")
     console.print()
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    """Print first what differed besides the rates."""
+    console = _console()
+    console.print()
+    for difference in comparison.differences:
+        _say(console, f"differs: {difference}", style="yellow")
+    if comparison.differences:
+        _say(console, "The ratios below hold these differences, too.")
+        console.print()
+    table = _table("loader", "before\nimages/s", "now\nimages/s", "now / before", "from", "to", "CPU")
+    for row in comparison.rows:
+        ratios = (row.ratio, row.lowest_ratio, row.highest_ratio, row.cpu_ratio)
+        rates = (row.before_images_per_s, row.now_images_per_s)
+        table.add_row(row.loader, *(f"{each:,.0f}" for each in rates), *(f"{each:.2f}" for each in ratios))
+    if comparison.rows:
+        console.print(table)
+        console.print()
+    for row in comparison.rows:
+        _say(console, f"{row.loader}: {row.verdict}")
+    for line in comparison.unmatched:
+        _say(console, line, style="yellow")
 
 
 def _rates(rows: Sequence[BenchRow]) -> Table:

@@ -13,11 +13,12 @@ COMPUTE_IMAGES_PER_S = 1840.0
 SETTINGS = {"batch_size": BATCH_SIZE, "image_size": 224, "threads": 3, "processes": 0, "prefetch_batches": 3}
 MACHINE = {
     "cores": 8,
-    "memory_bytes": 33_566_113_792,
+    "busy_cores_before": 0.1,
     "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
     "python": "3.11.9",
     "codecs": {"pillow": "12.3.0", "simplejpeg": "1.9.0"},
     "dataprep": "0.1.0",
+    "measured": "2026-11-01T12:00:00Z",
 }
 
 

@@ -9,7 +9,9 @@ import time
 import psutil
 import pytest
 
+from loaders.bench.table import to_document
 from tests.support.builds import command, dataprep
+from tests.support.findings import bench_table
 
 TORCH_WORKERS = 2
 SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "--batches", 2)
@@ -18,10 +20,14 @@ SMALL = ("--batch-size", 8, "--image-size", 32, "--workers", 2, "--rounds", 2, "
 def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
     """Two datasets, each with a section that fits into 80 columns."""
     urls = finished("imagenet-webdataset"), finished("coco-tfrecord")
-    run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, "--html", tmp_path / "bench.html")
+    (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
+    words = ("--html", tmp_path / "bench.html", "--compare", tmp_path / "old.json")
+    run = dataprep("bench", *urls, "--loader", "dataprep", *SMALL, *words)
     assert run.returncode == 0, run.stderr
     lines = [line.rstrip() for line in run.stdout.splitlines()]
     assert lines.pop().startswith(f"written: {tmp_path}/bench.html (")
+    assert "differs: setting image_size: 224 before, 32 now" in lines
+    assert "no dataset is in both tables" in run.stdout
     assert max(map(len, lines)) <= 80
     assert re.findall(r"train,\s+[^:]*?(webdataset|tfrecord)", "\n".join(lines)) == ["webdataset", "tfrecord"]
     rows = [line.split() for line in lines if re.match(r"dataprep +\d", line)]
@@ -34,9 +40,11 @@ def test_bench_prints_a_table_and_writes_a_page(finished, tmp_path):
     assert (tmp_path / "bench.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_bench_prints_one_json_document(finished):
+def test_bench_prints_one_json_document(finished, tmp_path):
     url = finished("imagenet-imagefolder")
-    run = dataprep("bench", url, "--loader", "dataprep", *SMALL, "--batch-size", 4, "--split", "val", "--json")
+    (tmp_path / "old.json").write_text(json.dumps(to_document(bench_table())))
+    words = ("--batch-size", 4, "--split", "val", "--compare", tmp_path / "old.json", "--json")
+    run = dataprep("bench", url, "--loader", "dataprep", *SMALL, *words)
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     document = json.loads(run.stdout)
@@ -55,6 +63,10 @@ def test_bench_prints_one_json_document(finished):
     (row,) = section["rows"]
     assert (row["loader"], row["data"], len(row["rounds_images_per_s"])) == ("dataprep", "original", 2)
     assert {stage["name"] for stage in row["stages"]} >= {"fetch", "decode"}
+    comparison = document["comparison"]
+    assert f"data url: shards/imagenet before, {url} now" in comparison["differences"]
+    (ours,) = comparison["rows"]
+    assert (ours["loader"], ours["now_images_per_s"]) == ("dataprep", row["images_per_s"])
 
 
 @pytest.mark.parametrize(
@@ -66,6 +78,7 @@ def test_bench_prints_one_json_document(finished):
         (["x", "--seconds", 1, "--batches", 1], 2, r"--seconds and --batches both set"),
         (["x", "--peer-python", "none"], 2, r"--peer-python.*'none' does not exist"),
         (["x", "--html", "none/x.html"], 2, r"--html none/x.html: none is no folder"),
+        (["x", "--compare", "none.json"], 2, r"--compare none.json: No such file or directory; give a file that"),
         ([], 2, r"Missing argument 'URL"),
     ],
 )

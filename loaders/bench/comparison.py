@@ -1,0 +1,158 @@
+"""Two tables of `dataprep bench` side by side: what differed, and which loader became faster or slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dataprep.dataset.documents import decode
+from dataprep.errors import UsageError
+from dataprep.host.versions import MachineDocument
+from loaders.bench.table import SCHEMA_VERSION, BenchRow, BenchSection, BenchTable
+
+MAX_TABLE_BYTES = 64 << 20
+"""Largest file that is read as an earlier table."""
+Verdict = Literal["faster", "slower", "within the spread"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedRow:
+    """One loader before and now."""
+
+    section: str
+    """URL of the dataset that is read now, and its split."""
+    loader: str
+    before_images_per_s: float
+    now_images_per_s: float
+    ratio: float
+    """Median rate now over the median rate before."""
+    lowest_ratio: float
+    """Slowest round now over the fastest before."""
+    highest_ratio: float
+    """Fastest round now over the slowest before."""
+    cpu_ratio: float
+    """CPU time for an image now, over that before."""
+    verdict: Verdict
+    """`faster` where every round now is faster than every round before, `slower` likewise, else `within the spread`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A table beside an earlier one."""
+
+    differences: tuple[str, ...]
+    """Machine, versions, settings and data that differed, each in one line; only without any do ratios show what the
+    change of one thing brought."""
+    rows: tuple[ComparedRow, ...]
+    unmatched: tuple[str, ...]
+    """Loaders that only one of the tables has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Versioned:
+    schema_version: int
+
+
+def read_table(path: Path) -> BenchTable:
+    """Read what `dataprep bench --json` printed.
+
+    Raises:
+        UsageError: The file is absent, too large, or no such table.
+    """
+    advice = "give a file that dataprep bench --json wrote"
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_TABLE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"--compare {path}: {error.strerror or error}; {advice}") from error
+    if len(data) > MAX_TABLE_BYTES:
+        raise UsageError(f"--compare {path}: more than {MAX_TABLE_BYTES:,} bytes; {advice}")
+    where = f"--compare {path}"
+    found = decode(data, _Versioned, where=where, advice=advice, error=UsageError).schema_version
+    if found != SCHEMA_VERSION:
+        raise UsageError(f"{where}: schema_version {found}, expected {SCHEMA_VERSION}; measure it again")
+    return decode(data, BenchTable, where=where, advice=advice, error=UsageError)
+
+
+def compare(before: BenchTable, now: BenchTable) -> Comparison:
+    """Return how a table differs from an earlier one.
+
+    Sections are matched by URL and split. Where each table has one section, they are compared although their URLs
+    differ. Rows are matched by loader, layout and the kind of data.
+    """
+    differences = [*machine_differences(before.machine, now.machine)]
+    differences += _changed("setting", before.settings, now.settings)
+    rows: list[ComparedRow] = []
+    unmatched: list[str] = []
+    for old, new in _pairs(before, now):
+        differences += _section_differences(old, new)
+        olds, news = _by_loader(old), _by_loader(new)
+        rows += [_row(f"{new.url} {new.split}", olds[key], news[key]) for key in news if key in olds]
+        for found, other, what in ((news, olds, "now"), (olds, news, "before")):
+            unmatched += [f"{new.url}: {key[0]}: only {what}" for key in found if key not in other]
+    if not rows:
+        unmatched.append("no dataset is in both tables; compare tables of the same URLs, or of one URL each")
+    return Comparison(differences=tuple(differences), rows=tuple(rows), unmatched=tuple(unmatched))
+
+
+def machine_differences(before: MachineDocument, now: MachineDocument) -> Iterator[str]:
+    """Yield a line for each fact of the machine and its software that differs; the time and the load may."""
+    old, new = ({name: value for name, value in each.items() if name in _FACTS} for each in (before, now))
+    yield from _changed("machine", old, new)
+    yield from _changed("version of", before["codecs"], now["codecs"])
+
+
+_FACTS = ("cores", "platform", "python", "dataprep")
+
+
+def _changed(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            yield f"{what} {name}: {old} before, {new} now"
+
+
+def _pairs(before: BenchTable, now: BenchTable) -> list[tuple[BenchSection, BenchSection]]:
+    if len(before.sections) == len(now.sections) == 1:
+        return [(before.sections[0], now.sections[0])]
+    olds = {(section.url, section.split): section for section in before.sections}
+    return [(olds[key], each) for each in now.sections if (key := (each.url, each.split)) in olds]
+
+
+def _section_differences(old: BenchSection, new: BenchSection) -> Iterator[str]:
+    names = ("url", "split", "layout", "samples")
+    yield from _changed("data", *({name: getattr(each, name) for name in names} for each in (old, new)))
+
+
+def _by_loader(section: BenchSection) -> dict[tuple[str, str, str], BenchRow]:
+    """Return the rows by loader, kind of data and interpolation."""
+    return {(row.loader, row.data, row.interpolation): row for row in section.rows}
+
+
+def _row(section: str, old: BenchRow, new: BenchRow) -> ComparedRow:
+    return ComparedRow(
+        section=section,
+        loader=new.loader,
+        before_images_per_s=old.images_per_s,
+        now_images_per_s=new.images_per_s,
+        ratio=_over(new.images_per_s, old.images_per_s),
+        lowest_ratio=_over(new.slowest_images_per_s, old.fastest_images_per_s),
+        highest_ratio=_over(new.fastest_images_per_s, old.slowest_images_per_s),
+        cpu_ratio=_over(new.cpu_ms_per_image, old.cpu_ms_per_image),
+        verdict=verdict(old, new),
+    )
+
+
+def _over(new: float, old: float) -> float:
+    return new / old if old > 0 else 0.0
+
+
+def verdict(before: BenchRow, now: BenchRow) -> Verdict:
+    """Say whether all rounds of a loader became faster or slower than all rounds before."""
+    if now.slowest_images_per_s > before.fastest_images_per_s:
+        return "faster"
+    if now.fastest_images_per_s < before.slowest_images_per_s:
+        return "slower"
+    return "within the spread"
