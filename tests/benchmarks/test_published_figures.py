@@ -1,0 +1,44 @@
+"""Sentences of documents have the figures of the results that are kept beside the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+
+from tests.support.markdown import ROOT
+
+RESULTS = ROOT / "benchmarks/results"
+
+
+def told(document: str) -> str:
+    """The document in one line."""
+    return " ".join((ROOT / document).read_text().split())
+
+
+def test_what_the_guard_costs():
+    rows = json.loads((RESULTS / "guard.json").read_text())["rows"]
+    percents = []
+    for row in rows:
+        ratios = [mine / base for mine, base in zip(row["guarded_s"], row["alone_s"], strict=True)]
+        percents.append(100 * (statistics.median(ratios) - 1))
+    assert [(row["client"], row["compute_ms"]) for row in rows] == [
+        (client, ms) for client in ("google-cloud-storage", "obstore") for ms in (50, 0)
+    ]
+    google, google_reads, obstore, obstore_reads = percents
+    text = told("docs/guard.md")
+    assert (
+        f"({google:.2f} % more with google-cloud-storage, {-obstore:.2f} % less with obstore: medians of five" in text
+    )
+    assert f"nothing but read takes {google_reads:.1f} and {obstore_reads:.1f} % longer there" in text
+
+
+def test_rates_and_compile_times_of_jax():
+    found = json.loads((RESULTS / "frameworks.json").read_text())
+    rates, compiling = found["rates"], found["compiling"]
+    ours, theirs = (rates["images_per_s"][name] for name in ("jax", "torch_xla"))
+    ratio = statistics.median(mine / base for mine, base in zip(ours, theirs, strict=True))
+    text = told("docs/training.md")
+    assert f"at {ratio:.2f} of torch_xla's rate (the median of two rounds, whose rates overlap: " in text
+    assert f"{min(ours):.1f} to {max(ours):.1f} images/s, and {min(theirs):.1f} to {max(theirs):.1f})" in text
+    scan, alone = (compiling[name]["compiled_s"] for name in ("scan", "no scan"))
+    assert f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no_scan`" in text
