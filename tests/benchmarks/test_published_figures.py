@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 
+from benchmarks.tables import arena_verdicts, recorded
 from tests.support.markdown import ROOT
 
 RESULTS = ROOT / "benchmarks/results"
@@ -42,3 +44,17 @@ def test_rates_and_compile_times_of_jax():
     assert f"{min(ours):.1f} to {max(ours):.1f} images/s, and {min(theirs):.1f} to {max(theirs):.1f})" in text
     scan, alone = (compiling[name]["compiled_s"] for name in ("scan", "no scan"))
     assert f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no_scan`" in text
+
+
+def test_the_three_numbers_of_the_readme():
+    text = told("README.md")
+    ours = recorded("resume")["rows"][0]
+    assert {rank for change in ours["changes"] for rank in change["ranks"][1:]} == {4, 6, 7, 8, 12}
+    assert [change["repeated"] + change["skipped"] for change in ours["changes"]] == [0] * len(ours["changes"])
+    assert f"4, 6, 7 or 12 ranks in place of 8 | 0 of {recorded('resume')['samples']:,} |" in text
+    (first,) = (line for line in arena_verdicts(recorded("arena")) if line.startswith("| 224 | bicubic |"))
+    (times,) = re.findall(r"bicubic \| ([0-9.]+) times", first)
+    assert f"image of 224 px, over that of ours | {times} times |" in text
+    build = next(row for row in recorded("build")["rows"] if (row["check"], row["workers"]) == ("decode", 1))
+    assert build["name"] == "dataprep webdataset"
+    assert f"one core reads, decodes, checks and packs | {build['result']['images_per_s']:.0f} a second |" in text
