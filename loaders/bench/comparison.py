@@ -150,7 +150,7 @@ def _over(new: float, old: float) -> float:
 
 
 def verdict(before: BenchRow, now: BenchRow) -> Verdict:
-    """Say whether all rounds of a loader became faster or slower than all rounds before."""
+    """Return whether all rounds of a loader are faster than all rounds before, or slower, or neither."""
     if now.slowest_images_per_s > before.fastest_images_per_s:
         return "faster"
     if now.fastest_images_per_s < before.slowest_images_per_s:
