@@ -1,3 +1,3 @@
 """A comparison of our loader with others on the same images, for `dataprep bench`: each run is a process of its own."""
 
-__all__ = ["compare", "contestant", "copies", "data", "peers", "peers_layouts", "runs", "table"]
+__all__ = ["compare", "comparison", "contestant", "copies", "data", "peers", "peers_layouts", "runs", "table"]
