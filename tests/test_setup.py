@@ -33,11 +33,11 @@ EXTRAS = {"": SETUP["options"]["install_requires"], **SETUP["options.extras_requ
 CODECS = {"google-crc32c", "opencv-python-headless", "pillow", "simplejpeg", "torch", "torchvision"}
 """What makes bytes or pixels: the same versions in every environment."""
 OF_SITE = {
-    "accessible-pygments", "alabaster", "axe-playwright-python", "babel", "furo", "greenlet",
-    "imagesize", "mdit-py-plugins", "myst-parser", "playwright", "roman-numerals", "snowballstemmer",
-    "soupsieve", "sphinx", "sphinx-basic-ng", "sphinx-click", "sphinxcontrib-applehelp", "sphinxcontrib-
-    devhelp", "sphinxcontrib-htmlhelp", "sphinxcontrib-jsmath", "sphinxcontrib-qthelp", "sphinxcontrib-
-    serializinghtml",
+    "accessible-pygments", "alabaster", "axe-playwright-python", "babel", "beautifulsoup4", "furo",
+    "greenlet", "imagesize", "mdit-py-plugins", "myst-parser", "playwright", "roman-numerals",
+    "snowballstemmer", "soupsieve", "sphinx", "sphinx-basic-ng", "sphinx-click",
+    "sphinxcontrib-applehelp", "sphinxcontrib-devhelp", "sphinxcontrib-htmlhelp",
+    "sphinxcontrib-jsmath", "sphinxcontrib-qthelp", "sphinxcontrib-serializinghtml",
 }  # fmt: skip
 OF_OTHER_TARGETS = {"pyspark", "py4j"} | OF_SITE
 """What `make cluster-test CLUSTER=spark` and `make site` install, and `make setup` does not: it is large, and few need
