@@ -13,7 +13,7 @@ export HF_DATASETS_OFFLINE := 1
 export NO_GCE_CHECK := true
 export TF_CPP_MIN_LOG_LEVEL := 3
 
-.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak bench site wheel release clean
+.PHONY: help python demo test matrix cluster-test lint setup bench-setup constraints soak fuzz bench site wheel release clean
 help:
 	@echo "make demo        set up, pack real photographs as COCO does, build and verify shards, train on them"
 	@echo "make test        set up, lint, and run all tests"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench-setup setup, and the peers of the arena of loaders (8 GB) into .bench-venv/arena"
 	@echo "make constraints pin the packages of setup.cfg for every Python; OPTIONS=--upgrade takes the newest; says what changed"
 	@echo "make soak SHOW=crashes  run one long check with its full count; without SHOW list the checks"
+	@echo "make fuzz        feed mutated JPEGs to the extensions in C under sanitizers, SECONDS=60 for each; needs clang"
 	@echo "make cluster-test  build on a Ray cluster and in parts, while processes and nodes are killed, and compare the bytes"
 	@echo "                   CLUSTER=\"ray parts spark beam slurm image\" chooses (spark needs java), KILLS=30 kills so often"
 	@echo "make site        build the documentation site, build/site/index.html; a broken link or reference ends it"
@@ -107,6 +108,9 @@ cluster-test: setup $(if $(filter spark,$(CLUSTER)),.venv/.spark)
 
 soak: setup
 	$(BIN)/python -m tests.soak $(SHOW)
+
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 # What the site is made with; `make setup` does without it.
 .venv/.docs: .venv/.dev

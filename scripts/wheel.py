@@ -110,8 +110,15 @@ def fetch_source(archive: Path) -> None:
     shutil.copyfile(found[-1], archive)
 
 
-def build_libjpeg(source: Path, work: Path, arch: str) -> Path:
-    """Build the static library below a folder, and return the folder with it and its headers."""
+def build_libjpeg(source: Path, work: Path, arch: str, more: Mapping[str, str] | None = None) -> Path:
+    """Build the static library below a folder, and return the folder with it and its headers.
+
+    Args:
+        source: Source of libjpeg-turbo.
+        work: Folder that gets `libjpeg-ARCH`.
+        arch: Name of the processor.
+        more: Settings of CMake in place of those for the wheel.
+    """
     target, made = work / f"libjpeg-{arch}", work / f"libjpeg-{arch}-build"
     for folder in (target, made):
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,6 +132,7 @@ def build_libjpeg(source: Path, work: Path, arch: str) -> Path:
         "ENABLE_SHARED": "OFF",
         "WITH_TURBOJPEG": "OFF",
         "REQUIRE_SIMD": "ON",
+        **(more or {}),
     }
     run("cmake", "-S", source, "-B", made, *(f"-D{name}={value}" for name, value in settings.items()), quiet=True)
     run("cmake", "--build", made, "--target", "jpeg-static", "--parallel", quiet=True)

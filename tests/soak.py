@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,14 @@ from itertools import product
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from benchmarks.frameworks import LARGE, compile_times
 from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
 from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
+from tests.fuzz.run import TARGETS, fuzz
 from tests.support import (
     fitting,
     learning,
@@ -54,6 +58,7 @@ from tests.support.own_data import write_pets
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
 from tests.support.parts import parts_of_a_build
 from tests.support.planning import plan_samples
+from tests.support.planted_bugs import BUGS, plant_bug
 from tests.support.recipes import RECIPES, WRITERS
 from tests.support.replication import kill_replicate
 from tests.support.tutorials import TUTORIALS, run_tutorial
@@ -658,6 +663,34 @@ def tutorials() -> Iterator[Case]:
         yield document, partial(run_tutorial, document)
 
 
+# Fuzzing: the extensions in C under sanitizers for ten minutes, after each bug that is planted in them was found
+
+FUZZ_S = 300
+"""Length of each target's run."""
+PLANTED_S = 120
+"""A planted bug is found within this time."""
+
+
+def fuzz_extensions() -> Iterator[Case]:
+    for name in BUGS:
+        yield f"planted: {name}", partial(_find_planted, name)
+    for target in TARGETS:
+        yield target, partial(_fuzz, target)
+
+
+def _find_planted(name: str, folder: Path) -> str:
+    target = plant_bug(folder, name)
+    started_s = time.monotonic()
+    with pytest.raises(AssertionError, match=r"broken promise: |SUMMARY: ") as raised:
+        fuzz(target, seconds=PLANTED_S, sources=folder)
+    found = re.search(r"broken promise: .*|SUMMARY: [^/]*", str(raised.value))
+    return f"{found[0] if found else ''}; {time.monotonic() - started_s:.0f} s with compilation"
+
+
+def _fuzz(target: str, _folder: Path) -> str:
+    return str(fuzz(target, seconds=FUZZ_S))
+
+
 SHOWS = {
     "attacks": attacks,
     "jpeg-crops": jpeg_crops,
@@ -676,6 +709,7 @@ SHOWS = {
     "replicate": replicate,
     "site": site,
     "fetch": fetch,
+    "fuzz": fuzz_extensions,
     "guard": guard,
     "laion-statuses": laion_statuses,
     "laion-crash": crash_cases,

@@ -81,6 +81,8 @@ static jvirt_barray_ptr *read_coefficients(transcoder_t *transcoder, const Py_bu
         fail(transcoder, "more than 100,000,000 pixels");
     if (in->arith_code)
         fail(transcoder, "arithmetic coding");
+    if (in->data_precision != 8) /* libjpeg-turbo 3 copies 12 bits, which few decoders read; earlier ones refuse them */
+        fail(transcoder, "other than 8 bits a sample");
     return jpeg_read_coefficients(in);
 }
 

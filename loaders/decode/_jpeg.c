@@ -157,6 +157,8 @@ static void check_image(decoder_t *decoder)
         fail(decoder, "more than 100,000,000 pixels");
     if (jpeg->arith_code)
         fail(decoder, "arithmetic coding");
+    if (jpeg->data_precision != 8)
+        fail(decoder, "other than 8 bits a sample");
     J_COLOR_SPACE space = jpeg->jpeg_color_space;
     if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
         fail(decoder, "neither grey, YCbCr nor RGB");

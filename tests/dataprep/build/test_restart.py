@@ -142,6 +142,7 @@ def without_the_last_scan(data: bytes) -> bytes:
         pytest.param(b"", id="empty"),
         pytest.param(b"no image at all", id="no image"),
         pytest.param(photo().replace(b"\xff\xc0", b"\xff\xc9"), id="arithmetic codes"),
+        pytest.param(photo().replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc1\x00\x11\x0c"), id="12 bits a sample"),
     ],
 )
 def test_what_decoders_may_disagree_about_keeps_its_bytes(data):

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of the extensions in C, by libFuzzer under the address and undefined-behaviour sanitizers."""

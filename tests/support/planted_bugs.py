@@ -1,0 +1,60 @@
+"""Bugs that a fuzzer must find: changes of the sources in C, each of which was once a real mistake or could be one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+BUGS = {
+    "reads behind the data": (
+        "decoder",
+        "loaders/decode/_jpeg_huffman.h",
+        "in->end - in->next >= 8",
+        "in->end - in->next >= 4",
+    ),
+    "stores a coefficient behind the block": (
+        "decoder",
+        "loaders/decode/_jpeg_huffman.h",
+        "if (keep && next <= 64)",
+        "if (keep)",
+    ),
+    "keeps the brightness of the interval before": (
+        "decoder",
+        "loaders/decode/_jpeg.c",
+        "    memset(scan->last_dc, 0, sizeof scan->last_dc);\n    scan->restart = (scan",
+        "    scan->restart = (scan",
+    ),
+    "decodes too narrow a margin": (
+        "decoder",
+        "loaders/decode/_jpeg.c",
+        "if (from && (int)(to - from) <= jpeg->max_h_samp_factor)",
+        "if (0)",
+    ),
+    "writes a progressive file that lacks scans": (
+        "restart",
+        "dataprep/build/_restart.c",
+        "    refuse_unfinished(transcoder);\n    unsigned",
+        "    unsigned",
+    ),
+    "drops the segment that says how colours are meant": (
+        "restart",
+        "dataprep/build/_restart.c",
+        "if (!lists_images(segment))",
+        "if (segment->marker != JPEG_APP0 + 14)",
+    ),
+}
+"""For each bug: the fuzz target, the file, the right text, and the wrong one."""
+
+
+def plant_bug(folder: Path, name: str) -> str:
+    """Copy the sources into a folder, with one bug, and return the name of the target that must find it."""
+    target, file, right, wrong = BUGS[name]
+    for part in ("loaders/decode", "dataprep/build", "tests/fuzz"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("*.py", "*.so", "*.zip"))
+    path = folder / file
+    text = path.read_text()
+    assert text.count(right) == 1, f"{file} has changed: {right!r}"
+    path.write_text(text.replace(right, wrong))
+    return target
