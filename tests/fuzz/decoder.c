@@ -12,7 +12,7 @@
 #include "full_decode.h"
 
 #define VIEWS 2
-#define MOST_SIDE 96 /* of a scaled view's output */
+#define MOST_SIDE 48 /* of a scaled view's output */
 
 typedef struct {
     uint16_t top, left, height, width, resized_height, resized_width;
