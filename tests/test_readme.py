@@ -1,4 +1,4 @@
-"""README.md is true: what it shows is run as it stands, and what it shows as output comes out."""
+"""README.md and docs/reading.md are true: what they show is run as it stands, and prints what they show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.libraries import in_process, output_of
 from tests.support.markdown import ROOT, Block, blocks, commands, shows
 
 README = "README.md"
-MAX_LINES = 260
+READING = "docs/reading.md"
+MAX_LINES = 160
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +32,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def test_every_example_runs_in_order_and_prints_what_is_shown(environment, tmp_path):
+@pytest.mark.parametrize("document", [README, READING])
+def test_every_example_runs_in_order_and_prints_what_is_shown(document, environment, tmp_path):
     """Python blocks run where other tests read with the same libraries, as torch and TensorFlow take seconds to come
     up. The output of each is compared with the ```text block after it.
     """
     programs: list[Block] = []
     expected: dict[Block, str] = {}
-    for block in [*blocks(README), Block("end", "", 0)]:
+    for block in [*blocks(document), Block("end", "", 0)]:
         if block.info == "python":
             programs.append(block)
         elif block.info == "text":
@@ -45,12 +47,12 @@ def test_every_example_runs_in_order_and_prints_what_is_shown(environment, tmp_p
         elif block.info in ("console", "end"):
             outputs = run_programs(programs, tmp_path)
             for program, output in outputs.items():
-                compare(f"{README}:{program.line}", expected[program], output)
+                compare(f"{document}:{program.line}", expected[program], output)
             programs = []
-            run_commands(block, tmp_path, environment)
+            run_commands(document, block, tmp_path, environment)
 
 
-def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> None:
+def run_commands(document: str, block: Block, folder: Path, environment: dict[str, str]) -> None:
     for command in commands(block):
         run = subprocess.run(
             ["bash", "-c", command.text],
@@ -62,7 +64,7 @@ def run_commands(block: Block, folder: Path, environment: dict[str, str]) -> Non
             timeout=120,
             check=False,
         )
-        where = f"{README}:{command.line}: {command.text}"
+        where = f"{document}:{command.line}: {command.text}"
         assert run.returncode == 0, f"{where}\nended with {run.returncode}:\n{run.stdout}"
         compare(where, command.output, run.stdout)
 
@@ -98,5 +100,6 @@ def test_readme_is_short():
     assert len((ROOT / README).read_text().splitlines()) < MAX_LINES
 
 
-def test_every_block_of_the_readme_is_of_a_tested_kind():
-    assert {block.info for block in blocks(README)} <= {"console", "sh", "python", "text"}
+@pytest.mark.parametrize("document", [README, READING])
+def test_every_block_is_of_a_tested_kind(document):
+    assert {block.info for block in blocks(document)} <= {"console", "sh", "python", "text"}

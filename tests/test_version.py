@@ -26,7 +26,7 @@ def shown_versions() -> dict[str, set[str]]:
 
 def test_every_document_shows_the_version_of_the_package():
     shown = shown_versions()
-    assert {"README.md", "Dockerfile", "docs/clusters.md", "docs/recipes/batch.json"} <= set(shown)
+    assert {"Dockerfile", "docs/clusters.md", "docs/recipes/batch.json"} <= set(shown)
     assert {name: versions for name, versions in shown.items() if versions != {__version__}} == {}
 
 
