@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -62,6 +63,10 @@ def pytest_configure() -> None:
     gc.set_threshold(50_000, 20, 50)  # to look at all objects of TensorFlow and torch takes a third of a second
     settings.register_profile("dataprep", deadline=None)  # a busy machine would decide a test
     settings.load_profile("dataprep")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that is not interactive starts `make test &` so, and tests of Ctrl-C would find it ignored in their
+        # programs, which inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
     keep_bytecode()

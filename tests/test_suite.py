@@ -165,6 +165,18 @@ def test_programs_are_forked_though_new_sockets_have_a_timeout():
         assert process.communicate()[0].startswith("Linux")
 
 
+def test_a_run_in_the_background_of_a_shell_can_still_test_ctrl_c(tmp_path: Path):
+    """A shell that is not interactive lets programs behind `&` ignore SIGINT, and their children inherit it."""
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
+    (tmp_path / "test_some.py").write_text(
+        "import signal\ndef test_signal():\n    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", tmp_path]
+    command = ["sh", "-c", '"$@" & wait $!', "sh", *words, tmp_path]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
 MAY_BE_TIMED = {
     "attacks/hosts.py _fetch": "an event loop that stands still for 5 s hangs: it comes round every 10 ms",
     "support/fuzz_jpeg.py main": "an image that takes 20 s makes the decoder hang: one of 100 Mpixel takes a few",
