@@ -21,7 +21,7 @@ from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, sho
 
 DATA = (ROOT / "DATA.md").read_text()
 SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", DATA, re.MULTILINE | re.DOTALL))
-NOT_FOR_READERS = re.compile(r"(?<![\w.])/(?:work|tmp)\b|\bTODO\b|\bFIXME\b")
+NOT_FOR_READERS = re.compile(r"(?<![\w.])/(?:work|tmp(?!/tpu_logs))\b|\bTODO\b|\bFIXME\b")
 
 COMMAND_LINES = [
     (f"{document}:{command.line}", command.text)

@@ -59,9 +59,11 @@ def level_headings(_app: Sphinx, _page: str, _template: str, context: dict[str, 
 
 
 def copy_front(app: Sphinx, error: Exception | None) -> None:
-    """Make the first page index.html, too."""
+    """Make the first page index.html, too, and add llms.txt, whose links lead to pages of the site."""
     if error is None:
         shutil.copy(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
+        text = (navigation.ROOT / "llms.txt").read_text()
+        (app.outdir / "llms.txt").write_text(text.replace(".md): ", ".html): "))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

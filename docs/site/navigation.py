@@ -16,9 +16,22 @@ REFERENCE = "docs/reference"
 PARTS = {
     "Tutorials": ("docs/tutorials/*",),
     "Data": ("DATA", "docs/own-dataset", "docs/adopt", "docs/laion", "docs/fetching"),
-    "Loading and training": ("docs/loaders", "docs/reading", "docs/watch", "docs/bottleneck", "docs/capacity", "docs/training"),
+    "Loading and training": (
+        "docs/loaders",
+        "docs/reading",
+        "docs/watch",
+        "docs/bottleneck",
+        "docs/capacity",
+        "docs/training",
+    ),
     "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions", "docs/guard"),
-    "Reference": (f"{REFERENCE}/commands/index", f"{REFERENCE}/api/index", "benchmarks/README", "CHANGELOG"),
+    "Reference": (
+        f"{REFERENCE}/commands/index",
+        f"{REFERENCE}/api/index",
+        "docs/agents",
+        "benchmarks/README",
+        "CHANGELOG",
+    ),
     "The project": ("CONTRIBUTING", "docs/deprecations", "docs/architecture", "docs/decisions/README"),
 }
 """Documents by the part's heading; a `*` stands for all names, sorted."""

@@ -21,6 +21,8 @@ FOLDER = "docs/tutorials"
 TUTORIALS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).glob("*.md"))
 BUCKET = "my-data"
 """The bucket of every tutorial that has one."""
+COPIES = "my-copies"
+"""A second bucket, for copies."""
 SERVER = "server.pid"
 """File in which a tutorial keeps the number of a process that it leaves running."""
 PEERS = str(ROOT / ".bench-venv/bin/python")
@@ -35,7 +37,7 @@ def run_tutorial(document: str, folder: Path) -> str:
         AssertionError: A command failed, or its output is not the one that is shown.
     """
     run = 0
-    with _surroundings(document, folder) as environment:
+    with surroundings((ROOT / document).read_text(), folder) as environment:
         shown = blocks(document)
         for block, after in zip(shown, [*shown[1:], None], strict=True):
             if block.info == "console":
@@ -53,6 +55,16 @@ def run_tutorial(document: str, folder: Path) -> str:
 
 
 def _compare(where: str, words: list[str], shown: str, environment: Mapping[str, str]) -> None:
+    output = printed(where, words, environment)
+    assert shows(shown, output), f"{where}: {words[-1]}\n--- shown ---\n{shown}--- printed ---\n{output}"
+
+
+def printed(where: str, words: list[str], environment: Mapping[str, str]) -> str:
+    """Run a command; return what it prints.
+
+    Raises:
+        AssertionError: The command failed.
+    """
     run = subprocess.run(
         words,
         cwd=environment["PWD"],
@@ -64,12 +76,12 @@ def _compare(where: str, words: list[str], shown: str, environment: Mapping[str,
         check=False,
     )
     assert run.returncode == 0, f"{where}: {words[-1]}\nended with {run.returncode}:\n{run.stdout}"
-    assert shows(shown, run.stdout), f"{where}: {words[-1]}\n--- shown ---\n{shown}--- printed ---\n{run.stdout}"
+    return run.stdout
 
 
 @contextlib.contextmanager
-def _surroundings(document: str, folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of a reader after `make setup`, with an emulated bucket where the tutorial has one."""
+def surroundings(text: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The environment of a reader after `make setup`, with emulated buckets where the text names them."""
     home = folder / "home"
     home.mkdir()
     work = folder / "work"
@@ -85,9 +97,10 @@ def _surroundings(document: str, folder: Path) -> Iterator[dict[str, str]]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     with contextlib.ExitStack() as stack:
-        if f"gs://{BUCKET}" in (ROOT / document).read_text():
+        if f"gs://{BUCKET}" in text:
             emulator = stack.enter_context(GCSEmulator())
             emulator.create_bucket(BUCKET)
+            emulator.create_bucket(COPIES)
             environment["STORAGE_EMULATOR_HOST"] = emulator.url
         stack.callback(_end, work / SERVER)
         yield environment

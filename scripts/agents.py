@@ -1,0 +1,238 @@
+"""Write docs/agents.md, all commands on one page, and llms.txt, the list of all documents, for programs that read.
+
+    python -m scripts.agents            # writes both files; runs the session of the guide first
+    python -m scripts.agents --check    # exits 1 where what `--help` and the documents say differs, and writes nothing
+
+What the guide says about a command comes from its `--help`; what precedes the session is written by hand. The session
+is run as it stands, here and in the tests, and shows the keys of the JSON objects that come out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from dataprep.cli import group
+from tests.support.tutorials import printed, surroundings
+
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE, LIST = "docs/agents.md", "llms.txt"
+SESSION, COMMANDS = "## A session\n", "## Commands\n"
+
+
+class Step(NamedTuple):
+    """A command of the session, and what it is for."""
+
+    purpose: str
+    command: str
+
+
+BUILD = "dataprep build coco-dup5 --source originals --format webdataset --allow-partial --num-shards 4"
+LAION = "dataprep build laion --source web/laion.parquet --output web-shards --format webdataset"
+POLITE = "--contact mailto:you@example.org --allow-network 127.0.0.0/8 --json"
+MICRO = "--model mae_vit_micro_patch8 --patch_size 4 --decoder_embed_dim 64 --decoder_depth 1 --input_size 32"
+STEPS = (
+    Step(
+        "Small originals, on which every command can be tried.", "dataprep demo-data coco originals --images 60 --json"
+    ),
+    Step("What a build would write.", f"{BUILD} --output gs://my-data/coco --dry-run --json"),
+    Step("The build. The same command continues what was interrupted.", f"{BUILD} --output gs://my-data/coco --json"),
+    Step("How far a build is; `state` is `whole` at its end.", "dataprep watch gs://my-data/coco --once --json"),
+    Step(
+        "Every byte compared with the manifest; where `verdict` is not `whole`, `findings` say what differs.",
+        "dataprep verify gs://my-data/coco --deep --json",
+    ),
+    Step("Counts, sizes and classes.", "dataprep inspect gs://my-data/coco --json"),
+    Step(
+        "Another dataset of it: smaller images in another format.",
+        "dataprep convert gs://my-data/coco --output small --format tfrecord --resize 128 --json",
+    ),
+    Step("Cards for the Hugging Face Hub and for search engines.", "dataprep card small --json"),
+    Step("The same as class folders.", "dataprep convert small --output folder --format imagefolder --json"),
+    Step(
+        "Data of another tool, made readable without a copy; here class folders of pictures.",
+        "cp -r folder/train pictures && dataprep adopt pictures --index index --json",
+    ),
+    Step(
+        "A server of small images for a table of URLs; it stands for the web.",
+        "dataprep demo-data laion web --images 20 --port 8766 --serve > server.log 2>&1 & echo $! > server.pid;"
+        " until grep -q serving server.log; do sleep 0.2; done",
+    ),
+    Step("Images downloaded politely and packed.", f"{LAION} {POLITE}"),
+    Step("Rows that failed, fetched again.", f"dataprep retry-failed web-shards {POLITE}"),
+    Step("The server's end.", "kill $(cat server.pid)"),
+    Step(
+        "Loaders compared on these data.",
+        "dataprep bench small --loader dataprep --loader torchvision --batch-size 16 --image-size 64 --rounds 1"
+        " --batches 4 --json",
+    ),
+    Step(
+        "What a run waits for; `--device xla` trains a real model in place of the simulated device.",
+        "dataprep diagnose small --device simulated:20000 --batch-size 16 --seconds 1 --json",
+    ),
+    Step(
+        "A training; the same command resumes it after any interruption.",
+        f"dataprep train pretrain-mae --data_path small --output_dir runs/mae --device cpu {MICRO} --batch_size 16"
+        " --epochs 1 --warmup_epochs 0",
+    ),
+    Step(
+        "Whether the hosts of a TPU can feed it.",
+        "dataprep plan-input --accelerator v4-32 --model mae_vit_base_patch16 --step-ms 300 --global-batch 4096 --json",
+    ),
+    Step(
+        "Where a bucket is, and what reading it from there costs.",
+        "dataprep check-region gs://my-data/coco --zone us-central1-a --epochs 90 --json",
+    ),
+    Step(
+        "A program with a limit on what it may spend on reading.",
+        "dataprep guard --max-usd 5 --zone us-central1-a --json -- true",
+    ),
+    Step(
+        "The price of a copy in another bucket, which is not made.",
+        "dataprep replicate gs://my-data/coco --to gs://my-copies/coco --dry-run --json",
+    ),
+    Step(
+        "The bucket of a TPU, which is not created.",
+        "dataprep create-bucket gs://my-shards --beside us-central2-b --project my-project --dry-run --json",
+    ),
+    Step(
+        "The cost and hosts of a TPU; `create`, `setup`, `run`, `status` and `delete` follow, each with `--dry-run`.",
+        "dataprep tpu plan v4-32 --zone us-central2-b --json",
+    ),
+)
+"""Every command once, in an order in which each finds what it needs. A test holds that none is missing."""
+
+
+class Command(NamedTuple):
+    """A command without commands below it."""
+
+    words: str
+    """E.g. `dataprep build folder`."""
+    context: click.Context
+
+
+def leaves(context: click.Context | None = None, words: str = "dataprep") -> Iterator[Command]:
+    """Yield all commands, in the order in which `--help` lists them."""
+    context = context or click.Context(group, info_name="dataprep")
+    command = context.command
+    if not isinstance(command, click.Group):
+        yield Command(words, context)
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        if below is not None and not below.hidden:
+            yield from leaves(click.Context(below, info_name=name, parent=context), f"{words} {name}")
+
+
+def describe(command: Command) -> str:
+    """Return a command's part of the guide: what it does, its usage, options, examples and exit codes."""
+    context, found = command.context, command.context.command
+    purpose, *_ = (found.help or "").replace("\b\n", "").split("\n\n")
+    usage = " ".join([command.words, *found.collect_usage_pieces(context)])
+    options = [parameter.get_help_record(context) for parameter in found.get_params(context)]
+    lines = [
+        f"- `{name}`: {' '.join(text.split())}" for name, text in filter(None, options) if text and "--help" not in name
+    ]
+    parts = [
+        f"### {command.words}",
+        " ".join(purpose.split()),
+        f"    {usage}",
+        "\n".join(lines),
+        *_ends(found.epilog or ""),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _ends(epilog: str) -> Iterator[str]:
+    """Yield the examples and the exit codes that end a command's help."""
+    for paragraph in epilog.replace("\b\n", "").split("\n\n"):
+        lines = [line.strip() for line in paragraph.strip().splitlines()]
+        if lines[:1] == ["Examples:"]:
+            yield "Examples:"
+            yield "\n".join(f"    {line}" for line in lines[1:])
+        elif lines:
+            yield " ".join(lines)
+
+
+def keys(output: str) -> str:
+    """Return the JSON object of a command's output with its keys alone, as the guide shows it; `…` if there is none."""
+    objects = [line for line in output.splitlines() if line.startswith("{")]
+    if not objects:
+        return "…"
+    shown = ", ".join(f'"{key}": …' for key in json.loads(objects[-1]))
+    return "…\n{" + shown + "}\n…"
+
+
+def session(run: Callable[[str], str]) -> str:
+    """Return the guide's session.
+
+    Args:
+        run: Runs a command in the session's folder, and returns what it prints.
+    """
+    parts = [SESSION, "Every command once, on data that the first one writes. Values are left out; the keys are all.\n"]
+    for step in STEPS:
+        parts.append(f"{step.purpose}\n```console\n$ {step.command}\n{keys(run(step.command))}\n```\n")
+    return "\n".join(parts)
+
+
+def reference() -> str:
+    """Return the guide's list of commands."""
+    return "\n".join([COMMANDS, *(describe(command) for command in leaves())])
+
+
+def document_list() -> str:
+    """Return llms.txt (llmstxt.org): what the project is, and every document with its first sentence."""
+    readme = (ROOT / "README.md").read_text()
+    lead = readme.split("\n\n")[1]
+    sections = {"Documents": ["README", "DATA", "docs/agents", "docs/*", "docs/tutorials/*", "benchmarks/README"]}
+    sections["Optional"] = ["CONTRIBUTING", "CHANGELOG", "SECURITY", "docs/decisions/*"]
+    parts, listed = [f"# dataprep\n\n> {lead}\n"], set[Path]()
+    for title, patterns in sections.items():
+        lines = []
+        for path in (path for pattern in patterns for path in sorted(ROOT.glob(f"{pattern}.md"))):
+            if path not in listed:
+                listed.add(path)
+                lines.append(_entry(path))
+        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _entry(path: Path) -> str:
+    heading, *paragraphs = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL).split("\n\n")
+    prose = (text for text in paragraphs if re.match(r"[A-Z`]|\[\D", text.lstrip()))
+    first = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(next(prose, "").split()))
+    sentence = re.split(r"(?<=[.:]) ", first)[0].rstrip(":.")
+    return f"- [{heading.strip().removeprefix('# ')}]({path.relative_to(ROOT)}): {sentence}"
+
+
+def main() -> int:
+    """Write or compare the files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python -m scripts.agents")
+    parser.add_argument("--check", action="store_true", help="compare with --help and the documents; write nothing")
+    options = parser.parse_args()
+    guide = ROOT / GUIDE
+    if options.check:
+        differs = [GUIDE] if not guide.read_text().endswith(reference()) else []
+        differs += [LIST] if (ROOT / LIST).read_text() != document_list() else []
+        for name in differs:
+            print(f"{name} differs; write it again: python -m scripts.agents")
+        return 1 if differs else 0
+    commands = " ".join(step.command for step in STEPS)
+    with tempfile.TemporaryDirectory() as folder, surroundings(commands, Path(folder)) as environment:
+        shown = session(lambda command: printed(GUIDE, ["bash", "-c", command], environment))
+    head = guide.read_text().partition(SESSION)[0]
+    guide.write_text(f"{head}{shown}\n{reference()}")
+    (ROOT / LIST).write_text(document_list())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
