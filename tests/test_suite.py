@@ -21,6 +21,7 @@ from tests.support.markdown import DOCUMENTS, ROOT
 MAY_BE_SKIPPED = {
     "cluster/test_slurm.py": "Slurm",
     "cluster/test_spark.py": "a second Python",
+    "dataprep/commands/test_inspect_browser.py": "Chromium",
     "dataprep/commands/test_tpu_jobs.py": "root",
     "dataprep/storage/test_disk_errors.py": "a tmpfs that its users can mount",
     "dataprep/cloud/tpu/test_command_lines.py": "the Google Cloud SDK",

@@ -14,7 +14,7 @@ from rich.text import Text
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import json_option
-from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
 from dataprep.messages import human_bytes, printable
@@ -40,8 +40,9 @@ _PIPED_COLUMNS = 120
 def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
     """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, repairs and rejections.
 
-    Only the manifest and the index are read. With --html, 48 images of each split are read as well, for a
-    contact sheet.
+    Only the manifest and the index are read. With --html, at most 420 images of each split are read as well. The
+    page shows duplicates, images of extreme shapes and sizes, and 48 others with their neighbours in the shards;
+    its classes can be searched and sorted.
     """
     if html is not None:
         require_report_packages()
@@ -59,7 +60,7 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
 def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
     storage = open_storage(inspection.url)
     manifest = readable_manifest(storage)
-    sheets = {found.name: contact_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
+    sheets = {found.name: open_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
     write_page(render_html(inspection, sheets), path)
 
 

@@ -1,30 +1,44 @@
-"""Renders an inspection as one self-contained HTML file: no scripts, no external resources, every text escaped."""
+"""Renders an inspection as one self-contained HTML file: no external resources, every text escaped.
+
+Its only script searches and sorts the tables of classes. The page's policy names its digest, so no other one can run.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
 
 from dataprep.dataset.documents import JsonObject
-from dataprep.inspection.contact_sheet import Picture
+from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection
 from dataprep.messages import human_bytes
 from dataprep.pages.charts import area_chart, histogram_bins
 from dataprep.pages.page import render_page
 
-TEMPLATE = "inspect.html.j2"
+TEMPLATE, SCRIPT = "inspect.html.j2", "inspect.js"
 
 
-def render_html(inspection: Inspection, sheets: Mapping[str, Sequence[Picture]]) -> str:
+def render_html(inspection: Inspection, sheets: Mapping[str, Sheet]) -> str:
     """Render the page.
 
     Args:
         inspection: Numbers of the dataset.
-        sheets: Pictures of each split.
+        sheets: Pictures and classes of each split.
     """
-    splits = [_split(split, sheets[split.name]) for split in inspection.splits]
-    return render_page(TEMPLATE, dataset=inspection, tags=_tags(inspection), splits=splits)
+    from markupsafe import Markup
+
+    script = files("dataprep").joinpath("data", SCRIPT).read_text(encoding="utf-8")
+    return render_page(
+        TEMPLATE,
+        dataset=inspection,
+        tags=_tags(inspection),
+        splits=[_split(split, sheets[split.name]) for split in inspection.splits],
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
 
 
 def _tags(inspection: Inspection) -> list[tuple[str, str]]:
@@ -42,7 +56,7 @@ def _tags(inspection: Inspection) -> list[tuple[str, str]]:
     return tags
 
 
-def _split(split: SplitInspection, pictures: Sequence[Picture]) -> JsonObject:
+def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
     troubled = {
         kind: sum(trouble.count for trouble in split.troubles if trouble.kind == kind)
         for kind in ("repaired", "rejected")
@@ -63,8 +77,22 @@ def _split(split: SplitInspection, pictures: Sequence[Picture]) -> JsonObject:
         ],
         "plots": _plots(split),
         "troubles": split.troubles,
-        "pictures": [_picture(picture) for picture in pictures],
+        "duplicates_text": _duplicates_text(sheet),
+        "duplicates": [_pictures(group) for group in sheet.duplicates],
+        "extremes": [(what, _pictures(pictures)) for what, pictures in sheet.extremes if pictures],
+        "spread": [(_picture(picture), _pictures(near)) for picture, near in sheet.spread],
+        "classes": sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0])),
     }
+
+
+def _duplicates_text(sheet: Sheet) -> str:
+    """Say how many images have the bytes of another one, and among how many that was looked for."""
+    found = sheet.oddities
+    if found is None or not found.looked_at:
+        return "Not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them."
+    among = f"the first {found.looked_at:,} images of the index" if found.is_partial else "all images of the split"
+    shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
+    return f"Among {among}, {found.duplicates:,} have the size and CRC32C of an earlier one.{shown}"
 
 
 def _plots(split: SplitInspection) -> list[JsonObject]:
@@ -105,6 +133,10 @@ def class_caption(split: SplitInspection) -> str:
         for end, names in (("fewest", classes.fewest), ("most", classes.most))
     ]
     return f"{counts}; {'; '.join(ends)}"
+
+
+def _pictures(pictures: Iterable[Picture]) -> list[dict[str, str]]:
+    return [_picture(picture) for picture in pictures]
 
 
 def _picture(picture: Picture) -> dict[str, str]:

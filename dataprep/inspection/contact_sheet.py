@@ -1,10 +1,14 @@
-"""Makes thumbnails of some images of a split, spread evenly over it; each image is read as one range of its shard."""
+"""Makes thumbnails of images of a split: some that are spread evenly over it, and those that are worth a look.
+
+Each image is read as one range of its shard.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,11 +24,16 @@ from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
+from dataprep.inspection.oddities import Oddities, find_oddities
 from dataprep.storage import Storage
 
 SHEET_IMAGES = 48
+NEIGHBOURS = 3
+"""Number of images before, and after, each image of the sheet that are shown with it."""
 THUMBNAIL_PIXELS = 224
 """Longer side of a thumbnail: sharp in a tile of 112 CSS pixels on displays with two device pixels for each of them."""
+NEIGHBOUR_PIXELS = 112
+"""Longer side of the thumbnails of neighbours: there are six times as many of them."""
 THUMBNAIL_QUALITY = 75
 _READS_IN_FLIGHT = 16
 _COLUMNS = ("key", "image_offset", "image_bytes", "label")
@@ -42,9 +51,27 @@ class Picture:
     """JPEG of at most THUMBNAIL_PIXELS width and height; empty if the image cannot be shown."""
     problem: str
     """Reason why the image cannot be shown; empty if it can."""
+    sha256: str = ""
+    """Digest of the image's bytes; empty if they cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sheet:
+    """Pictures of a split."""
+
+    spread: tuple[tuple[Picture, tuple[Picture, ...]], ...] = ()
+    """Pictures that are spread evenly over the split, each with its neighbours in the shards and itself among them."""
+    oddities: Oddities | None = None
+    duplicates: tuple[tuple[Picture, ...], ...] = ()
+    """Pictures of the same bytes, group by group."""
+    extremes: tuple[tuple[str, tuple[Picture, ...]], ...] = ()
+    """Extreme pictures by what they are, such as `widest`."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """Name and number of samples of every class; empty if the dataset has none."""
 
 
 class _Place(NamedTuple):
+    position: int
     key: str
     class_name: str
     shard: int
@@ -54,24 +81,74 @@ class _Place(NamedTuple):
     """File of an image in an adopted image folder; empty if the file follows from format and key."""
 
 
+def open_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> Sheet:
+    """Make the pictures of a split: at most 420 images are read, always the same ones.
+
+    Raises:
+        FormatError: The index cannot be read.
+    """
+    oddities = find_oddities(storage, split)
+    spread = _spread(split.samples)
+    around = {at: range(max(0, at - NEIGHBOURS), min(split.samples, at + NEIGHBOURS + 1)) for at in spread}
+    odd = {position for positions in (*oddities.groups, *oddities.extremes.values()) for position in positions}
+    large = pictures_at(storage, manifest, split, {*spread, *odd})
+    small = pictures_at(storage, manifest, split, {at for near in around.values() for at in near}, NEIGHBOUR_PIXELS)
+    named = len(manifest.classes) == len(split.class_counts)
+    groups = [[large[at] for at in group if at in large] for group in oddities.groups]
+    return Sheet(
+        classes=tuple(zip(manifest.classes, split.class_counts, strict=True)) if named else (),
+        spread=tuple(
+            (large[at], tuple(small[each] for each in around[at] if each in small)) for at in spread if at in large
+        ),
+        oddities=oddities,
+        duplicates=tuple(
+            same for group in groups if len(same := tuple(each for each in group if each.sha256 == group[0].sha256)) > 1
+        ),
+        extremes=tuple(
+            (name, tuple(large[at] for at in positions if at in large)) for name, positions in oddities.extremes.items()
+        ),
+    )
+
+
 def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> list[Picture]:
     """Make at most SHEET_IMAGES pictures, always of the same images; for one that cannot be shown, give the reason.
 
     Raises:
         FormatError: The index cannot be read.
     """
-    places = list(_places(storage, manifest, split))
+    return list(pictures_at(storage, manifest, split, _spread(split.samples)).values())
+
+
+def _spread(samples: int) -> list[int]:
+    count = min(SHEET_IMAGES, samples)
+    return [(2 * i + 1) * samples // (2 * count) for i in range(count)]
+
+
+def pictures_at(
+    storage: Storage, manifest: Manifest, split: SplitManifest, positions: Iterable[int], pixels: int = THUMBNAIL_PIXELS
+) -> dict[int, Picture]:
+    """Make the pictures of images by their positions in the order of the shards.
+
+    Args:
+        storage: Place of the dataset.
+        manifest: Manifest of the dataset.
+        split: Split of the images.
+        positions: Numbers of the images.
+        pixels: Longer side of each thumbnail.
+
+    Raises:
+        FormatError: The index cannot be read.
+    """
+    places = list(_places(storage, manifest, split, sorted(positions)))
     data = open_named_data(storage, manifest)
     with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
         images = pool.map(partial(_read, data, manifest, split), places)
-        return [_picture(place, data) for place, data in zip(places, images, strict=True)]
+        return {place.position: _picture(place, data, pixels) for place, data in zip(places, images, strict=True)}
 
 
-def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[_Place]:
+def _places(storage: Storage, manifest: Manifest, split: SplitManifest, wanted: list[int]) -> Iterator[_Place]:
     index = open_index(storage, split, compare=True)
     rows = index.group_rows
-    count = min(SHEET_IMAGES, sum(rows))
-    wanted = [(2 * i + 1) * sum(rows) // (2 * count) for i in range(count)]
     start = 0
     for group, num_rows in enumerate(rows[: len(split.shards)]):
         here = [position - start for position in wanted if start <= position < start + num_rows]
@@ -81,9 +158,10 @@ def _places(storage: Storage, manifest: Manifest, split: SplitManifest) -> Itera
         columns = [name for name in index.columns if name in (*_COLUMNS, "file")]
         table = index.read_group(group, columns).take(here)
         files = table.column("file").to_pylist() if "file" in columns else [""] * len(here)
-        found = zip(*(table.column(name).to_pylist() for name in _COLUMNS), files, strict=True)
-        for key, offset, num_bytes, label, file in found:
-            yield _Place(key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes, file)
+        found = zip(here, *(table.column(name).to_pylist() for name in _COLUMNS), files, strict=True)
+        for row, key, offset, num_bytes, label, file in found:
+            place = start - num_rows + row
+            yield _Place(place, key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes, file)
 
 
 def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> bytes | str:
@@ -106,7 +184,7 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
         return str(error)
 
 
-def _picture(place: _Place, data: bytes | str) -> Picture:
+def _picture(place: _Place, data: bytes | str, pixels: int) -> Picture:
     problem = data if isinstance(data, str) else ""
     jpeg = b""
     if isinstance(data, bytes):
@@ -114,18 +192,19 @@ def _picture(place: _Place, data: bytes | str) -> Picture:
         if isinstance(checked, Event):
             problem = f"{checked.reason}: {checked.detail}"
         else:
-            jpeg = _thumbnail(data)
-    return Picture(key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem)
+            jpeg = _thumbnail(data, pixels)
+    sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
+    return Picture(key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem, sha256=sha256)
 
 
-def _thumbnail(data: bytes) -> bytes:
+def _thumbnail(data: bytes, pixels: int) -> bytes:
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # large images and corrupt EXIF blocks were checked before
         with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
-            image.draft("RGB", (2 * THUMBNAIL_PIXELS, 2 * THUMBNAIL_PIXELS))
-            image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+            image.draft("RGB", (2 * pixels, 2 * pixels))
+            image.thumbnail((pixels, pixels))
             small = image.convert("RGB")
     out = io.BytesIO()
     small.save(out, "JPEG", quality=THUMBNAIL_QUALITY, optimize=True)

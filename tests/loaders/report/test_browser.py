@@ -3,31 +3,19 @@
 import html
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 
 import pytest
 from PIL import Image
 
 from loaders.report.page import bench_page, diagnosis_page
+from tests.support.browser import CHROMIUM, NO_CHROMIUM, browse
 from tests.support.findings import bench_table, diagnosis
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 390)
-TIMEOUT_S = 120
-"""A launch takes a second; on a machine that is busy with other tests, many."""
 SMALLEST_TEXT_PX = 11
 LEAST_CONTRAST = 4.5
 """WCAG 2, level AA, for text of ordinary size."""
-QUIET = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-    "--proxy-server=127.0.0.1:9",  # which nobody serves: whatever is asked for, no network is needed
-)
 
 OUTSIDE = '<link rel="stylesheet" href="https://fonts.invalid/1.css"><img src="http://pictures.invalid/1.png">'
 
@@ -71,7 +59,7 @@ addEventListener("load", () => {
 });
 """
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt install chromium)")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
 
 
 @pytest.fixture(scope="module")
@@ -90,14 +78,6 @@ def pages():
         "long": diagnosis_page(long),
         "ragged": page.replace("</main>", bad),
     }
-
-
-def browse(folder, *arguments):
-    """Run the browser once, with a profile of its own."""
-    command = [CHROMIUM, *QUIET, f"--user-data-dir={folder / 'profile'}", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert run.returncode == 0, run.stderr
-    return run.stdout
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])

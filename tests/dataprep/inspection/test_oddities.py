@@ -1,0 +1,97 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dataprep.build.finished import readable_manifest
+from dataprep.inspection import oddities
+from dataprep.inspection.contact_sheet import NEIGHBOURS, open_sheet
+from dataprep.inspection.oddities import find_oddities
+from dataprep.storage import open_storage
+from tests.support.builds import build
+from tests.support.jpeg_forms import by_pillow, picture
+
+SIZES = [(40, 40), (64, 32), (30, 90), (40, 40), (90, 31), (48, 48), (40, 40), (120, 118)]
+"""Height and width of each picture; those of 40 by 40 pixels have the same bytes."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("oddities")
+    (folder / "pictures").mkdir()
+    for number, (height, width) in enumerate(SIZES):
+        data = by_pillow(picture(np.random.default_rng(height), height, width))
+        (folder / "pictures" / f"{number}.jpg").write_bytes(data)
+    build("folder", folder / "pictures", folder / "built", "webdataset", "--num-shards", 3)
+    return folder / "built"
+
+
+def opened(root):
+    storage = open_storage(str(root))
+    manifest = readable_manifest(storage)
+    return storage, manifest, manifest.splits[0]
+
+
+def rows(root):
+    return pq.read_table(root / "index/train.parquet").to_pylist()
+
+
+def test_positions_are_those_of_the_most_extreme_images(built):
+    storage, _, split = opened(built)
+    found = find_oddities(storage, split)
+    index = rows(built)
+    pixels = [row["height"] * row["width"] for row in index]
+    shapes = [row["width"] / row["height"] for row in index]
+    density = [row["image_bytes"] / count for row, count in zip(index, pixels, strict=True)]
+    measures = {"widest": [-shape for shape in shapes], "narrowest": shapes, "fewest pixels": pixels}
+    measures |= {"most pixels": [-count for count in pixels], "fewest bytes a pixel": density}
+    for name, values in measures.items():
+        assert list(found.extremes[name]) == sorted(range(len(values)), key=lambda at, v=values: v[at])[:4]
+
+
+def test_images_of_the_same_bytes_are_one_group(built):
+    storage, _, split = opened(built)
+    found = find_oddities(storage, split)
+    same = tuple(at for at, row in enumerate(rows(built)) if (row["height"], row["width"]) == (40, 40))
+    assert (found.duplicates, found.groups, found.looked_at, found.is_partial) == (2, (same,), len(SIZES), False)
+
+
+def test_only_the_first_images_are_compared_and_that_is_said(built, monkeypatch):
+    monkeypatch.setattr(oddities, "LOOKED_AT", 2)
+    storage, _, split = opened(built)
+    found = find_oddities(storage, split)
+    assert (found.looked_at, found.is_partial) == (2, True)
+
+
+def test_a_sheet_has_duplicates_extremes_and_neighbours(built):
+    sheet = open_sheet(*opened(built))
+    index = rows(built)
+    [group] = sheet.duplicates
+    assert len({each.sha256 for each in group}) == 1
+    assert {each.key for each in group} == {row["key"] for row in index if row["height"] == row["width"] == 40}
+    assert sheet.extremes[0][0] == "narrowest"
+    keys = [row["key"] for row in index]
+    for shown, near in sheet.spread:
+        at = keys.index(shown.key)
+        assert [each.key for each in near] == keys[max(0, at - NEIGHBOURS) : at + NEIGHBOURS + 1]
+
+
+def test_equal_checksums_of_different_bytes_are_no_duplicates(built, monkeypatch):
+    """CRC32C says only where to look."""
+    storage, manifest, split = opened(built)
+    everything = oddities.Oddities(looked_at=8, is_partial=False, duplicates=1, groups=(tuple(range(2)),), extremes={})
+    index = rows(built)
+    assert index[0]["image_crc32c"] != index[1]["image_crc32c"]
+    monkeypatch.setattr("dataprep.inspection.contact_sheet.find_oddities", lambda *_: everything)
+    assert open_sheet(storage, manifest, split).duplicates == ()
+
+
+def test_an_index_without_checksums_has_no_duplicates(monkeypatch, built):
+    class Index:
+        def batches(self, columns):
+            yield pa.record_batch([[5, 5], [4, 4], [4, 4], pa.array([None, 1], pa.uint32())], names=columns)
+
+    monkeypatch.setattr(oddities, "open_index", lambda *_, **__: Index())
+    storage, _, split = opened(built)
+    found = find_oddities(storage, split)
+    assert (found.looked_at, found.groups) == (0, ())
