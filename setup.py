@@ -7,8 +7,17 @@ extensions; these must be built, and serve every Python from 3.11 on.
 """
 
 import os
+import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+
+sys.path.insert(0, str(Path(__file__).parent))
+from dataprep.host.supported import unsupported
+
+# pip looks at python_requires only after this, and at it after the requirements of our packages, which it downloads.
+if problem := unsupported():
+    sys.exit(f"dataprep: {problem}")
 
 LIBJPEG = os.environ.get("DATAPREP_LIBJPEG")
 """Folder with include/ and lib/libjpeg.a."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 
@@ -10,9 +12,12 @@ import click
 
 from dataprep import __version__
 from dataprep.errors import DataprepError
+from dataprep.host.supported import unsupported
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
+NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+"""What threads and shared libraries say that find no memory, in errors of other types than MemoryError."""
 COMMANDS = {
     "adopt": "Index data that other tools wrote, so that the loaders read them as they are.",
     "bench": "Compare loaders on the same data, in images per second.",
@@ -90,6 +95,12 @@ def exit_code_of(command: click.Command, name: str) -> int:
     Returns:
         The exit code; INTERRUPTED after Ctrl-C.
     """
+    if problem := unsupported():
+        click.echo(f"{name}: {problem}", err=True)
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # an ASCII locale must not end a command at its first "·"
     try:
         code = command(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
@@ -100,4 +111,24 @@ def exit_code_of(command: click.Command, name: str) -> int:
     except DataprepError as error:
         click.echo(f"{name}: {error}", err=True)
         return error.exit_code
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
+        if not (problem := _exhausted(error)):
+            raise
+        click.echo(f"{name}: {problem}", err=True)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+def _exhausted(error: Exception) -> str:
+    """Return what the machine has run out of, and what to do; an empty text for an error with another cause."""
+    from dataprep.messages import first_line
+
+    code = error.errno if isinstance(error, OSError) else None
+    if code in (errno.ENOSPC, errno.EDQUOT):  # other files are written by modules that name them
+        return f"the output cannot be written ({first_line(error)}); free some space, and run the same command again"
+    if isinstance(error, MemoryError) or code == errno.ENOMEM or any(text in str(error) for text in NO_MEMORY):
+        return (
+            f"no memory left ({first_line(error)}); use fewer --workers, or raise the limit (ulimit -v, ulimit -u, or "
+            "that of the container), and run the same command again"
+        )
+    return ""

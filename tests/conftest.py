@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("XDG_STATE_HOME", tempfile.mkdtemp(prefix="dataprep-tests-state-"))
+    if urllib.request.getproxies_environment():  # servers of the tests are on this machine
+        own = ",".join(
+            filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "localhost", "127.0.0.1"])
+        )
+        os.environ.update(no_proxy=own, NO_PROXY=own)
     keep_bytecode()
 
 

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 
 from dataprep.errors import AccessError, StorageError
 from dataprep.messages import first_line
+from dataprep.storage.gcs_client import emulator_url
 from dataprep.storage.messages import GO_ON
 
 MISSING_BUCKET = "bucket does not exist"
+ADDRESS = "https://storage.googleapis.com"
 _PERMISSION = re.compile(r"storage\.[a-z]+\.[A-Za-z]+")
 
 
@@ -45,7 +47,19 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
     except (GoogleAPIError, GoogleAuthError, DataCorruption, InvalidResponse, BaseError) as error:
         raise _explained(error, url, permission) from error
     except (RequestException, HTTPError) as error:
-        raise StorageError(f"{url}: {first_line(error)}; {GO_ON}") from error
+        raise _unanswered(error, url) from error
+
+
+def proxy_note() -> str:
+    """Return which proxy the environment puts before Cloud Storage, without its password; empty if there is none."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    address = emulator_url() or ADDRESS
+    proxy = select_proxy(address, get_environ_proxies(address, no_proxy=None))
+    if not proxy:
+        return ""
+    variable = f"{address.partition(':')[0].upper()}_PROXY or ALL_PROXY"
+    return f" (through the proxy {proxy.rpartition('@')[2]} of {variable}; NO_PROXY lists hosts that need none)"
 
 
 def is_missing_bucket(error: BaseException) -> bool:
@@ -73,4 +87,11 @@ def _explained(error: Exception, url: str, permission: str) -> StorageError:
     if isinstance(error, NotFound) and is_missing_bucket(error):
         bucket = "/".join(url.split("/")[:3])
         return AccessError(f"{url}: the bucket {bucket} does not exist; create it, or check its name")
-    return StorageError(f"{url}: {said}; {GO_ON}")
+    return _unanswered(error, url)
+
+
+def _unanswered(error: Exception, url: str) -> StorageError:
+    said = f"{url}: {first_line(error).rstrip('.')}{proxy_note()}"
+    if "SOCKS" in said:  # requests lacks the package for such a proxy, and retries do not help
+        return AccessError(f"{said}; name a proxy of http:// there, or unset the variable")
+    return StorageError(f"{said}; {GO_ON}")

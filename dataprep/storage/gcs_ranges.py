@@ -42,8 +42,8 @@ def read_range(
 
     store = _store(bucket, gcs_client.emulator_url(), deadlines)
     # Obstore's own retries are off: they leave out 429.
-    retry = gcs_retry.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status)
-    read = retry(obstore.get_range, on_error=gcs_retry.count_retry)
+    retry = gcs_retry.retry_policy(_is_worth_retrying, deadlines=deadlines, status_of=_status, counted=True)
+    read = retry(obstore.get_range)
     try:
         data: bytes = read(store, name, start=offset, length=num_bytes).to_bytes()
     except GenericError as error:

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from dataprep.messages import one_line
+from dataprep.storage.gcs_errors import proxy_note
 
 if TYPE_CHECKING:
     from google.api_core.retry import Retry
@@ -19,6 +23,8 @@ REQUEST_TIMEOUT_S = 60.0
 RETRY_DEADLINE_S = 300.0
 RETRY_FIRST_WAIT_S = 0.2
 RETRY_LONGEST_WAIT_S = 30.0
+SILENT_S = 2.0
+"""Time for which a call may find no server before a warning says so, once in a process: retries last minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,8 @@ class Retries(threading.local):
 
 
 retries = Retries()
-
-
-def count_retry(_error: Exception) -> None:
-    """Count a request of the calling thread that is sent again, as `on_error` of a policy."""
-    retries.count += 1
+_log = logging.getLogger(__name__)
+_warned = threading.Event()
 
 
 def request_timeout_s(deadlines: Deadlines | None) -> float:
@@ -60,6 +63,7 @@ def retry_policy(
     *,
     deadlines: Deadlines | None = None,
     status_of: Callable[[Exception], int | None] = lambda error: getattr(error, "code", None),
+    counted: bool = False,
 ) -> Retry:
     """Make a policy of exponential backoff with jitter and a deadline, which counts from here; use it for one call.
 
@@ -68,15 +72,45 @@ def retry_policy(
             google-cloud-storage are.
         deadlines: None waits as long for a lost server as for one that refuses.
         status_of: Returns the HTTP status in an error, None if the server did not answer.
+        counted: Count what is sent again in `retries`.
     """
+    from google.api_core.retry import Retry
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    retry: Retry = DEFAULT_RETRY if is_worth_retrying is None else DEFAULT_RETRY.with_predicate(is_worth_retrying)
+    predicate = is_worth_retrying or DEFAULT_RETRY._predicate
     deadline_s, longest_wait_s = RETRY_DEADLINE_S, RETRY_LONGEST_WAIT_S
     if deadlines is not None:
         deadline_s, longest_wait_s = deadlines.refused_s, deadlines.stall_s
-        retry = retry.with_predicate(_until_lost(retry._predicate, status_of, deadlines.stall_s))
-    return retry.with_timeout(deadline_s).with_delay(initial=RETRY_FIRST_WAIT_S, maximum=longest_wait_s, multiplier=2)
+        predicate = _until_lost(predicate, status_of, deadlines.stall_s)
+    return Retry(
+        predicate=predicate,
+        initial=RETRY_FIRST_WAIT_S,
+        maximum=longest_wait_s,
+        multiplier=2,
+        timeout=deadline_s,
+        on_error=_on_error(status_of, deadline_s, counted),
+    )
+
+
+def _on_error(
+    status_of: Callable[[Exception], int | None], deadline_s: float, counted: bool
+) -> Callable[[Exception], None]:
+    """Return what a policy calls before each retry: a warning if there has been no answer for SILENT_S, and a count."""
+    started_s = time.monotonic()
+
+    def on_error(error: Exception) -> None:
+        retries.count += counted
+        silent_s = time.monotonic() - started_s
+        if silent_s >= SILENT_S and status_of(error) is None and not _warned.is_set():
+            _warned.set()
+            _log.warning(
+                "dataprep: warning: Cloud Storage does not answer (%s)%s; trying again until %.0f s have passed",
+                one_line(error),
+                proxy_note(),
+                deadline_s,
+            )
+
+    return on_error
 
 
 def _until_lost(

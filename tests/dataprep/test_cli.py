@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 import pytest
 
-from dataprep.cli import COMMANDS, group
-from tests.support.builds import build, dataprep
+from dataprep.cli import COMMANDS, exit_code_of, group
+from tests.support.builds import build, dataprep, dataprep_anew
 
 CONTEXT = click.Context(group)
 GROUPS = {name: group.get_command(CONTEXT, name).list_commands(CONTEXT) for name in ("build", "tpu")}
@@ -133,3 +133,78 @@ def test_wrong_usage_is_one_line_and_exit_code_2(case, tmp_path, monkeypatch):
     assert "Traceback" not in run.stderr
     assert run.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_output_in_ascii_escapes_what_it_cannot_show(tmp_path):
+    """As `inspect` writes its "·" to a terminal with LC_ALL=POSIX, or for a file in Latin-1."""
+    dataprep("build", "imagenet-fake", "--images", "20", "--output", tmp_path / "out", "--format", "webdataset")
+    run = dataprep_anew("inspect", tmp_path / "out", PYTHONIOENCODING="ascii")
+    assert run.returncode == 0, run.stderr
+    assert "imagenet-fake \\xb7 webdataset" in run.stdout
+
+
+def test_output_to_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "dataprep", "build", "--help"]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "dataprep: the output cannot be written ([Errno 28] No space left on device); free some space, and run the "
+        "same command again"
+    ]
+
+
+def run_here(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of a command that fails with an error, and what it prints."""
+
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["failing"])
+        return exit_code_of(failing, "failing"), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        OSError(12, "Cannot allocate memory"),
+        ImportError("libarrow.so.2500: failed to map segment from shared object"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_memory_left_is_one_line(error, capsys):
+    code, printed = run_here(error, capsys)
+    assert code == 1
+    assert printed.startswith("failing: no memory left (")
+    assert "; use fewer --workers, or raise the limit (ulimit -v, ulimit -u, or that of the container)" in printed
+    assert printed.count("\n") == 1
+
+
+LIMITED = """
+import resource, sys, click
+from dataprep.cli import exit_code_of
+
+@click.command()
+def large():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    bytearray(1 << 31)
+
+sys.exit(exit_code_of(large, "large"))
+"""
+
+
+def test_a_limit_on_memory_is_one_line():
+    run = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith("large: no memory left (MemoryError); use fewer --workers")
+    assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug"), ImportError("a bug")])
+def test_other_errors_keep_their_traceback(error, capsys):
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        run_here(error, capsys)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from collections.abc import Sequence
 
 import pytest
 from google.api_core.exceptions import RetryError
 from google.api_core.retry import Retry
 
-from dataprep.storage import gcs_retry
+from dataprep.errors import AccessError, StorageError
+from dataprep.storage import gcs_retry, open_storage
 from dataprep.storage.gcs_retry import Deadlines, retry_policy
+from dataprep.storage.messages import GO_ON
 
 
 class Refusal(Exception):
@@ -67,3 +71,46 @@ def test_a_server_that_never_answers_is_lost_at_once_where_the_deadline_is_none(
     assert attempts(retry, [Refusal(None)] * 5) == 1
     patient = retry_policy(lambda error: True, deadlines=Deadlines(lost_s=3600.0, refused_s=60.0))
     assert attempts(patient, [Refusal(None)] * 5) == 6
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A server that does not exist, behind a proxy that is not there; requests end within a second."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        proxy = f"127.0.0.1:{taken.getsockname()[1]}"
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@{proxy}")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://storage.invalid")
+    monkeypatch.setattr(gcs_retry, "RETRY_DEADLINE_S", 0.5)
+    monkeypatch.setattr(gcs_retry, "SILENT_S", 0.0)
+    monkeypatch.setattr(gcs_retry, "_warned", threading.Event())
+    return proxy
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_dead_proxy_is_named_at_once_and_in_the_end(nowhere: str, caplog: pytest.LogCaptureFixture):
+    note = f" (through the proxy {nowhere} of HTTP_PROXY or ALL_PROXY; NO_PROXY lists hosts that need none); "
+    with pytest.raises(StorageError) as caught:
+        open_storage("gs://bucket/prefix").read("x")
+    assert note + GO_ON in str(caught.value)
+    (warning,) = caplog.messages
+    assert warning.startswith("dataprep: warning: Cloud Storage does not answer (")
+    assert warning.endswith(f"{note}trying again until 0 s have passed")
+    assert "secret" not in f"{warning} {caught.value}"
+
+
+@pytest.mark.usefixtures("quickly", "nowhere")
+def test_a_host_of_no_proxy_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_PROXY", ".invalid")
+    with pytest.raises(StorageError) as caught:
+        open_storage("gs://bucket/prefix").read("x")
+    assert "proxy" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("nowhere")
+@pytest.mark.parametrize("scheme", ["socks", "socks5"])
+def test_a_proxy_of_socks_is_refused_at_once(scheme: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HTTP_PROXY", f"{scheme}://127.0.0.1:9")
+    with pytest.raises(AccessError, match=r"SOCKS.* \(through the proxy .*127.0.0.1:9 .*; name a proxy of http://"):
+        open_storage("gs://bucket/prefix").read("x")

@@ -1,0 +1,22 @@
+"""Which machines dataprep runs on. Python 3.6 and newer can import this file, so that older Pythons are refused by it.
+
+It must import nothing that an installation adds.
+"""
+
+import platform
+import sys
+
+OLDEST, NEWEST = (3, 11), (3, 13)
+"""First and last minor version of CPython that the tests run with."""
+
+
+def unsupported() -> str:
+    """Return why dataprep does not run here, and what to do, as one line; an empty text where it does."""
+    if sys.platform == "win32":
+        return "got Windows, expected Linux: install WSL 2 (wsl --install), and install dataprep inside it"
+    if not OLDEST <= sys.version_info[:2] <= NEWEST:
+        return (
+            f"got Python {platform.python_version()} ({sys.executable}), expected CPython 3.11, 3.12 or 3.13: install "
+            "dataprep with one of these (pip install .), or, in a checkout, run make setup and then .venv/bin/dataprep"
+        )
+    return ""
