@@ -150,11 +150,11 @@ def command(
     before = None if compared is None else read_table(compared)
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
         table = run_bench(request, Path(work), progress)
+    comparison = None if before is None else compare(before, table)
     if html is not None:  # first: the reader of stdout may close it early
         from loaders.report.page import bench_page
 
-        write_page(bench_page(table), html)
-    comparison = None if before is None else compare(before, table)
+        write_page(bench_page(table, comparison), html)
     if as_json:
         beside = {} if comparison is None else {"comparison": asdict(comparison)}
         click.echo(json.dumps(to_document(table) | beside))

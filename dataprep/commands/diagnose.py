@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -43,6 +44,8 @@ Examples:
   dataprep diagnose gs://bucket/imagenet --device xla --model mae_vit_base_patch16 --batch-size 256
   dataprep diagnose shards/imagenet --device cuda --model resnet50 --image-size 224 --html report.html
   dataprep diagnose gs://bucket/coco-dup5 --device simulated:3000,transfer=9000,step-ms=2 --apply
+  dataprep diagnose shards/imagenet --device simulated:2000 --json > before.json
+  dataprep diagnose shards/imagenet --device simulated:2000 --threads 16 --compare before.json --html both.html
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
@@ -111,6 +114,13 @@ transfer.
     help="Run once with the best change of settings, and compare its rate with the prediction.",
 )
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write one self-contained page as well.")
+@click.option(
+    "--compare",
+    "compared",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show the rates beside those of an earlier run, whose --json is in this file.",
+)
 @json_option
 def command(
     url: str,
@@ -119,6 +129,7 @@ def command(
     seconds: float,
     apply_fix: bool,
     html: Path | None,
+    compared: Path | None,
     as_json: bool,
     **options: Unpack[_Options],
 ) -> None:
@@ -131,6 +142,9 @@ def command(
         from dataprep.pages.page import require_report_packages
 
         require_report_packages()
+    from loaders.diagnosis.comparison import compare_diagnoses, read_diagnosis
+
+    before = None if compared is None else read_diagnosis(compared)  # first: an error is found at once
     device = open_device(device_name, model, options["batch_size"], options["image_size"])
     from dataprep.commands.progress import ImageProgress
     from loaders.diagnosis.diagnose import apply_best, diagnose
@@ -142,19 +156,24 @@ def command(
         if apply_fix:
             progress.step("the best fix, tried")
             found = apply_best(setup, device, found, seconds=seconds)
+    comparison = None if before is None else compare_diagnoses(before, found)
     if html is not None:
         from dataprep.pages.page import write_page
         from loaders.report.page import diagnosis_page
 
-        write_page(diagnosis_page(found), html)
+        write_page(diagnosis_page(found, comparison=comparison), html)
     if as_json:
-        click.echo(json.dumps(to_document(found)))
+        beside = {} if comparison is None else {"comparison": asdict(comparison)}
+        click.echo(json.dumps(to_document(found) | beside))
     else:
         from rich.console import Console
 
-        from loaders.report.terminal import diagnosis_text
+        from loaders.report.terminal import comparison_text, diagnosis_text
 
-        Console(highlight=False).print(diagnosis_text(found))
+        console = Console(highlight=False)
+        console.print(diagnosis_text(found))
+        if comparison is not None:
+            console.print("", comparison_text(comparison, found.limit), sep="\n")
         if html is not None:
             click.echo(f"written: {html}")
 

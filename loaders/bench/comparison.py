@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dataprep.dataset.documents import decode
-from dataprep.errors import UsageError
-from dataprep.host.versions import MachineDocument
 from loaders.bench.table import SCHEMA_VERSION, BenchRow, BenchSection, BenchTable
+from loaders.metrics.earlier import changed, machine_differences, read_earlier
 
-MAX_TABLE_BYTES = 64 << 20
-"""Largest file that is read as an earlier table."""
 Verdict = Literal["faster", "slower", "within the spread"]
 
 
@@ -50,30 +46,13 @@ class Comparison:
     """Loaders that only one of the tables has."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Versioned:
-    schema_version: int
-
-
 def read_table(path: Path) -> BenchTable:
     """Read what `dataprep bench --json` printed.
 
     Raises:
         UsageError: The file is absent, too large, or no such table.
     """
-    advice = "give a file that dataprep bench --json wrote"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_TABLE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"--compare {path}: {error.strerror or error}; {advice}") from error
-    if len(data) > MAX_TABLE_BYTES:
-        raise UsageError(f"--compare {path}: more than {MAX_TABLE_BYTES:,} bytes; {advice}")
-    where = f"--compare {path}"
-    found = decode(data, _Versioned, where=where, advice=advice, error=UsageError).schema_version
-    if found != SCHEMA_VERSION:
-        raise UsageError(f"{where}: schema_version {found}, expected {SCHEMA_VERSION}; measure it again")
-    return decode(data, BenchTable, where=where, advice=advice, error=UsageError)
+    return read_earlier(path, BenchTable, SCHEMA_VERSION, "dataprep bench --json")
 
 
 def compare(before: BenchTable, now: BenchTable) -> Comparison:
@@ -83,7 +62,7 @@ def compare(before: BenchTable, now: BenchTable) -> Comparison:
     differ. Rows are matched by loader, layout and the kind of data.
     """
     differences = [*machine_differences(before.machine, now.machine)]
-    differences += _changed("setting", before.settings, now.settings)
+    differences += changed("setting", before.settings, now.settings)
     rows: list[ComparedRow] = []
     unmatched: list[str] = []
     for old, new in _pairs(before, now):
@@ -97,23 +76,6 @@ def compare(before: BenchTable, now: BenchTable) -> Comparison:
     return Comparison(differences=tuple(differences), rows=tuple(rows), unmatched=tuple(unmatched))
 
 
-def machine_differences(before: MachineDocument, now: MachineDocument) -> Iterator[str]:
-    """Yield a line for each fact of the machine and its software that differs; the time and the load may."""
-    old, new = ({name: value for name, value in each.items() if name in _FACTS} for each in (before, now))
-    yield from _changed("machine", old, new)
-    yield from _changed("version of", before["codecs"], now["codecs"])
-
-
-_FACTS = ("cores", "platform", "python", "dataprep")
-
-
-def _changed(what: str, before: Mapping[str, object], now: Mapping[str, object]) -> Iterator[str]:
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
-        if old != new:
-            yield f"{what} {name}: {old} before, {new} now"
-
-
 def _pairs(before: BenchTable, now: BenchTable) -> list[tuple[BenchSection, BenchSection]]:
     if len(before.sections) == len(now.sections) == 1:
         return [(before.sections[0], now.sections[0])]
@@ -123,7 +85,7 @@ def _pairs(before: BenchTable, now: BenchTable) -> list[tuple[BenchSection, Benc
 
 def _section_differences(old: BenchSection, new: BenchSection) -> Iterator[str]:
     names = ("url", "split", "layout", "samples")
-    yield from _changed("data", *({name: getattr(each, name) for name in names} for each in (old, new)))
+    yield from changed("data", *({name: getattr(each, name) for name in names} for each in (old, new)))
 
 
 def _by_loader(section: BenchSection) -> dict[tuple[str, str, str], BenchRow]:

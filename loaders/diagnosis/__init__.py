@@ -8,6 +8,7 @@
 """
 
 __all__ = [
+    "comparison",
     "devices",
     "diagnose",
     "feed",

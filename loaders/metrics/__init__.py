@@ -6,4 +6,4 @@ callback.py          numbers of the steps since the last report, for Weights & B
 tracing.py           a span of OpenTelemetry for each batch
 """
 
-__all__ = ["callback", "exposition", "table", "tracing"]
+__all__ = ["callback", "earlier", "exposition", "table", "tracing"]

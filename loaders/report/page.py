@@ -14,7 +14,9 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
 from dataprep.pages.charts import Bar, BarChart, Tone, area_chart, bar_chart
 from dataprep.pages.page import render_page
+from loaders.bench.comparison import Comparison
 from loaders.bench.table import OURS, BenchRow, BenchSection, BenchTable
+from loaders.diagnosis.comparison import DiagnosisComparison
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, StageRate, StepTimes
 from loaders.report.wording import (
     NEEDS,
@@ -24,6 +26,7 @@ from loaders.report.wording import (
     bench_sentence,
     busy_share,
     compute_rate,
+    figure_words,
     in_order,
     limiting_stages,
     rate,
@@ -41,12 +44,15 @@ PLOT_MEDIANS = 3
 """Height of the plot of steps, in median steps: in a higher plot a single slow step would flatten all others."""
 
 
-def diagnosis_page(found: Diagnosis, bench: BenchTable | None = None) -> str:
+def diagnosis_page(
+    found: Diagnosis, bench: BenchTable | None = None, comparison: DiagnosisComparison | None = None
+) -> str:
     """Return the page of a diagnosis.
 
     Args:
         found: What it shows.
         bench: Loaders on the same machine, to be shown below.
+        comparison: The same beside an earlier diagnosis.
     """
     return render_page(
         TEMPLATE,
@@ -56,12 +62,18 @@ def diagnosis_page(found: Diagnosis, bench: BenchTable | None = None) -> str:
         subject=(found.device, found.url),
         found=_found(found),
         sections=_sections(bench),
+        beside=None if comparison is None else _beside_diagnosis(found, comparison),
         facts=_facts(found.machine, found.settings),
     )
 
 
-def bench_page(table: BenchTable) -> str:
-    """Return the page of a table of loaders."""
+def bench_page(table: BenchTable, comparison: Comparison | None = None) -> str:
+    """Return the page of a table of loaders.
+
+    Args:
+        table: What it shows.
+        comparison: The same beside an earlier table.
+    """
     sections = _sections(table)
     single = len(sections) == 1
     return render_page(
@@ -72,8 +84,48 @@ def bench_page(table: BenchTable) -> str:
         subject=("dataprep bench", sections[0]["url"] if single else ""),
         found=None,
         sections=sections,
+        beside=None if comparison is None else _beside_table(comparison),
         facts=_facts(table.machine, table.settings),
     )
+
+
+def _beside_diagnosis(found: Diagnosis, comparison: DiagnosisComparison) -> JsonObject:
+    rates = [figure for figure in comparison.figures if figure.unit == "images/s" and figure.name != "predicted"]
+    pairs = [(figure.name, figure.before, figure.now) for figure in rates]
+    return {
+        "sentence": f"Before: {comparison.before_verdict}",
+        "differences": comparison.differences,
+        "bars": _pair_bars(pairs, compute_rate(found)),
+        "rows": [figure_words(figure) for figure in comparison.figures],
+        "notes": (),
+    }
+
+
+def _beside_table(comparison: Comparison) -> JsonObject:
+    pairs = [(row.loader, row.before_images_per_s, row.now_images_per_s) for row in comparison.rows]
+    return {
+        "sentence": "",
+        "differences": comparison.differences,
+        "bars": _pair_bars(pairs, None),
+        "rows": [
+            (
+                f"{row.loader}: {row.verdict}",
+                rate(row.before_images_per_s),
+                rate(row.now_images_per_s),
+                f"{row.ratio:.2f} ({row.lowest_ratio:.2f} to {row.highest_ratio:.2f})",
+            )
+            for row in comparison.rows
+        ],
+        "notes": comparison.unmatched,
+    }
+
+
+def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float | None) -> BarChart:
+    """Return a chart with a bar before and a bar now for each name."""
+    bars = []
+    for name, before, now in pairs:
+        bars += [_rate_bar(f"{name}, before", before, "rest"), _rate_bar(f"{name}, now", now, "accent")]
+    return _bars("Before and now, images/s", bars, target)
 
 
 def _found(found: Diagnosis) -> JsonObject:
@@ -148,8 +200,8 @@ def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
     )
 
 
-def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
-    if math.isinf(target):  # the rate of a simulated device that takes no time
+def _bars(title: str, bars: Sequence[Bar], target: float | None) -> BarChart:
+    if target is not None and math.isinf(target):  # the rate of a simulated device that takes no time
         target = max((bar.value for bar in bars if not math.isinf(bar.value)), default=1.0)
     return bar_chart(title, bars, target)
 

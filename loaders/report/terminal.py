@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.messages import printable
-from loaders.diagnosis.findings import Diagnosis, Fix
+from loaders.diagnosis.comparison import DiagnosisComparison
+from loaders.diagnosis.findings import Diagnosis, Fix, Limit
 from loaders.report.wording import (
     NEEDS,
     PASSES,
@@ -15,6 +16,7 @@ from loaders.report.wording import (
     attainable_sentence,
     busy_share,
     compute_rate,
+    figure_words,
     in_order,
     limiting_stages,
     percent,
@@ -51,6 +53,28 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
     if found.applied is not None:
         lines += ["", _line(f"tried {applied_sentence(found.applied)}", "bold")]
     return Group(*lines)
+
+
+def comparison_text(comparison: DiagnosisComparison, limit: Limit) -> RenderableType:
+    """Return a comparison for `rich` to print, and first what differed besides the rates.
+
+    Args:
+        comparison: What is printed.
+        limit: What limits the run now.
+    """
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    table.add_row(*(Text(title, style="dim") for title in ("", "before", "now", "now / before")))
+    for figure in comparison.figures:
+        table.add_row(*figure_words(figure))
+    lines = [_line(f"differs: {difference}", "yellow") for difference in comparison.differences]
+    if lines:
+        lines.append(_line("The ratios below hold these differences, too."))
+    lines.append(_line(f"before: {comparison.before_verdict}", "dim"))
+    if comparison.before_limit != limit:
+        lines.append(_line(f"The limit was {comparison.before_limit}, and is {limit} now.", "bold"))
+    return Group(*lines, table)
 
 
 def _stages(found: Diagnosis) -> Table:

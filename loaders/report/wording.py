@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loaders.bench.table import OURS, BenchRow, BenchSection
+from loaders.diagnosis.comparison import ComparedFigure
 from loaders.diagnosis.findings import STAGES, Applied, Diagnosis, StageRate
 
 PASSES = 0.9
@@ -95,3 +96,10 @@ def bench_sentence(section: BenchSection) -> str:
 
 def _images_per_s(row: BenchRow) -> float:
     return row.images_per_s
+
+
+def figure_words(figure: ComparedFigure) -> tuple[str, str, str, str]:
+    """Return the name of a compared figure, its values before and now, and their ratio."""
+    words = percent if figure.unit == "share" else rate
+    name = figure.name if figure.unit == "share" else f"{figure.name}, {figure.unit}"
+    return name, words(figure.before), words(figure.now), "" if figure.ratio is None else f"{figure.ratio:.2f}"
