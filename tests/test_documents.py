@@ -262,3 +262,15 @@ done in 1.2 s: … files
 )
 def test_output_is_compared_with_a_document_but_for_what_varies(output, same):
     assert shows(SHOWN, output) is same
+
+
+def test_lines_about_what_is_missing_are_those_of_the_programs():
+    """Each is a part of a text in the sources or scripts; tests of the modules hold when it is said."""
+    rows = re.findall(r"^\| .+? \| `(.+?)` \| .+ \|$", (ROOT / "docs/first-minute.md").read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    texts = [(ROOT / "scripts/check_python.sh").read_text()]
+    for package in ("dataprep", "loaders"):
+        for path in (ROOT / package).rglob("*.py"):
+            constants = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+            texts += [value for value in constants if isinstance(value, str)]
+    assert [row for row in rows if not any(row in text for text in texts)] == []
