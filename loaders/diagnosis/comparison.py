@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def compare_diagnoses(before: EarlierDiagnosis, now: Diagnosis) -> DiagnosisComp
     """Return how a diagnosis differs from an earlier one. Stages are matched by name."""
     subjects = ({"url": each.url, "device": each.device} for each in (before, now))
     differences = [*changed("data and", *subjects), *machine_differences(before.machine, now.machine)]
-    differences += changed("setting", before.settings, now.settings)
+    settings = json.loads(json.dumps(now.settings))  # as they are read from a file: tuples are lists there
+    differences += changed("setting", before.settings, settings)
     stages = {stage.name: stage.images_per_s for stage in before.stages}
     figures = [
         _figure("observed", "images/s", before.observed_images_per_s, now.observed_images_per_s),

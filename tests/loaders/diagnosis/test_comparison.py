@@ -31,7 +31,7 @@ def printed(renderable) -> str:
 
 
 def test_a_diagnosis_beside_itself_has_ratios_of_one_and_no_difference(tmp_path):
-    found = diagnosis()
+    found = replace(diagnosis(), settings={"scale": (0.2, 1.0), "batch_size": 64})
     comparison = compare_diagnoses(read_diagnosis(written(tmp_path, found)), found)
     assert comparison.differences == ()
     assert {figure.ratio for figure in comparison.figures} <= {1.0, None}
