@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,9 @@ import click
 
 from dataprep.commands.options import Finite
 from dataprep.errors import UsageError
+from dataprep.pages.page import require_report_packages
+from dataprep.pages.server import PageServer
+from dataprep.watching.page import Course, watch_page
 from dataprep.watching.run import RunWatch
 from dataprep.watching.snapshots import ABSENT, BuildSnapshot, Snapshot
 
@@ -24,10 +27,11 @@ Examples:
   dataprep watch shards/imagenet
   dataprep watch gs://bucket/imagenet --interval 30
   dataprep watch runs/mae --once --json
+  dataprep watch runs/mae --page
 
 \b
 Exit codes: 0 the dataset is whole, or shown once; 1 a file is damaged; 2 usage, or nothing there with --once; 130 ended
-by Ctrl-C.
+by Ctrl-C, as --page always is.
 """
 
 
@@ -47,23 +51,59 @@ class _Show(Protocol):
     help="Time between two looks, in seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each look as one JSON object, a line each, on stdout.")
-def command(url: str, once: bool, interval: float, as_json: bool) -> None:
+@click.option("--page", is_flag=True, help="Show a page to browsers of this machine as well, until Ctrl-C.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port of the page on 127.0.0.1.  [default: any free one]",
+)
+def command(url: str, once: bool, interval: float, as_json: bool, page: bool, port: int | None) -> None:
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
     RUN_OR_URL is the output of a build, on disk or in a bucket, or the output folder of a training. Nothing is written.
     Watching a build ends when its dataset is whole; a training is watched until Ctrl-C, because its files do not say
-    that it has ended. In a bucket a look takes a few requests, and at most 64 more for receipts that are new.
+    that it has ended. With --page, both are shown until Ctrl-C. In a bucket a look takes a few requests, and at most 64
+    more for receipts that are new.
     """
+    if page and (once or as_json):
+        raise UsageError("--page shows every look until Ctrl-C; leave --once and --json out")
+    if port is not None and not page:
+        raise UsageError("--port is the port of --page; add --page, or leave --port out")
     watch = RunWatch(url)
-    with _output(as_json=as_json) as show:
+    with ExitStack() as stack:
+        served = stack.enter_context(_page(watch, interval, port or 0)) if page else None
+        show = stack.enter_context(_output(as_json=as_json))
         while True:
             snapshot = watch.look()
             if once and snapshot.state == ABSENT:
                 raise UsageError(f"{url}: no build, no training and no dataset there; check the path or URL")
+            if served is not None:
+                served(snapshot)
             show(snapshot)
-            if once or snapshot.is_over:
+            if once or (snapshot.is_over and not page):
                 return
             time.sleep(interval)
+
+
+@contextmanager
+def _page(watch: RunWatch, interval_s: float, port: int) -> Iterator[_Show]:
+    """Serve a page from the first look on, print its address, and yield what shows a look on it."""
+    require_report_packages("--page")
+    course = Course()
+    server: PageServer | None = None
+    with ExitStack() as stack:
+
+        def show(snapshot: Snapshot) -> None:
+            nonlocal server
+            if isinstance(snapshot, BuildSnapshot):
+                course.saw(time.monotonic(), snapshot.finished_samples)
+            page = watch_page(snapshot, course, watch.losses(), interval_s)
+            if server is None:
+                server = stack.enter_context(PageServer(page, port))
+                click.echo(f"page: {server.url}")
+            server.page = page
+
+        yield show
 
 
 @contextmanager

@@ -68,6 +68,15 @@ class RunWatch:
             return _training(folder)
         return Snapshot(url=self._storage.url, state=ABSENT)
 
+    def losses(self) -> list[tuple[int, float]]:
+        """Return the steps at the end of a training's log, ascending, each with its latest loss."""
+        path = Path(self._storage.url) / LOG_FILE
+        if not self._storage.is_local or not path.is_file():
+            return []
+        with disk_errors(path):
+            found = {int(line["step"]): line["loss"] for line in _lines(_tail(path)) if "loss" in line}
+        return sorted(found.items())
+
 
 class _BuildWatch:
     def __init__(self, storage: Storage, claim: Claim, clock: Callable[[], float]) -> None:

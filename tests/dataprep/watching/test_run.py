@@ -84,3 +84,10 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch):
 def test_an_empty_log_is_a_training_without_a_step(tmp_path):
     (tmp_path / "log.txt").touch()
     assert RunWatch(str(tmp_path)).look().step is None
+
+
+def test_of_each_step_the_latest_loss_counts(tmp_path, finished):
+    lines = [{"step": 2, "loss": 3.0}, {"step": 3, "loss": 2.0}, {"step": 2, "loss": 2.5}, {"step": 4, "lr": 0.1}]
+    (tmp_path / "log.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert RunWatch(str(tmp_path)).losses() == [(2, 2.5), (3, 2.0)]
+    assert RunWatch(str(finished("imagenet-webdataset"))).losses() == []
