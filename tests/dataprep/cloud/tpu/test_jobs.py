@@ -31,7 +31,8 @@ def test_a_dropped_connection_starts_nothing_twice(pod, fleet, how):
     states, _ = followed(fleet, "dropped")
     assert not any(map(has_failed, states.values()))
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
-    assert len(pod.calls(" start ")) == 2  # gcloud itself repeats them
+    if how == "after":  # "during" may hit a start before it has kept its variables, which are then sent once more
+        assert len(pod.calls(" start ")) == 2  # gcloud itself repeats them
 
 
 def test_a_connection_dropped_while_following_ends_no_run(pod, fleet):
