@@ -106,6 +106,32 @@ def vit_parity(config: ViTConfig, **computation: Any) -> dict[str, float]:
     return {"logits": float(np.abs(found - expected).max()), "weights": returned(params, tensors_of(theirs))}
 
 
+def gradient_memory() -> dict[str, int]:
+    """Bytes that the gradient of a masked autoencoder needs for a batch of 8, by what its blocks keep."""
+    kept = jax_transformers.KEPT
+    found = {"dense": gradient_bytes(), "nothing": gradient_bytes(remat=True)}
+    jax_transformers.KEPT = jax.checkpoint_policies.everything_saveable
+    found["everything"] = gradient_bytes()
+    jax_transformers.KEPT = kept
+    return found
+
+
+def gradient_bytes(**computation: Any) -> int:
+    """Compile a gradient without computing it; return the bytes of its temporary arrays."""
+    config = mae_config("mae_vit_tiny_patch16", image_size=224)
+    model = jax_transformers.MaskedAutoencoder(config, jax_transformers.Computation(**computation))
+    masks = MaskConfig(grid=config.grid)
+    inputs = (
+        jax.ShapeDtypeStruct((8, 224, 224, 3), "float32"),
+        jax.ShapeDtypeStruct((8, masks.num_visible), "int32"),
+        jax.ShapeDtypeStruct((8, masks.num_patches), "int32"),
+    )
+    params = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    gradient = jax.jit(jax.grad(lambda params, *inputs: model.apply({"params": params}, *inputs).loss))
+    found: int = gradient.lower(params, *inputs).compile().memory_analysis().temp_size_in_bytes
+    return found
+
+
 def returned(params: Any, tensors: dict[str, np.ndarray]) -> float:
     """Largest difference of trained weights that went to JAX and back."""
     back = to_torch({name: np.asarray(each) for name, each in named_leaves(params)})
@@ -122,7 +148,7 @@ def parity(*, whole: bool) -> dict[str, Any]:
     """
     micro = {"name": "mae_vit_micro_patch8", "image_size": 64}
     coarse = mae_config(**micro, decoder_downsampling=4, pred_downsampling=2, k_bias=False, norm_pix_loss=True)
-    found = {"coarse": mae_parity(coarse, remat=True)}
+    found: dict[str, Any] = {"coarse": mae_parity(coarse, remat=True), "memory": gradient_memory()}
     for pool in POOLS if whole else ("token",):
         config = ViTConfig(
             image_size=32,

@@ -99,7 +99,7 @@ class ShardingFlags(JaxFlags):
     """How JAX saves memory, for entries that do not do it by default."""
 
     fsdp: bool = flag(False, "With JAX: shard weights and moments among the devices.")
-    grad_ckpt: bool = flag(False, "With JAX: compute every block again for its gradient, instead of keeping it.")
+    grad_ckpt: bool = flag(False, "With JAX: keep no results of a block for its gradient, but compute them again.")
 
 
 @dataclass(frozen=True, slots=True)

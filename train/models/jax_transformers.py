@@ -23,6 +23,10 @@ from jax.sharding import NamedSharding
 from train.models.positions import sincos_positions
 from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, BlockConfig, MAEConfig, ViTConfig
 
+KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+"""Which results of a block are kept for its gradient: those of dense layers. Normalisations, attention's shares and
+GELU are computed again, which takes less time than writing and reading them, and much less memory."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Computation:
@@ -31,7 +35,7 @@ class Computation:
     dtype: str = "float32"
     """Number format of matrix products; weights, normalisations, sums of branches and losses are float32."""
     remat: bool = False
-    """Whether what a block computes is computed again for its gradient, instead of being kept."""
+    """Whether everything that a block computes is computed again for its gradient; otherwise `KEPT` is kept."""
     scan: bool = True
     """Whether blocks are compiled once, as a loop; otherwise each is compiled by itself."""
     tokens: NamedSharding | None = None
@@ -309,7 +313,7 @@ def patches_of(images_NHWC: jax.Array, patch_pixels: int) -> jax.Array:
 def _blocks(config: BlockConfig, depth: int, computation: Computation, name: str, train: bool = False) -> nn.Module:
     """Return `depth` blocks, as one module that is called with tokens and each block's `drop_path`, or None."""
     # In a loop XLA cannot merge the two computations of a block, so it needs no barrier between them.
-    block: Any = nn.remat(Block, prevent_cse=not computation.scan) if computation.remat else Block
+    block: Any = nn.remat(Block, prevent_cse=not computation.scan, policy=None if computation.remat else KEPT)
     scanned: Any = nn.scan(
         block,
         variable_axes={"params": 0},

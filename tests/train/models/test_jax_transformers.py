@@ -25,3 +25,8 @@ def test_outputs_are_those_of_pytorch(found, name):
 @pytest.mark.parametrize("name", ["coarse", "token"])
 def test_weights_that_went_to_jax_and_back_are_the_same(found, name):
     assert found[name]["weights"] == 0
+
+
+def test_a_gradient_keeps_results_of_dense_layers_alone(found):
+    memory = found["memory"]
+    assert memory["nothing"] < memory["dense"] < 0.5 * memory["everything"], memory
