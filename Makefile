@@ -63,11 +63,12 @@ $(BIN)/uv: | python
 
 bench-setup: setup .bench-venv/arena/.peers
 
-.bench-venv/torchtitan: $(BIN)/uv tests/support/torchtitan.txt | python
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r tests/support/torchtitan.txt
+# Programs of others that run over our data, each in a folder without what it shares with us.
+.bench-venv/torchtitan .bench-venv/open_clip: .bench-venv/%: tests/support/%.txt $(BIN)/uv | python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	touch $@
 
-setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan
+setup: .venv/.dev .bench-venv/.peers .bench-venv/torchtitan .bench-venv/open_clip
 
 constraints: $(BIN)/uv
 	bash scripts/constraints.sh $(OPTIONS)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
+from tests.support import guard_training
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.guarded import CLIENTS, HERE, LINES, NAME, PLACES, USD_PER_GIB, fill_bucket, read_command
 
@@ -43,6 +44,8 @@ def guard_cases(start: Start) -> Iterator[tuple[str, Callable[[Path], object]]]:
         if client != "past-the-guard":
             yield f"{client} at the end of a budget", partial(_ended, start, client)
     yield "a client that knows no proxy", partial(_escaped, start)
+    yield "open_clip trains", partial(_trained, start)
+    yield "open_clip at the end of a budget", partial(_training_ended, start)
     yield "overhead", partial(_overhead, start)
 
 
@@ -104,6 +107,32 @@ def _escaped(start: Start, _folder: Path) -> str:
     _, report, _ = _guarded(words, GUARD_TEST_UPSTREAM=upstream, GUARD_TEST_HOLD_S="2")
     assert [each["address"] for each in report["escaped"]] == [upstream]
     return str(report["escaped"])
+
+
+def _trained(start: Start, folder: Path) -> str:
+    """A training script of others reads shards from a bucket, and is counted."""
+    emulator = _placed(start)
+    stored = guard_training.fill(emulator)
+    before = emulator.stats()["bytes_served"]
+    code, report, said = guard_training.train(folder, "--max-usd", "1")
+    served = emulator.stats()["bytes_served"] - before
+    (found,) = report["buckets"]
+    assert code == 0, said
+    assert "Train Epoch: 0 [16/16 (100%)]" in said
+    assert served >= stored
+    assert abs(found["bytes_read"] - served) <= 0.02 * served, (found["bytes_read"], served)
+    assert report["escaped"] == []
+    return f"{found['bytes_read']} bytes, the emulator counts {served}; {report['spent_usd']:.2g} USD"
+
+
+def _training_ended(start: Start, folder: Path) -> str:
+    """The script is ended with all its processes when the budget is spent."""
+    guard_training.fill(_placed(start))
+    code, report, said = guard_training.train(folder, "--max-usd", "0.000005", "--grace-s", "5")
+    assert code == 124, said
+    assert report["budget_ended"]
+    assert guard_training.left_behind() == []
+    return f"{len(report['refusals'])} refusals"
 
 
 EPOCHS = """

@@ -41,10 +41,15 @@ USD_PER_GIB = {"guard-region": 0.0, "guard-dual": 0.0, "guard-multi": 0.02, "gua
 def fill_bucket(emulator: GCSEmulator, name: str) -> None:
     """Create a bucket of PLACES with one object."""
     emulator.create_bucket(name, **PLACES[name])
+    put_object(emulator, name, NAME, LINES)
+
+
+def put_object(emulator: GCSEmulator, bucket: str, name: str, data: bytes) -> None:
+    """Store an object."""
     connection = http.client.HTTPConnection(emulator.url.removeprefix("http://"))
     with contextlib.closing(connection):
-        target = f"/upload/storage/v1/b/{name}/o?uploadType=media&name={quote(NAME, safe='')}"
-        connection.request("POST", target, LINES, {"Content-Type": "text/plain"})
+        target = f"/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
+        connection.request("POST", target, data, {"Content-Type": "application/octet-stream"})
         assert connection.getresponse().status == 200
 
 
