@@ -35,7 +35,14 @@ from loaders.bench.table import OURS  # noqa: E402
 
 ARENA = Path(__file__).resolve().parent / "arena"
 ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
-BUILT = ("imagefolder", "webdataset", "tfrecord")
+MARKED = "webdataset, restart markers"
+BUILT: dict[str, tuple[str, ...]] = {
+    "imagefolder": ("--format", "imagefolder"),
+    "webdataset": ("--format", "webdataset"),
+    "tfrecord": ("--format", "tfrecord"),
+    MARKED: ("--format", "webdataset", "--jpeg", "restart"),
+}
+"""Options of `dataprep build` for the layouts that it writes."""
 SHARDS = 8
 HERE, BENCH, OTHER = sys.executable, str(PEERS_PYTHON), str(ARENA_PYTHON)
 WRITERS = {"mds": BENCH, "array_record": BENCH, "mds-bytes": BENCH, "litdata": BENCH, "energon": BENCH, "parquet": HERE}
@@ -73,6 +80,11 @@ CONTENDERS: dict[str, Entry] = {
     "ours": Entry(loader=OURS, layout="webdataset", large=True),
     "ours, bilinear": Entry(loader=OURS, layout="webdataset", interpolation=LINEAR, large=True),
     "ours, bilinear without antialiasing": Entry(loader=OURS, layout="webdataset", interpolation=PLAIN, large=True),
+    "ours, restart markers": Entry(loader=OURS, layout=MARKED, large=True),
+    "ours, restart markers, bilinear": Entry(loader=OURS, layout=MARKED, interpolation=LINEAR, large=True),
+    "ours, restart markers, bilinear without antialiasing": Entry(
+        loader=OURS, layout=MARKED, interpolation=PLAIN, large=True
+    ),
     "tf.data": Entry(loader="tf.data", layout="tfrecord", form="as it is", interpolation=PLAIN, large=True),
     "DALI": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, large=True),
     "DALI, bilinear": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, LINEAR, large=True),
@@ -152,7 +164,7 @@ class Arena:
             root /= "train"
         contender = Contender(
             loader=entry.loader,
-            layout=entry.layout,
+            layout=entry.layout.partition(",")[0],
             root=str(root),
             interpolation=entry.interpolation,
             python=entry.python,
@@ -190,9 +202,9 @@ class Arena:
 
 def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:
     source = image_folder(images, work / "originals")
-    for layout in BUILT:
+    for layout, kind in BUILT.items():
         roots[layout] = work / layout
-        command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], "--format", layout]
+        command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], *kind]
         command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
         subprocess.run([*command, "--json"], capture_output=True, check=True)
 

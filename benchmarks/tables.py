@@ -10,6 +10,7 @@ import json
 import re
 import statistics
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ ARENA_TARGET = 2.0
 """Target for our rate and CPU time against those of the fastest peer with the same size and interpolation."""
 ARENA_OURS = ("ours", "full decode")
 """Beginnings of the names of rows that are no peers."""
+ARENA_MARKED = "ours, restart markers"
+"""Beginning of the names of our rows that read shards of `--jpeg restart`."""
 ARENA_FIGURES = ("rounds_cpu_ms", "rounds_images_per_s")
 
 
@@ -117,24 +120,32 @@ def arena_table(document: dict[str, Any]) -> list[str]:
 
 
 def arena_verdicts(document: dict[str, Any]) -> list[str]:
-    """Return the fastest peer by size and interpolation, and whether ours reaches the target."""
-    found: dict[tuple[int, str], list[tuple[str, float, float]]] = {}
-    for row in document["rows"]:
-        if ratios := arena_ratios(row, document["rows"]):
-            found.setdefault((row["image_size"], row["interpolation"]), []).append((row["name"], *ratios))
+    """Return the fastest peer by size and interpolation, and whether ours reaches the target, from both our shards."""
     lines = []
-    for (size, interpolation), peers in sorted(found.items()):
+    kinds = sorted({(row["image_size"], row["interpolation"]) for row in document["rows"] if row["interpolation"]})
+    for (size, interpolation), marked in product(kinds, (False, True)):
+        rows = [row for row in document["rows"] if (row["image_size"], row["interpolation"]) == (size, interpolation)]
+        peers = [(row["name"], ratios) for row in rows if (ratios := arena_ratios(row, rows, marked=marked))]
         shown = []
-        for which in (1, 2):
-            nearest = min(peers, key=lambda peer: peer[which])
-            short = f", short of {ARENA_TARGET:g}" if nearest[which] < ARENA_TARGET else ""
-            shown.append(f"{nearest[which]:.2f} times {nearest[0].split(', ')[0]}{short}")
-        lines.append([str(size), interpolation, *shown])
-    return _table(["pixels", "resize", "ours by CPU to the fastest peer", "on the wall"], lines)
+        for which in (0, 1) if peers else ():
+            name, ratios = min(peers, key=lambda peer: peer[1][which])
+            short = f", short of {ARENA_TARGET:g}" if ratios[which] < ARENA_TARGET else ""
+            shown.append(f"{ratios[which]:.2f} times {name.split(', ')[0]}{short}")
+        if shown:
+            lines.append([str(size), interpolation, "`--jpeg restart`" if marked else "originals", *shown])
+    return _table(["pixels", "resize", "our shards hold", "ours by CPU to the fastest peer", "on the wall"], lines)
 
 
-def arena_ratios(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[float, float] | None:
-    """Return a peer's CPU time divided by ours, and our images/s divided by the peer's; None for rows of our own."""
+def arena_ratios(
+    row: dict[str, Any], rows: list[dict[str, Any]], *, marked: bool = False
+) -> tuple[float, float] | None:
+    """Return a peer's CPU time divided by ours, and our images/s divided by the peer's; None for rows of our own.
+
+    Args:
+        row: Figures of the peer.
+        rows: Figures of all rows.
+        marked: Compare with ours from shards with restart markers; otherwise with ours from the original JPEGs.
+    """
     if row["name"].startswith(ARENA_OURS):
         return None
     ours = next(
@@ -142,6 +153,7 @@ def arena_ratios(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[float
             each
             for each in rows
             if each["name"].startswith("ours")
+            and each["name"].startswith(ARENA_MARKED) == marked
             and (each["image_size"], each["interpolation"]) == (row["image_size"], row["interpolation"])
         ),
         None,

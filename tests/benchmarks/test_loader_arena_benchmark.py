@@ -38,7 +38,23 @@ def test_a_table_shows_the_range_and_names_what_is_short() -> None:
     assert "| DALI 1.0 | 224 | bicubic | 1.95 | 1.90 to 2.00 | 950 | 900 to 1,000 | 2 | 1.86 | 2.00 |" in arena_table(
         document
     )
-    assert arena_verdicts(document)[-1] == "| 224 | bicubic | 1.86 times DALI, short of 2 | 2.00 times DALI |"
+    assert (
+        arena_verdicts(document)[-1] == "| 224 | bicubic | originals | 1.86 times DALI, short of 2 | 2.00 times DALI |"
+    )
+
+
+def test_shards_with_restart_markers_have_ratios_of_their_own() -> None:
+    marked, ours, peer = (
+        row(name, [cpu_ms], [1 / cpu_ms])
+        for name, cpu_ms in (("ours, restart markers", 0.5), ("ours", 1.0), ("DALI", 2.5))
+    )
+    rows = [marked, ours, peer]
+    assert arena_ratios(peer, rows) == (pytest.approx(2.5), pytest.approx(2.5))
+    assert arena_ratios(peer, rows, marked=True) == (pytest.approx(5.0), pytest.approx(5.0))
+    assert [line.split(" | ")[2:4] for line in arena_verdicts({"rows": rows})[2:]] == [
+        ["originals", "2.50 times DALI"],
+        ["`--jpeg restart`", "5.00 times DALI"],
+    ]
 
 
 @pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
