@@ -25,7 +25,7 @@ from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, Bl
 
 KEPT = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 """Which results of a block are kept for its gradient: those of dense layers. Normalisations, attention's shares and
-GELU are computed again, which takes less time than writing and reading them, and much less memory."""
+GELU are computed again, which on a CPU takes less time than writing and reading them, and much less memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
