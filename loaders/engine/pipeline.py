@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 CLOSE_S = 10.0
 """Longest wait of `close` for an image that is being decoded, unless `stall_s` is shorter; a thread that hangs is left
 behind."""
-CHUNK_ROWS = 16
+CHUNK_ROWS = 32
 """Images decoded in one task: with fewer, handing tasks over takes 1 % of the decoding time."""
 CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
 LOOKUPS_IN_FLIGHT = 32

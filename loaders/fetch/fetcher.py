@@ -147,6 +147,8 @@ class Fetcher(ABC):
         offsets, sizes = (
             (entries.record_offset, entries.record_bytes) if whole else (entries.image_offset, entries.image_bytes)
         )
+        if stop - first == 1:  # NumPy's calls take longer for one number than all else
+            return int(offsets[first]), int(sizes[first])
         offset = int(offsets[first:stop].min())
         return offset, int((offsets[first:stop] + sizes[first:stop]).max()) - offset
 
