@@ -3,8 +3,8 @@
 python benchmarks/restart.py --corpus DIR --json restart.json
 
 A loader reads WebDataset shards of both with one decoding thread; the decoders alone, and the full decode by
-simplejpeg, get the bytes from memory. All take turns, a batch at a time, and every ratio is to the full decode of the
-same round.
+simplejpeg, get the bytes from memory. All take turns, some batches at a time, and every ratio is to the full decode of
+the same round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from loaders import open_loader
 from loaders.decode.crop import train_views
 from loaders.decode.decoders import open_decoder
 
-BATCH = 32
+BATCH = 128
 AHEAD = 1
 """Batches that a loader makes ahead: it then rests, so that no contender works while another one is measured."""
 SIZES = (224, 448)
@@ -150,13 +150,13 @@ def contenders_of(datasets: dict[str, Path], images: dict[str, list[bytes]]) -> 
 
 
 def measured(contenders: dict[Kind, Contender], rounds: int, batches: int) -> list[Row]:
-    """Let the contenders take turns, a batch at a time."""
+    """Let the contenders take turns, some batches at a time."""
     ms: dict[Kind, list[float]] = {each: [] for each in contenders}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
         spent = dict.fromkeys(contenders, 0.0)
-        for _ in range(batches):
-            for kind, contender in contenders.items():
+        for kind, contender in contenders.items():
+            for _ in range(batches):
                 spent[kind] += contender()
         for kind, seconds in spent.items():
             ms[kind].append(1e3 * seconds / (batches * BATCH))
@@ -216,7 +216,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     parser = common_options(__doc__)
-    parser.add_argument("--batches", type=int, default=8, help=f"batches of {BATCH} images in a round; default 8")
+    parser.add_argument("--batches", type=int, default=4, help=f"batches of {BATCH} images in a turn; default 4")
     options = parser.parse_args()
     work = options.work.resolve() / f"restart-{os.getpid()}"
     work.mkdir(parents=True)
@@ -238,11 +238,11 @@ def main() -> None:
         "restart_bytes": sum(map(len, marked)),
         "transcoded_images_per_s": images_per_s,
         "rounds": options.rounds,
-        "images_in_a_round": options.batches * BATCH,
+        "images_in_a_turn": options.batches * BATCH,
         **machine_facts(),
     }
     kilobytes, share = facts["bytes"] / len(originals) / 1e3, facts["restart_bytes"] / facts["bytes"]
-    print(f"{len(originals):,} images of {kilobytes:.0f} kB; {options.rounds} rounds of {facts['images_in_a_round']}")
+    print(f"{len(originals):,} images of {kilobytes:.0f} kB; {options.rounds} rounds of {facts['images_in_a_turn']}")
     print(f"with restart markers {share:.3f} of the bytes, made at {images_per_s:.0f} images/s of one core")
     print_table(rows)
     if options.json:
