@@ -227,10 +227,11 @@ def stored_picks(
     at_once = samples_per_block if step == 1 else 1
     before = 0
     for shard, samples in enumerate(shard_samples):
-        for sample in range((first - before) % step, samples, step):
+        start = max(first - before, (first - before) % step)
+        for sample in range(start, samples, step):
             block = sample - sample % at_once
             piece = Piece(shard, block, min(block + at_once, samples), 0)
-            yield Pick(before + sample, piece, sample, piece.stop - piece.first)
+            yield Pick(before + sample, piece, sample, piece.stop - max(piece.first, start))
         before += samples
 
 
