@@ -243,6 +243,11 @@ def open_views(
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
     """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+    if config.processes:
+        from loaders.engine.main_guard import check_program, end_if_worker
+
+        end_if_worker()
+        check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
