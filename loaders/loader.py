@@ -323,6 +323,8 @@ class Loader:
         self.dataset, self.config = dataset, config
         self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()
+        if config.fields:
+            dataset.check_stored_fields(config.fields, self.index, config.deadline_s)
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
