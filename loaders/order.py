@@ -99,7 +99,8 @@ class Order:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if any(samples < 0 for samples in self.shard_samples) or not self.num_samples:
-            raise UsageError(f"no sample to load: {len(self.shard_samples)} shards of 0 samples; expected 1 or more")
+            shards = "1 shard" if len(self.shard_samples) == 1 else f"{len(self.shard_samples)} shards"
+            raise UsageError(f"no sample to load: {shards} of 0 samples; expected 1 or more")
 
     @property
     def num_samples(self) -> int:
