@@ -74,7 +74,10 @@ def check_record_fields(
     Raises:
         FormatError: The record is damaged.
     """
-    existing = dict.fromkeys([*features, *field_names(format_name, record)])
+    stored = field_names(format_name, record)
+    if not stored:
+        raise FormatError("record: empty, expected an image at least; build it again")
+    existing = dict.fromkeys([*features, *stored])
     for name in names:
         if _known(name, existing) is None:
             raise UsageError(printable(not_one_of("field", name, existing)))

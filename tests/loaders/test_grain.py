@@ -152,7 +152,7 @@ def test_an_evaluation_ends_after_one_pass(dataset):
 
 
 def test_an_evaluation_resumes_after_any_batch(dataset):
-    dataset = open_batches(dataset("webdataset"), "val", batch_size=4, image_size=32)
+    dataset = open_batches(dataset("webdataset"), "val", batch_size=2, image_size=32)
     iterator = iter(dataset)
     states, keys = [iterator.get_state()], []
     for batch in iterator:

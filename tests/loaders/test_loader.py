@@ -120,7 +120,7 @@ def test_the_state_of_an_evaluation_resumes_after_its_batch(dataset, bucket_data
         return [(batch.keys, batch.mask.tolist(), digest(batch)) for batch in loader]
 
     url = str(dataset("webdataset") if place == "disk" else bucket_dataset("webdataset"))
-    evaluation = {"batch_size": 4, "image_size": 32, **settings}
+    evaluation = {"batch_size": 2, "image_size": 32, **settings}
     with open_loader(url, "val", **evaluation) as loader:
         whole = seen(loader)
         assert loader.state_dict()["position"] == 0  # of the next evaluation
@@ -136,7 +136,7 @@ def test_the_state_of_an_evaluation_resumes_after_its_batch(dataset, bucket_data
 
 
 def test_the_state_of_an_evaluation_is_for_one_iteration(dataset):
-    with open_loader(str(dataset("webdataset")), "val", batch_size=4, image_size=32) as loader:
+    with open_loader(str(dataset("webdataset")), "val", batch_size=2, image_size=32) as loader:
         whole = [batch.keys for batch in loader]
         state = next(iter(loader)).state
         loader.load_state_dict(state)

@@ -158,7 +158,7 @@ def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapp
     with ExitStack() as stack:
 
         def evaluation():
-            loader = open_loader(str(dataset("webdataset")), "val", batch_size=4, image_size=32)
+            loader = open_loader(str(dataset("webdataset")), "val", batch_size=2, image_size=32)
             return wrapped(stack.enter_context(loader))
 
         whole = [batch.keys for batch in evaluation()]
@@ -180,7 +180,7 @@ def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
     samples = TorchSamples.open(dataset("webdataset"), "val", image_size=32)
 
     def evaluation():
-        sampler = OrderSampler(samples, batch_size=4)
+        sampler = OrderSampler(samples, batch_size=2)
         return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
 
     whole = [batch["key"] for batch in evaluation()]

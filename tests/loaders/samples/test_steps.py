@@ -67,11 +67,11 @@ def test_an_evaluation_is_padded_and_begins_anew(dataset):
 
 def test_the_state_of_an_evaluation_resumes_after_its_step(dataset):
     samples = Samples.open(dataset("webdataset"), "val", image_size=32)
-    whole = list(Steps(samples, batch_size=4))
-    steps = Steps(samples, batch_size=4)
+    whole = list(Steps(samples, batch_size=2))
+    steps = Steps(samples, batch_size=2)
     for done in range(1, len(whole) + 1):
         list(islice(steps, done))
-        resumed = Steps(samples, batch_size=4)
+        resumed = Steps(samples, batch_size=2)
         resumed.load_state_dict(steps.state_dict())
         assert list(resumed) == whole[done:]
         assert list(resumed) == whole
