@@ -121,7 +121,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         super().__init__()
         self._loader, self._epochs = loader, epochs
         self._state = loader.state_dict()
-        """State after the last batch that was taken: of an evaluation that has ended, the loader's is of the next one."""
+        """State after the last batch that was taken; after the end of an evaluation the loader is at the next one."""
         self._batches: Iterator[Batch] | None = None
         self._ended = False
 

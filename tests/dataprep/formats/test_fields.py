@@ -131,7 +131,7 @@ def test_fields_of_a_record_are_checked_without_reading_them():
     with pytest.raises(UsageError, match=r"^field 'hight', expected one of jpg, cls, .*; did you mean height\?$"):
         check_record_fields("webdataset", record, ("caption", "hight"))
     example = example_record({"image": [b"x"], "label": [1]})
-    with pytest.raises(UsageError, match="^field 'caption', expected one of image, label$"):
+    with pytest.raises(UsageError, match=r"^field 'caption', expected one of image, label$"):
         check_record_fields("tfrecord", example, ("caption",))
     with pytest.raises(FormatError, match="record: empty"):
         check_record_fields("webdataset", bytes(4096), ("caption",))
