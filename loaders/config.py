@@ -203,12 +203,12 @@ class LoaderConfig:
         rows, images, ranks = self.batch_size // packs.images, packs.images, self.world_size
         _require(
             self.batch_size % (images * ranks) == 0,
-            f"packs: {self.batch_size} images in rows of {images} cannot be shared by {ranks} ranks; "
+            f"packs: {self.batch_size} images in rows of {images} cannot be shared by {_counted(ranks, 'rank')}; "
             f"choose a batch_size that is a multiple of {images * ranks}",
         )
         _require(
             rows // ranks % max(1, self.processes) == 0,
-            f"packs: {rows // ranks} rows of a rank cannot be shared by {self.processes} processes; "
+            f"packs: {_counted(rows // ranks, 'row')} of a rank cannot be shared by {self.processes} processes; "
             "choose processes that divide them",
         )
 
@@ -400,6 +400,10 @@ _KINDS: dict[str, _Kind] = {
     "metrics_port": _Int(0, below=2**16),
     "metrics_address": _Address(),
 }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _require(condition: bool, message: str) -> None:

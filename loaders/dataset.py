@@ -16,8 +16,8 @@ from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields
 from dataprep.storage import open_storage
 from loaders.fetch.fetcher import Fetcher, FetchSettings
-from loaders.fetch.fields import FieldReader, open_fields
-from loaders.fetch.index import MAX_INDEX_BYTES, SplitIndex
+from loaders.fetch.fields import FieldReader, check_stored_fields, open_fields
+from loaders.fetch.index import MAX_INDEX_BYTES, SplitIndex, with_deadline
 from loaders.fetch.open import open_fetcher
 
 if TYPE_CHECKING:
@@ -85,6 +85,16 @@ class Dataset:
     def check_fields(self, names: tuple[str, ...]) -> None:
         """Raise UsageError if the dataset cannot have fields of these names."""
         check_fields(self.manifest.format, names, self.manifest.features)
+
+    def check_stored_fields(self, names: tuple[str, ...], index: SplitIndex, deadline_s: float) -> None:
+        """Raise UsageError if the samples have no fields of these names; a record may be read for this.
+
+        Args:
+            names: Names of fields.
+            index: Index of the split.
+            deadline_s: Seconds without an answer from the bucket after which reading fails.
+        """
+        check_stored_fields(with_deadline(self.storage, deadline_s), self.manifest, self.split, index, names)
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of a loader's fields that are stored with the images: all of them, except in a mixture."""

@@ -87,7 +87,7 @@ class BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is importe
     """Batches of a loader; picklable. Each iterator has a loader of its own, from the beginning of the first epoch.
 
     The states of its iterators are those of the loader: they go on with any number of ranks, and another sequence is
-    refused. Of an evaluation, only whole passes are resumed.
+    refused.
     """
 
     def __init__(
@@ -120,6 +120,8 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
     def __init__(self, loader: Loader, epochs: int | None) -> None:
         super().__init__()
         self._loader, self._epochs = loader, epochs
+        self._state = loader.state_dict()
+        """State after the last batch that was taken; after the end of an evaluation the loader is at the next one."""
         self._batches: Iterator[Batch] | None = None
         self._ended = False
 
@@ -130,6 +132,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
             self._batches = iter(self._loader) if self._batches is None else self._batches
             batch = next(self._batches, None)
             if batch is not None:
+                self._state = batch.state
                 return _element(batch)
             self._batches = None
             # A mixture may end; then its next epoch has no batch.
@@ -138,18 +141,16 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
 
     def get_state(self) -> LoaderState:
         """Return the state after the last batch that was taken: JSON, the same on every rank."""
-        return self._loader.state_dict()
+        return self._state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of a state, which may come from another number of ranks.
 
         Raises:
-            UsageError: The state belongs to another sequence, or to the middle of an evaluation.
+            UsageError: The state belongs to another sequence.
         """
-        if not self._loader.config.shuffle and state.get("position"):
-            raise UsageError("a state within an evaluation, which begins anew each time; evaluate all of it again")
         self._loader.load_state_dict(state)
-        self._batches = None
+        self._state, self._batches = self._loader.state_dict(), None
         self._ended = self._epochs is not None and self._loader.epoch >= self._epochs
 
     def close(self) -> None:

@@ -118,11 +118,12 @@ def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) ->
         while True:
             ahead.extend(islice(batches, 1))
             if not ahead:
+                state = loader.state_dict()
                 return
             state = ahead[0].state
             yield ahead.popleft()
     finally:
-        loader.load_state_dict(state)
+        loader.rewind(state)
 
 
 def _on_devices(sharding: jax.sharding.NamedSharding, global_rows: int, batch: Batch) -> JaxBatch:

@@ -243,6 +243,11 @@ def open_views(
 
 def open_configured(url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig) -> Loader:
     """Open a loader with settings that were checked already; otherwise as `open_loader`."""
+    if config.processes:
+        from loaders.engine.main_guard import check_program, end_if_worker
+
+        end_if_worker()
+        check_program(config.processes)
     if isinstance(url, OpensLoader):
         return url.open_loader(split, config)
     from loaders.dataset import open_dataset  # here, so that importing a loader does not load what reads data
@@ -296,8 +301,12 @@ def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order
 class Loader:
     """Iterates over batches, one epoch at a time.
 
-    Training continues after the last batch that was taken; an evaluation starts again each time.
+    Training continues after the last batch that was taken. An evaluation starts again each time; only the first
+    iteration after `load_state_dict` continues after the batch of the state.
     """
+
+    _start = 0
+    """Batch with which the next iteration of an evaluation starts."""
 
     _registration: Registration | None = None
     """The loader among those whose metrics are served."""
@@ -314,6 +323,8 @@ class Loader:
         self.dataset, self.config = dataset, config
         self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()
+        if config.fields:
+            dataset.check_stored_fields(config.fields, self.index, config.deadline_s)
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
@@ -341,12 +352,27 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the epoch."""
-        for rows in self._rows():
-            yield Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict(), rows.views)
+        return (
+            Batch(rows.images, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict(), rows.views)
+            for rows in self._rows()
+        )
 
     def _rows(self) -> Iterator[Rows]:
+        """Return the rows of the rest of the epoch, one batch after the other."""
+        self._begin()
+        return self._taken()
+
+    def _begin(self) -> None:
+        """Go to the first batch of an evaluation, or to the one after a state that was loaded.
+
+        This happens where an iterator is made, not where its first batch is taken: a StatefulDataLoader that resumes at
+        the end of a pass makes an iterator for the state, takes nothing from it, and makes another for the next pass.
+        """
         if not self.config.shuffle:
-            self._go_to(0)
+            start, self._start = self._start, 0
+            self._go_to(start)
+
+    def _taken(self) -> Iterator[Rows]:
         stop = self._end_of_epoch()
         while self._batch < stop:
             if self._producer is None:
@@ -360,10 +386,17 @@ class Loader:
                 raise
             self._count(rows, asked_s)
             yield rows
+        self._end()
+
+    def _end(self) -> None:
+        """Leave the state of a finished evaluation at the beginning of the next one."""
+        if not self.config.shuffle:
+            self._batch = 0
 
     def _count(self, rows: Rows, asked_s: float) -> None:
         """Count a batch that was requested at `asked_s` and taken just now, and trace it if traces are wanted."""
         self._batch += 1
+        self._start = 0  # a state that was loaded during an iteration moves this one, not the next
         self._skipped.update(rows.skipped)
         images = int(rows.mask.sum())
         self._images += images
@@ -405,7 +438,15 @@ class Loader:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
         self._check_state(state)
-        self._go_to(int(state["position"]) // self.config.batch_size)
+        self._go_to(self._batch_after(state))
+        self._start = self._batch
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Return to a state of this loader, for adapters that took batches ahead; an evaluation still starts again."""
+        self._go_to(self._batch_after(state))
+
+    def _batch_after(self, state: Mapping[str, Any]) -> int:
+        return int(state["position"]) // self.config.batch_size
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state belongs to another sequence."""
@@ -543,8 +584,7 @@ class PackLoader(Loader):
 
     def __iter__(self) -> Iterator[PackBatch]:
         """Yield the rest of the epoch."""
-        for rows in self._rows():
-            yield _pack_batch(rows, self.state_dict())
+        return (_pack_batch(rows, self.state_dict()) for rows in self._rows())
 
 
 class ViewLoader(Loader):
@@ -552,8 +592,10 @@ class ViewLoader(Loader):
 
     def __iter__(self) -> Iterator[ViewBatch]:
         """Yield the rest of the epoch."""
-        for rows in self._rows():
-            yield ViewBatch(rows.groups, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict())
+        return (
+            ViewBatch(rows.groups, rows.labels, rows.keys, rows.mask, rows.fields, self.state_dict())
+            for rows in self._rows()
+        )
 
 
 def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:

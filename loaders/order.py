@@ -99,7 +99,8 @@ class Order:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if any(samples < 0 for samples in self.shard_samples) or not self.num_samples:
-            raise UsageError(f"no sample to load: {len(self.shard_samples)} shards of 0 samples; expected 1 or more")
+            shards = "1 shard" if len(self.shard_samples) == 1 else f"{len(self.shard_samples)} shards"
+            raise UsageError(f"no sample to load: {shards} of 0 samples; expected 1 or more")
 
     @property
     def num_samples(self) -> int:
@@ -227,10 +228,11 @@ def stored_picks(
     at_once = samples_per_block if step == 1 else 1
     before = 0
     for shard, samples in enumerate(shard_samples):
-        for sample in range((first - before) % step, samples, step):
+        start = max(first - before, (first - before) % step)
+        for sample in range(start, samples, step):
             block = sample - sample % at_once
             piece = Piece(shard, block, min(block + at_once, samples), 0)
-            yield Pick(before + sample, piece, sample, piece.stop - piece.first)
+            yield Pick(before + sample, piece, sample, piece.stop - max(piece.first, start))
         before += samples
 
 

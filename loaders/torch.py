@@ -111,8 +111,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
         """
         if get_worker_info() is not None:
             _refuse_workers()
-        for batch in self._loader:
-            yield torch_batch(batch, tensors(batch))
+        return (torch_batch(batch, tensors(batch)) for batch in self._loader)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""

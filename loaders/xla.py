@@ -108,10 +108,11 @@ def _run(
             send(1)
             state = beside.state
             yield torch_batch(beside, on_device)
+        state = loader.state_dict()
     finally:
         end_threads()
         atexit.unregister(end_threads)
-        loader.load_state_dict(state)
+        loader.rewind(state)
 
 
 def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> dict[str, ShardingSpec]:

@@ -12,7 +12,7 @@ from dataprep.formats.annotations import example_values
 from dataprep.formats.example import BYTES, FLOATS, INTEGERS, Feature, byte_ranges, features_of, floats, integers
 from dataprep.formats.tars import BLOCK, Member, split_name, tar_members
 from dataprep.formats.wire import FRAME_HEAD_BYTES, FRAME_TAIL_BYTES
-from dataprep.messages import not_one_of
+from dataprep.messages import not_one_of, printable
 
 CAPTIONS = ("caption", "txt")
 """Two names of the same field: the webdataset member has the suffix `txt`, and users ask for `caption`."""
@@ -64,6 +64,23 @@ def check_fields(format_name: str, names: Sequence[str], features: Features = NO
     for name in names:
         if name not in features:
             raise UsageError(not_one_of("field", name, sorted(features)))
+
+
+def check_record_fields(
+    format_name: str, record: Record, names: Sequence[str], features: Features = NO_FEATURES
+) -> None:
+    """Raise UsageError if a sample has no field of one of these names; the message lists those that it has.
+
+    Raises:
+        FormatError: The record is damaged.
+    """
+    stored = field_names(format_name, record)
+    if not stored:
+        raise FormatError("record: empty, expected an image at least; build it again")
+    existing = dict.fromkeys([*features, *stored])
+    for name in names:
+        if _known(name, existing) is None:
+            raise UsageError(printable(not_one_of("field", name, existing)))
 
 
 def _no_fields(format_name: str, names: Sequence[str]) -> str:

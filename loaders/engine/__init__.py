@@ -5,4 +5,16 @@ the rows over processes with shared buffers, and `producer.py` keeps a bounded n
 cannot be ended from outside, so the consumer of a batch gives up after `stall_s` without progress (`watch.py`).
 """
 
-__all__ = ["batch_plan", "buffers", "durations", "mesh", "packing", "pipeline", "producer", "stats", "watch", "workers"]
+__all__ = [
+    "batch_plan",
+    "buffers",
+    "durations",
+    "main_guard",
+    "mesh",
+    "packing",
+    "pipeline",
+    "producer",
+    "stats",
+    "watch",
+    "workers",
+]

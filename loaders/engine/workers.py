@@ -39,6 +39,7 @@ from loaders.dataset import Dataset
 from loaders.decode.boxes import RowView
 from loaders.engine.batch_plan import BatchPlan
 from loaders.engine.buffers import Buffer, Buffers
+from loaders.engine.main_guard import UNGUARDED, WORKER, unguarded
 from loaders.engine.pipeline import CLOSED, Pipeline, Rows, empty_rows, finish
 from loaders.engine.producer import image_shape
 from loaders.engine.stats import Moment, StageTimes, Stats
@@ -112,7 +113,9 @@ class ProcessProducer:
             ours, theirs = context.Pipe()
             part = replace(plan, part=number, parts=config.processes)
             beats = context.RawValue(ctypes.c_uint64, 0)
-            process = context.Process(target=_work, args=(theirs, dataset, config, part, beats), daemon=True)
+            process = context.Process(
+                target=_work, name=f"{WORKER}-{number}", args=(theirs, dataset, config, part, beats), daemon=True
+            )
             with environment(WORKER_ENVIRONMENT):
                 process.start()
             theirs.close()
@@ -237,11 +240,13 @@ class ProcessProducer:
             raise StorageError(CLOSED)
         worker.process.join(JOIN_S)
         code = worker.process.exitcode
+        if code == UNGUARDED:
+            raise unguarded(self._config.processes) from None
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise StorageError(
             f"loader: worker process {worker.number} of {len(self._workers)} died ({how}); "
             "resume from the last state, with fewer processes or batches ahead where memory ran out"
-        )
+        ) from None
 
 
 def _put(part: _Part, rows: Rows) -> None:

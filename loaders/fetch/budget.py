@@ -43,10 +43,12 @@ def check_budget(order: Order, world_size: int, mean_image_bytes: float, prefetc
     if needed <= prefetch_bytes * (1 - HEDGED_SHARE):
         return
     block_bytes = order.samples_per_block * mean_image_bytes
-    ranks = "" if order.num_streams % world_size else f" / {world_size} ranks"
+    sharers = math.gcd(order.num_streams, world_size)
+    shared = f" / {sharers} ranks" if sharers == world_size else f" / {sharers} (divides {world_size} ranks, too)"
+    shared = "" if sharers == 1 else shared
     raise UsageError(
         f"prefetch_bytes {prefetch_bytes:,} must be {math.ceil(needed / (1 - HEDGED_SHARE)):,} or more: "
-        f"{order.num_streams} streams{ranks} * window {order.window} * blocks of {block_bytes:,.0f} bytes "
+        f"{order.num_streams} streams{shared} * window {order.window} * blocks of {block_bytes:,.0f} bytes "
         f"({order.samples_per_block} images) are held at once, and {HEDGED_SHARE:.0%} is reserved for hedged reads; "
         "raise it, or lower block_bytes, num_streams or window"
     )

@@ -10,14 +10,16 @@ import numpy as np
 
 from dataprep.dataset.features import Features, Values, annotation_values
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import FormatError
+from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.fields import check_fields, read_fields
+from dataprep.formats.fields import check_fields, check_record_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
 from dataprep.storage.base import Storage, TooLargeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from loaders.fetch.index import SplitIndex
 
 
 MAX_ANNOTATIONS_BYTES = 2**32
@@ -50,6 +52,39 @@ def open_fields(storage: Storage, manifest: Manifest, split: SplitManifest, name
     if FORMATS[manifest.format].one_file_per_image:
         return _FolderFields(storage, manifest, split, names)
     return _RecordFields(manifest.format, names, manifest.features)
+
+
+def check_stored_fields(
+    storage: Storage, manifest: Manifest, split: SplitManifest, index: SplitIndex, names: tuple[str, ...]
+) -> None:
+    """Raise UsageError if the samples have no fields of these names; the message lists those that they have.
+
+    What the manifest does not describe is looked for in the records: in the first one and, if it is not there, in up to
+    two others. A record that cannot be read is left to whoever loads it.
+    """
+    unknown = [name for name in names if name not in manifest.features]
+    if not unknown or FORMATS[manifest.format].one_file_per_image:
+        return
+    filled = [number for number, shard in enumerate(split.shards) if shard["samples"]]
+    missing: UsageError | None = None
+    for shard in dict.fromkeys((filled[0], filled[len(filled) // 2], filled[-1])):
+        try:
+            record = _first_record(storage, index, shard)
+            check_record_fields(manifest.format, record, unknown, manifest.features)
+        except UsageError as error:
+            missing = missing or error
+        except (DataprepError, OSError):
+            return
+        else:
+            return
+    if missing is not None:
+        raise UsageError(f"{storage.url}: {missing}") from missing
+
+
+def _first_record(storage: Storage, index: SplitIndex, shard: int) -> bytes:
+    entries = index.shard(shard)
+    offset, num_bytes = int(entries.record_offset[0]), int(entries.record_bytes[0])
+    return storage.read_range(index.file_of(shard, entries, 0), offset, num_bytes)
 
 
 class _RecordFields:

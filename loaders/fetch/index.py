@@ -208,7 +208,7 @@ class SplitIndex:
             if entry["samples"]:
                 entries = self.shard(shard)
                 return int(entries.image_bytes.sum()) / len(entries)
-        raise FormatError(f"{self._index_url}: no sample in {len(self._split.shards)} shards; build it again")
+        raise FormatError(f"{self._index_url}: no sample in any shard; build it again")
 
     @property
     def _index_url(self) -> str:

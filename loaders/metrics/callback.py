@@ -33,7 +33,7 @@ FIELDS: Mapping[str, str] = {
     "decode_p50_s": "Median time in which a thread decodes up to 16 images. If it grows, the cores are busy with more.",
     "decode_p99_s": "Time to decode up to 16 images that one in a hundred exceeds.",
     "ready_batches": "Finished batches that wait to be taken. 0 while training waits: the loader is too slow.",
-    "fetched_bytes_per_s": "Bytes that were read from a bucket. Near the network's rate: set cache_dir.",
+    "fetched_bytes_per_s": "Bytes that were read from the bucket or disk. Near the network's rate: set cache_dir.",
     "cache_hits": "Reads that the cache on the disk answered.",
     "retries": "Requests that were sent again. If there are some in each report, the bucket throttles.",
     "hedged_reads": "Slow reads that were sent a second time.",

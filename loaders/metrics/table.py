@@ -130,8 +130,8 @@ METRICS = (
     Metric(
         name="fetched_bytes",
         kind="counter",
-        text="Bytes that were read from a bucket. Its rate near the machine's network: set cache_dir, or store "
-        "smaller images with `dataprep convert`.",
+        text="Bytes that were read from the bucket or disk, without those of the cache. Its rate near that of the "
+        "network or disk: set cache_dir for a bucket, or store smaller images with `dataprep convert`.",
         values=_fetched("bytes_read"),
     ),
     Metric(

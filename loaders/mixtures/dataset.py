@@ -87,6 +87,11 @@ class MixedDataset(Dataset):
         for name in names:
             self._check_type(name)
 
+    def check_stored_fields(self, names: tuple[str, ...], index: SplitIndex, deadline_s: float) -> None:
+        """Raise UsageError if the samples of a dataset have no fields of these names."""
+        for part, own in zip(self.parts, _parts_of(index), strict=True):
+            part.dataset.check_stored_fields(self.stored_fields(names), own, deadline_s)
+
     def _check_type(self, name: str) -> None:
         """Raise UsageError if the datasets have a field with other types, or one that is called as the mixture's."""
         types = {part.name: part.dataset.manifest.features.get(name) for part in self.parts}
@@ -119,9 +124,7 @@ class MixedDataset(Dataset):
 
     def open_fetcher(self, index: SplitIndex, settings: FetchSettings) -> Fetcher:
         """Start a fetcher for each dataset; together they keep to the settings."""
-        if not isinstance(index, MixedIndex):
-            raise TypeError(f"expected the index of a mixture, got {type(index).__name__}")
-        return MixedFetcher(self, index, settings)
+        return MixedFetcher(self, _parts_of(index), settings)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
         """Open a reader of what is stored with each image."""
@@ -161,13 +164,20 @@ class MixedIndex(SplitIndex):
         return max(part.mean_image_bytes() for part in self.parts)
 
 
+def _parts_of(index: SplitIndex) -> list[SplitIndex]:
+    """Return the indexes of a mixture's datasets."""
+    if not isinstance(index, MixedIndex):
+        raise TypeError(f"expected the index of a mixture, got {type(index).__name__}")
+    return index.parts
+
+
 class MixedFetcher(Fetcher):
     """Fetchers of all datasets; each request goes to that of its shard."""
 
-    def __init__(self, mixed: MixedDataset, index: MixedIndex, settings: FetchSettings) -> None:
+    def __init__(self, mixed: MixedDataset, indexes: list[SplitIndex], settings: FetchSettings) -> None:
         self._mixed = mixed
         self._parts: list[Fetcher] = []
-        for part, own in zip(mixed.parts, index.parts, strict=True):
+        for part, own in zip(mixed.parts, indexes, strict=True):
             threads = settings.threads
             if not part.dataset.is_local:
                 threads = math.ceil(part.requests_share * (threads or 2 * part.dataset.storage.reads_in_flight))

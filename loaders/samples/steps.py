@@ -17,7 +17,8 @@ class Steps:
             batch = samples.__getitems__(positions)
 
     The states are those of a loader with the same settings, so either goes on where the other was. An evaluation begins
-    anew with each `for`; its last batch is filled up with `PADDING`, so that all ranks take equally many steps.
+    anew with each `for` but the first one after `load_state_dict`; its last batch is filled up with `PADDING`, so that
+    all ranks take equally many steps.
 
     Args:
         samples: The samples to choose from.
@@ -33,6 +34,8 @@ class Steps:
         self._loader: Loader = samples.loader(batch_size, rank, world_size)
         self._step = 0
         """Number of the next step, counted over all epochs."""
+        self._start = 0
+        """Step with which the next iteration of an evaluation starts."""
 
     @property
     def epoch(self) -> int:
@@ -47,15 +50,21 @@ class Steps:
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the positions of every step in the rest of the epoch."""
+        if not self._loader.config.shuffle:  # here, for the same reason as in the loader
+            self._step, self._start = self._start, 0
+        return self._taken()
+
+    def _taken(self) -> Iterator[list[int]]:
         order, config = self._loader.order, self._loader.config
-        if not config.shuffle:
-            self._step = 0
         stop = order.first_batch(self.epoch + 1) if config.shuffle else len(self)
         while self._step < stop:
             first = self._step * config.batch_size
             positions = range(first + config.rank, first + config.batch_size, config.world_size)
             self._step += 1
+            self._start = 0
             yield [each if config.shuffle or each < order.num_samples else PADDING for each in positions]
+        if not config.shuffle:
+            self._step = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first step of an epoch."""
@@ -77,4 +86,4 @@ class Steps:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
         self._loader.load_state_dict(state)
-        self._step = int(state["position"]) // self._loader.config.batch_size
+        self._step = self._start = int(state["position"]) // self._loader.config.batch_size

@@ -149,13 +149,19 @@ def test_an_evaluation_ends_after_one_pass(dataset):
     for _ in range(2):
         found = list(dataset)
         assert len({key for batch in found for key in batch["keys"] if key}) == sum(b["mask"].sum() for b in found)
+
+
+def test_an_evaluation_resumes_after_any_batch(dataset):
+    dataset = open_batches(dataset("webdataset"), "val", batch_size=2, image_size=32)
     iterator = iter(dataset)
-    state = iterator.get_state()
-    next(iterator)
-    with pytest.raises(UsageError, match="a state within an evaluation"):
-        iterator.set_state(iterator.get_state())
-    iterator.set_state(state)
-    assert next(iterator)["keys"] == found[0]["keys"]
+    states, keys = [iterator.get_state()], []
+    for batch in iterator:
+        keys.append(batch["keys"])
+        states.append(json.loads(json.dumps(iterator.get_state())))
+    assert iterator.get_state() == states[-1]
+    for done, state in enumerate(states):
+        iterator.set_state(state)
+        assert [batch["keys"] for batch in iterator] == keys[done:]
     iterator.close()
 
 

@@ -17,10 +17,12 @@ from dataprep.errors import StorageError, UsageError
 from dataprep.storage import gcs_retry
 from dataprep.storage.gcs_retry import Deadlines
 from loaders import LoaderConfig, open_loader
+from loaders.order import Order
 from tests.loaders.conftest import FORMATS
 from tests.support.finished import build_here
 from tests.support.gcs_emulator import GCSEmulator
-from tests.support.loading import killed_and_resumed, load
+from tests.support.loading import digest, killed_and_resumed, load
+from tests.support.markdown import blocks
 
 SMALL = {"batch_size": 12, "image_size": 64}
 HOURS_S = 36_000.0
@@ -111,6 +113,43 @@ def test_an_evaluation_sees_every_sample_once(dataset, processes):
     assert len(seen) == len(set(seen)) == loader.order.num_samples
 
 
+@pytest.mark.parametrize("settings", [{}, {"processes": 2}, {"world_size": 2}, {"world_size": 2, "rank": 1}])
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_the_state_of_an_evaluation_resumes_after_its_batch(dataset, bucket_dataset, place, settings):
+    def seen(loader):
+        return [(batch.keys, batch.mask.tolist(), digest(batch)) for batch in loader]
+
+    url = str(dataset("webdataset") if place == "disk" else bucket_dataset("webdataset"))
+    evaluation = {"batch_size": 2, "image_size": 32, **settings}
+    with open_loader(url, "val", **evaluation) as loader:
+        whole = seen(loader)
+        assert loader.state_dict()["position"] == 0  # of the next evaluation
+    with open_loader(url, "val", **{**evaluation, "world_size": 1, "rank": 0, "processes": 0}) as other:
+        states = [json.loads(json.dumps(batch.state)) for batch in other]
+    assert len(states) == len(whole) > 2
+    with open_loader(url, "val", **evaluation) as loader:
+        for done, state in enumerate(states, 1):
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            assert seen(loader) == whole[done:]
+        assert seen(loader) == whole  # the next evaluation begins anew
+
+
+def test_the_state_of_an_evaluation_is_for_one_iteration(dataset):
+    with open_loader(str(dataset("webdataset")), "val", batch_size=2, image_size=32) as loader:
+        whole = [batch.keys for batch in loader]
+        state = next(iter(loader)).state
+        loader.load_state_dict(state)
+        assert next(iter(loader)).keys == whole[1]
+        assert next(iter(loader)).keys == whole[0]  # left early: it starts again
+        batches = iter(loader)
+        next(batches)
+        next(batches)
+        loader.load_state_dict(state)
+        assert [batch.keys for batch in batches] == whole[1:]
+        assert next(iter(loader)).keys == whole[0]
+
+
 def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference, dataset):
     with open_loader(str(dataset("webdataset")), **SMALL) as loader:
         states = [batch.state for batch in itertools.islice(itertools.chain(loader, loader, loader), 19)]
@@ -122,6 +161,21 @@ def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference,
                 loader.load_state_dict(state)
                 keys = next(iter(loader)).keys
             assert keys == reference[step + 1][0][rank::3]
+
+
+def test_the_documented_lines_save_and_load_a_state(reference, dataset, tmp_path, monkeypatch):
+    (lines,) = (block.text for block in blocks("docs/loaders.md") if "load_state_dict" in block.text)
+    monkeypatch.chdir(tmp_path)
+    with open_loader(str(dataset("webdataset")), **SMALL) as first, open_loader(first.dataset.url, **SMALL) as loader:
+        batch = next(iter(first))
+        exec(lines, {"batch": batch, "loader": loader})  # noqa: S102  the document's own lines
+        assert next(iter(loader)).keys == reference[1][0]
+
+
+def test_epochs_of_the_documented_size_have_the_documented_steps():
+    order = Order(shard_samples=(59,), seed=0, global_batch=16, samples_per_block=1)
+    assert [order.steps(epoch) for epoch in range(2)] == [3, 4]
+    assert order.epoch_of(3) == 1
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,18 @@ def test_the_stored_order_has_every_sample_once(counts, world_size, at_once):
         assert pick.of_piece == sum(other.piece == pick.piece for other in picks)
 
 
+@given(COUNTS, st.integers(1, 6), st.integers(1, 9), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_stored_order_goes_on_from_any_position(counts, step, at_once, data):
+    first = data.draw(st.integers(0, sum(counts)))
+    picks = list(stored_picks(counts, first=first, step=step, samples_per_block=at_once))
+    whole = [(pick.position, pick.piece, pick.sample) for pick in stored_picks(counts, samples_per_block=at_once)]
+    found = [(pick.position, pick.piece.shard, pick.sample) for pick in picks]
+    assert found == [(position, piece.shard, sample) for position, piece, sample in whole[first::step]]
+    for pick in picks:
+        assert pick.of_piece == sum(other.piece == pick.piece for other in picks)
+
+
 def test_two_seeds_two_passes_and_two_streams_differ():
     def order(seed):
         return Order(shard_samples=(300, 300), seed=seed, global_batch=1, samples_per_block=2, num_streams=4)

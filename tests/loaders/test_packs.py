@@ -228,7 +228,7 @@ def test_images_whose_size_the_index_does_not_know_are_refused(dataset, tmp_path
 WRONG = [
     (
         {"batch_size": 30},
-        "packs: 30 images in rows of 4 cannot be shared by 1 ranks; choose a batch_size that is a mult",
+        "packs: 30 images in rows of 4 cannot be shared by 1 rank; choose a batch_size that is a mult",
     ),
     ({"world_size": 4}, "packs: 24 images in rows of 4 cannot be shared by 4 ranks; .* a multiple of 16"),
     ({"processes": 4}, "packs: 6 rows of a rank cannot be shared by 4 processes; choose processes that divide them"),

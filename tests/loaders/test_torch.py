@@ -153,6 +153,46 @@ def test_batches_go_on_with_another_number_of_ranks_in_whatever_takes_them(datas
     assert rest == [sorted(keys) for keys, _ in expected[5 : 5 + len(rest)]]
 
 
+@pytest.mark.parametrize("wrapped", [TorchBatches, stateful, nodes])
+def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapped):
+    with ExitStack() as stack:
+
+        def evaluation():
+            loader = open_loader(str(dataset("webdataset")), "val", batch_size=2, image_size=32)
+            return wrapped(stack.enter_context(loader))
+
+        whole = [batch.keys for batch in evaluation()]
+        for done in range(1, len(whole)):
+            before, after = evaluation(), evaluation()
+            list(islice(before, done))
+            after.load_state_dict(before.state_dict())
+            assert [batch.keys for batch in after] == whole[done:]
+            assert [batch.keys for batch in after] == whole
+        ended, after = evaluation(), evaluation()
+        list(ended)
+        after.load_state_dict(ended.state_dict())
+        assert [batch.keys for batch in after] == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_evaluations_of_samples_go_on_after_any_step(dataset, num_workers):
+    samples = TorchSamples.open(dataset("webdataset"), "val", image_size=32)
+
+    def evaluation():
+        sampler = OrderSampler(samples, batch_size=2)
+        return StatefulDataLoader(samples, batch_sampler=sampler, num_workers=num_workers)
+
+    whole = [batch["key"] for batch in evaluation()]
+    for done in (1, len(whole) - 1, None):
+        before, after = evaluation(), evaluation()
+        list(islice(before, done))
+        after.load_state_dict(before.state_dict())
+        assert [batch["key"] for batch in after] == (whole if done is None else whole[done:])
+        assert [batch["key"] for batch in after] == whole
+    samples.close()
+
+
 def test_another_epoch_and_another_sequence(loader, dataset):
     batches = TorchBatches(loader)
     batches.set_epoch(1)

@@ -35,6 +35,8 @@ from tests.support.loading import digest, load
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height"), "views": True}
+EVALUATION = {**SMALL, "batch_size": 4}
+"""Settings of an evaluation of more than one batch."""
 WHOLE = 4
 """Batches before the one with a damaged image; some adapters ask for two more before they yield one."""
 TAKEN = 3
@@ -95,6 +97,12 @@ class AdapterContract:
 
     def test_an_evaluation_has_every_sample_and_starts_again(self, report, url):
         assert report["evaluations"] == 2 * [[keys, seen] for keys, seen in load(url, split="val", **SMALL)]
+
+    def test_the_state_of_an_evaluation_resumes_after_its_batch_once(self, report, url):
+        whole = [[keys, seen] for keys, seen in load(url, split="val", **EVALUATION)]
+        assert len(whole) > 1
+        assert report["resumed_evaluations"] == [whole[1:], whole]
+        assert report.get("left_evaluation", whole[:1]) == whole[:1]
 
     def test_a_state_resumes_after_its_batch_whatever_was_prefetched(self, report, epochs):
         assert report["taken"] == epochs[:TAKEN]
@@ -179,6 +187,13 @@ def exercise(url: str, broken_url: str, adapter: Adapter) -> dict[str, Any]:
         report["epochs"] = seen(held)
     with open_loader(url, "val", **SMALL) as loader:
         report["evaluations"] = [each for _ in range(2) for each in seen(batches(loader))]
+    with open_loader(url, "val", **EVALUATION) as loader:
+        (first,) = islice(batches(loader), 1)
+        time.sleep(0.2)
+        if adapter.rewinds:
+            report["left_evaluation"] = seen(islice(batches(loader), 1))
+        loader.load_state_dict(json.loads(json.dumps(adapter.on_host(first).state)))
+        report["resumed_evaluations"] = [seen(batches(loader)) for _ in range(2)]
     with open_loader(two_splits(url), **SMALL) as loader:
         report["mixed"] = seen(islice(batches(loader), TAKEN))
     with open_loader(url, **SMALL, processes=1) as loader:

@@ -32,8 +32,7 @@ class FakeLoader(Loader):
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the epoch."""
-        if not self.config.shuffle:
-            self._go_to(0)
+        self._begin()
         rows, size = self.config.rows, self.config.image_size
         images_NHWC = np.zeros((rows, size, size, 3), np.uint8)
         stop = self._end_of_epoch()
@@ -44,6 +43,7 @@ class FakeLoader(Loader):
             keys = [f"fake-{position % self.order.num_samples}" for position in positions_N]
             self._batch += 1
             yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
+        self._end()
 
     @cached_property
     def _sequence(self) -> dict[str, object]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import FormatError, UsageError
-from dataprep.formats.fields import check_fields, read_fields
+from dataprep.formats.fields import check_fields, check_record_fields, read_fields
 from tests.support.samples import examples, mutations
 
 
@@ -123,6 +123,18 @@ def test_a_missing_field_is_refused_with_the_existing_ones():
         read_fields("webdataset", tar_record(SAMPLE), ("depth",))
     with pytest.raises(FormatError, match=r"field 'caption' does not exist; choose one of these: image, label$"):
         read_fields("tfrecord", example_record({"image": [b"x"], "label": [1]}), ("caption",))
+
+
+def test_fields_of_a_record_are_checked_without_reading_them():
+    record = tar_record(SAMPLE)
+    check_record_fields("webdataset", record, ("caption", "height", "seg.png"))
+    with pytest.raises(UsageError, match=r"^field 'hight', expected one of jpg, cls, .*; did you mean height\?$"):
+        check_record_fields("webdataset", record, ("caption", "hight"))
+    example = example_record({"image": [b"x"], "label": [1]})
+    with pytest.raises(UsageError, match=r"^field 'caption', expected one of image, label$"):
+        check_record_fields("tfrecord", example, ("caption",))
+    with pytest.raises(FormatError, match="record: empty"):
+        check_record_fields("webdataset", bytes(4096), ("caption",))
 
 
 def test_an_image_folder_has_no_fields():

@@ -21,7 +21,10 @@ def test_a_budget_that_is_too_small_is_refused_with_the_arithmetic():
         "bytes (20 images) are held at once, and 3% is reserved for hedged reads; raise it, or lower block_bytes, "
         "num_streams or window"
     )
-    with pytest.raises(UsageError, match="must be 49,548,388 or more: 12 streams \\* window 2"):
-        check_budget(order, 5, 100_000, 45_000_000)
+    for world_size in (1, 5):
+        with pytest.raises(UsageError, match="must be 49,548,388 or more: 12 streams \\* window 2"):
+            check_budget(order, world_size, 100_000, 45_000_000)
+    with pytest.raises(UsageError, match=r"12 streams / 2 \(divides 10 ranks, too\) \* window 2"):
+        check_budget(order, 10, 100_000, 20_000_000)
     small = Order(shard_samples=(30,), seed=0, global_batch=12, samples_per_block=20)
     check_budget(small, 1, 100_000, 10 << 20)  # there is not that much to hold

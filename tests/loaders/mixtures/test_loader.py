@@ -197,6 +197,7 @@ def test_an_evaluation_has_every_sample_of_every_dataset_once(dataset):
         samples = [part.dataset.split.samples for part in loader.dataset.parts]
         state = batches[0].state
         loader.load_state_dict(state)
+        assert [batch.keys for batch in loader] == [batch.keys for batch in batches[1:]]
     rows = [name for batch in batches for name, real in zip(batch.fields["dataset"], batch.mask, strict=True) if real]
     assert rows == ["imagenet-webdataset"] * samples[0] + ["imagenet-tfrecord"] * samples[1]
     assert "mixture" not in state

@@ -65,6 +65,21 @@ def test_an_evaluation_is_padded_and_begins_anew(dataset):
     samples.close()
 
 
+def test_the_state_of_an_evaluation_resumes_after_its_step(dataset):
+    samples = Samples.open(dataset("webdataset"), "val", image_size=32)
+    whole = list(Steps(samples, batch_size=2))
+    steps = Steps(samples, batch_size=2)
+    for done in range(1, len(whole) + 1):
+        list(islice(steps, done))
+        resumed = Steps(samples, batch_size=2)
+        resumed.load_state_dict(steps.state_dict())
+        assert list(resumed) == whole[done:]
+        assert list(resumed) == whole
+    assert list(steps) == whole
+    assert steps.state_dict()["position"] == 0
+    samples.close()
+
+
 def test_an_epoch_can_be_chosen(samples):
     steps = Steps(samples, batch_size=12)
     first, second = list(steps), list(steps)

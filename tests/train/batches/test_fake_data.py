@@ -22,8 +22,10 @@ def test_fake_images_are_as_many_as_imagenet_has_and_read_nothing(tmp_path, monk
     loader, validation = training.loader, training.backend.task.validation
     assert (loader.order.num_samples, validation.order.num_samples) == (TRAINING_IMAGES, VALIDATION_IMAGES)
     assert loader.order.first_batch(1) == 1_281_167 // 1024
-    *_, last = iter(validation)
+    *_, before, last = iter(validation)
     assert (int(last.mask.sum()), int((last.labels == -1).sum())) == (50_000 % 1024, 1024 - 50_000 % 1024)
+    validation.load_state_dict(before.state)
+    assert [batch.keys for batch in validation] == [last.keys]
     batches = iter(loader)
     state = [next(batches) for _ in range(3)][-1].state
     again = open_training(Flags(**flags, output_dir="")).loader
