@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -35,10 +36,18 @@ def quoted(value: object, limit: int = 80) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a name as an error quotes it: ASCII on one line, shortened if it is long."""
+    """Return a name as an error quotes it: on one line, shortened if it is long.
+
+    Text in UTF-8 is readable; control characters and bytes that are no UTF-8 are escaped.
+    """
     if len(name) <= 100:
-        return ascii(name)
-    return f"{name[:60]!a}... ({len(name):,} characters)"
+        return _escaped(name)
+    return f"{_escaped(name[:60])}... ({len(name):,} characters)"
+
+
+def _escaped(name: str) -> str:
+    """Return the `repr` of a name, in which bytes that are no UTF-8 are `\\xff` instead of surrogates."""
+    return re.sub(r"(?<!\\)((?:\\\\)*)\\udc([89a-f][0-9a-f])", r"\1\\x\2", repr(name))
 
 
 def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
@@ -57,6 +66,12 @@ def not_one_of(what: str, name: object, choices: Iterable[str]) -> str:
     """Return the error text for an unknown name: it lists the choices and suggests the nearest."""
     known = list(choices)
     return f"{what} {quoted(name)}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one: `1 shard`, `2,000 passes`."""
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def human_bytes(count: float) -> str:

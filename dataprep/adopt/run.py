@@ -32,6 +32,7 @@ from dataprep.errors import AccessError, ConflictError, DataprepError, SourceErr
 from dataprep.formats.img2dataset import STATUSES
 from dataprep.formats.img2dataset_tfds import is_ours
 from dataprep.formats.tfds import DATASET_INFO, FEATURES, MAX_DESCRIPTION_BYTES
+from dataprep.messages import counted
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import TooLargeError
 
@@ -120,7 +121,8 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
         results = read_shards(job, Path(folder), progress, workers)
         if not any(result.samples for result in results):
-            raise SourceError(f"{data.url}: no image in {len(results):,} shards; {_reasons(results)}; check --format")
+            shards = counted(len(results), "shard")
+            raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}; check --format")
         description = _describe(index, data, found, results)
         for line in (*_uncounted(results), *description.remarks):
             progress.log(line)

@@ -140,7 +140,7 @@ class ArchiveRecipe:
         for split in plan.splits:
             splits.append(merge_split(build, split, first_index, check=partial(_check_kept, build), seen=images.expect))
             first_index += len(split.shard_samples)
-        refuse_rejections(storage, plan, request.max_reject_ratio, splits)
+        refuse_rejections(build, request.max_reject_ratio, splits)
         dataset = _configured(plan.options)
         files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features)
         for name, data in files.items():

@@ -23,6 +23,8 @@ from dataprep.storage.base import TooLargeError
 
 MAX_CARD_BYTES = 1 << 28
 """Maximum size of a card that is compared; `croissant.json` has 300 bytes for each shard."""
+PLAN_LINE = r"^- Plan: `([0-9a-f]{64})`, revision \d+$"
+"""Pattern of the line of `README.md` that names the plan of its dataset."""
 _TEXT_CHARACTERS = 500
 _SIZES = (
     (1_000, "n<1K"),

@@ -1,6 +1,6 @@
 """One build from end to end: plan, run an engine, assemble. Resumable at any point.
 
-    manifest there with our plan's hash?  -> done
+    manifest there with our plan's hash?  -> done, if its files have the right sizes
     originals -> plan (create-only) -> engine: shards, receipts -> index -> metadata -> manifest
 
 Every step is create-only and gives the same bytes in whichever process it runs. So a second build of the same output,
@@ -9,21 +9,26 @@ or a rerun after any crash, joins in and does no harm.
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dataprep.build.claim import Claim, OvertakenError, claim_place, goes_on, refuse_overtaken, withdraw
+from dataprep.build.damage import refuse_damaged
 from dataprep.build.job import Engine
 from dataprep.build.open_build import OpenBuild, open_build
 from dataprep.build.overwrite import Existing, leftovers, look, make_way, tidy_up
 from dataprep.build.plan import Plan
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
+from dataprep.build.references import original_names
+from dataprep.build.remains import may_be_left, take_over
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
-from dataprep.dataset.records import Manifest
+from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.errors import DataprepError, UsageError
+from dataprep.messages import printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
 
 
@@ -34,6 +39,8 @@ class BuildResult:
     manifest: Manifest
     shards_built: int
     """Shards that this run built; the others were done already."""
+    assembled: bool
+    """Whether this run wrote the manifest."""
 
 
 def prepare(request: BuildRequest, progress: Progress, *, keep: bool) -> Planned:
@@ -61,34 +68,49 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
 
     Raises:
         DataprepError: The build is not finished; what was done stays, and the same command goes on from there.
+        VerificationError: The dataset was finished before, and files of it are missing or have another size.
         OvertakenError: Another build owns the output now; no file of this one was left there.
     """
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
-    _refuse_foreign(storage, overwrite=request.overwrite)
+    is_left = _refuse_foreign(storage, overwrite=request.overwrite)
     found = look(storage) if request.overwrite else None
     storage.remove_stale_spools()
     planned = prepare(request, progress, keep=True)
     plan = planned.plan
-    if found is not None and not found.is_empty and not _is_of(found, plan):
+    if is_left:
+        if take_over(storage, planned, overwrite=request.overwrite):
+            planned = prepare(request, progress, keep=True)  # its references are stored only once
+    elif found is not None and not found.is_empty and not _is_of(found, plan):
         make_way(storage, found)
     manifest = _finished(storage, plan)
-    claim, built = None, 0
     if manifest is None:
-        try:
-            claim = claim_place(storage, planned)
-            built, manifest = _build(storage, claim, request, engine, progress)
-        except (DataprepError, OSError) as error:
-            # Another build may have finished and cleaned up meanwhile.
-            if claim is not None and isinstance(error, OvertakenError):
-                storage.delete_tree(claim.root)
-            manifest = _finished(storage, plan)
-            if manifest is None:
-                if claim is not None and isinstance(error, FileNotFoundError):
-                    refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
-                raise
+        return _claim_and_build(storage, planned, request, engine, progress)
+    refuse_damaged(storage, manifest)
+    tidy_up(storage, None, plan.plan_hash)
+    return BuildResult(manifest, 0, assembled=False)
+
+
+def _claim_and_build(
+    storage: Storage, planned: Planned, request: BuildRequest, engine: Engine, progress: Progress
+) -> BuildResult:
+    """Build what is missing, or join another build of the same plan."""
+    plan, claim = planned.plan, None
+    try:
+        claim = claim_place(storage, planned)
+        result = _build(storage, claim, request, engine, progress)
+    except (DataprepError, OSError) as error:
+        # Another build may have finished and cleaned up meanwhile.
+        if claim is not None and isinstance(error, OvertakenError):
+            storage.delete_tree(claim.root)
+        manifest = _finished(storage, plan)
+        if manifest is None:
+            if claim is not None and isinstance(error, FileNotFoundError):
+                refuse_overtaken(storage, claim)  # the build that overwrote this one removed the file
+            raise
+        result = BuildResult(manifest, 0, assembled=False)
     tidy_up(storage, claim, plan.plan_hash)
-    return BuildResult(manifest, built)
+    return result
 
 
 def _is_of(found: Existing, plan: Plan) -> bool:
@@ -99,10 +121,8 @@ def _is_of(found: Existing, plan: Plan) -> bool:
     return goes_on(plan, claim)
 
 
-def _build(
-    storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress
-) -> tuple[int, Manifest]:
-    """Build the missing part; return the number of shards that this run built, and the manifest."""
+def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
+    """Build the missing part."""
     try:
         # Another build may have finished between the look for a manifest and the claim.
         manifest = _finished(storage, claim.plan)
@@ -110,12 +130,15 @@ def _build(
         withdraw(storage, claim)
         raise
     if manifest is not None:
-        return 0, manifest
+        return BuildResult(manifest, 0, assembled=False)
     build = open_build(storage.url, claim.root)
     build.storage.remove_stale_spools()
     missing, built = _build_missing(build, request, engine, progress)
     manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
-    return built, manifest or _assemble(build, request, progress)
+    if manifest is not None:
+        return BuildResult(manifest, built, assembled=False)
+    manifest, assembled = _assemble(build, request, progress)
+    return BuildResult(manifest, built, assembled=assembled)
 
 
 def _finished(storage: Storage, plan: Plan) -> Manifest | None:
@@ -137,20 +160,48 @@ def _build_missing(build: OpenBuild, request: BuildRequest, engine: Engine, prog
     missing = [index for index in range(plan.num_shards) if index not in done]
     job = recipe_of(plan.options.dataset).job(request, build.root)
     if missing:
+        rejected: Counter[str] = Counter()
         for receipt in engine(job, missing):
             progress.shard_done(receipt)
             built += 1
+            if line := _rejection_line(build, request, receipt, rejected):
+                progress.log(line)
     return len(missing), built
 
 
-def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> Manifest:
-    """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output."""
+def _rejection_line(
+    build: OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
+) -> str | None:
+    """Return a warning when the rejected images of a split become more than the request allows; else None.
+
+    Args:
+        rejected: Number of rejected images of each split before; those of the receipt are added.
+    """
+    events = [event for event in receipt.events if event.kind == "rejected"]
+    split, _ = build.plan.locate(receipt.index)
+    allowed, before = request.max_reject_ratio * sum(split.shard_samples), rejected[split.name]
+    rejected[split.name] += len(events)
+    if not before <= allowed < rejected[split.name]:
+        return None
+    event = events[int(allowed) - before]
+    name = original_names(build, [receipt.index], [event.key]).get(event.key, event.key)
+    return (
+        f"warning: {printable(name)} is rejected ({event.reason}: {printable(event.detail)}), and --max-reject-ratio "
+        f"{request.max_reject_ratio:g} does not allow that: the build will end without a dataset; run it again with a "
+        "higher ratio to finish it then"
+    )
+
+
+def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tuple[Manifest, bool]:
+    """Write index, metadata, manifest: in this order, each create-only, and only while this build owns the output.
+
+    Return the manifest, and whether this run wrote it.
+    """
     progress.assembling()
     build.check()
     manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
     build.check()
-    build.storage.create(MANIFEST, manifest_bytes(manifest))
-    return manifest
+    return manifest, build.storage.create(MANIFEST, manifest_bytes(manifest))
 
 
 def refuse_nested(storage: Storage, request: BuildRequest) -> None:
@@ -172,18 +223,25 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
         )
 
 
-def _refuse_foreign(storage: Storage, *, overwrite: bool) -> None:
-    """Raise UsageError if the output holds other files: a dataset is never mixed with them."""
+def _refuse_foreign(storage: Storage, *, overwrite: bool) -> bool:
+    """Return whether files of a dataset lie in the output whose manifest is gone, and no build is under way.
+
+    Raises:
+        UsageError: There are other files: a dataset is never mixed with them.
+    """
     overwriting, manifest, *ours = _marks(storage)
     if overwriting is not None and manifest is None and not overwrite:
         raise UsageError(f"{storage.url}: an --overwrite was interrupted there; run it again with --overwrite")
     if any((overwriting, manifest, *ours)):
-        return
+        return False
     foreign = next(leftovers(storage), None)
-    if foreign is not None and not any(_marks(storage)):  # another build may have begun meanwhile
-        raise UsageError(
-            f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
-        )
+    if foreign is None or any(_marks(storage)):  # another build may have begun meanwhile
+        return False
+    if may_be_left(storage):
+        return True
+    raise UsageError(
+        f"{storage.url} is not empty and holds no dataset of ours (found {foreign}); choose another --output"
+    )
 
 
 def _marks(storage: Storage) -> list[ObjectInfo | None]:

@@ -200,7 +200,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
         if not shard_format.one_file_per_image:
             continue
         try:
-            yield from _indexed_images(storage, manifest, split)
+            yield from _indexed_names(storage, manifest, split)
         except (FormatError, FileNotFoundError) as error:
             raise UsageError(
                 f"{error}. --overwrite removes the images that the index lists, and cannot find them here: remove "
@@ -208,16 +208,26 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
             ) from error
 
 
-def _indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
-    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
+def _indexed_names(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
     folders: set[str] = set()
-    for batch in open_index(storage, split).batches(["key", "label"]):
-        for key, label in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            name = image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
-            folders.add(name.split("/")[1])
-            yield name
+    for name, _ in indexed_images(storage, manifest, split):
+        folders.add(name.split("/")[1])
+        yield name
     if links_repeats(manifest, split):
         yield from (link for link, _ in repeat_links(sorted(folders), split.repeats["count"], split=split.name))
+
+
+def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, int]]:
+    """Yield name and size in bytes of each file of a split of an image folder, as its index has them.
+
+    Raises:
+        FormatError, FileNotFoundError: The index cannot be read.
+    """
+    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
+    for batch in open_index(storage, split).batches(["key", "label", "image_bytes"]):
+        for key, label, num_bytes in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            class_name = "" if label == NO_LABEL else manifest.classes[label]
+            yield image_file(root, key, class_name, suffix), num_bytes
 
 
 def metadata_of(

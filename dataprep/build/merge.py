@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dataprep.build.open_build import OpenBuild
 from dataprep.build.plan import Plan, PlannedSplit
 from dataprep.build.receipts import read_receipts, receipt_file
+from dataprep.build.references import original_names
 from dataprep.dataset.events import events_file, events_schema, events_table, read_events
 from dataprep.dataset.index_parts import publish_index
 from dataprep.dataset.index_rows import index_schema
@@ -18,6 +19,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import BuildError, FormatError
+from dataprep.messages import printable
 from dataprep.sources.base import Dataset
 from dataprep.storage import Storage
 
@@ -131,12 +133,14 @@ def build_manifest(
     )
 
 
-def refuse_rejections(dataset: Storage, plan: Plan, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
+def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[SplitManifest]) -> None:
     """Raise BuildError, naming images, if more were rejected than `--max-reject-ratio` allows."""
     for split in splits:
         rejected, total = sum(split.rejected.values()), split.samples + sum(split.rejected.values())
         if rejected > max_ratio * total:
-            names = ", ".join(f"{event.key} ({event.reason})" for event in rejections(dataset, split.name, 10))
+            events = rejections(build.storage, split.name, 10)
+            originals = original_names(build, range(build.plan.num_shards), (event.key for event in events))
+            names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
             more = f" and {rejected - 10:,} more" if rejected > 10 else ""
             raise BuildError(
                 f"{split.name}: {rejected:,} of {total:,} images were rejected, allowed are "

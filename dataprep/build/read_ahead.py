@@ -10,7 +10,7 @@ from functools import lru_cache
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
 from dataprep.storage.base import Originals
-from dataprep.storage.checksums import crc32c_of
+from dataprep.storage.checksums import crc32c_hex, crc32c_of
 
 # Bytes of images read ahead of the one being checked. 64 requests of 110 kB in flight are 7 MB; the rest allows for
 # larger images, and leaves a worker far below its 400 MB.
@@ -63,7 +63,7 @@ def _read(source: Originals, ref: SampleRef) -> bytes:
     if found != ref.crc32c:
         where = f"{source.url_of(ref.source)}: the image {ref.key} at byte {ref.offset:,}"
         raise SourceError(
-            f"{where} has CRC32C {found:08x}, the index of its dataset has {ref.crc32c:08x}: it is damaged or was "
-            'changed; restore it, or see what else is wrong with "dataprep verify"'
+            f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
+            'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'
         )
     return data

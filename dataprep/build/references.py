@@ -13,6 +13,7 @@ from dataprep.dataset.columns import table_of
 from dataprep.dataset.records import SampleRef, ShardPlan
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import BuildError
+from dataprep.sources.keys import is_file_of_image, path_of
 from dataprep.storage import Storage
 from dataprep.storage.parquet import open_parquet
 
@@ -111,6 +112,26 @@ def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
     split, split_index = build.plan.locate(index)
     refs = refs_from_table(references_of(build, index))
     return ShardPlan(index, split.name, split_index, len(split.shard_samples), tuple(refs))
+
+
+def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]) -> dict[str, str]:
+    """Return the names of original images by their keys: the path of a file, or that in an archive without suffix.
+
+    Args:
+        build: The build.
+        indexes: Shards among whose references the images are looked for.
+        keys: Keys of the images.
+    """
+    missing, found = set(keys), {}
+    for index in indexes:
+        if not missing:
+            break
+        table = references_of(build, index)
+        for key, source in zip(*(table.column(name).to_pylist() for name in ("key", "source")), strict=True):
+            if key in missing:
+                missing.discard(key)
+                found[key] = source if is_file_of_image(source) else path_of(key)
+    return found
 
 
 def references_of(build: OpenBuild, index: int) -> pa.Table:

@@ -26,6 +26,7 @@ from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_r
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.checksums import crc32c_hex
 from dataprep.storage.copies import check_same, copy_object, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
 
@@ -150,9 +151,9 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
 
     Raises:
         ConflictError: Another object exists at the target.
-        StorageError: An object could not be copied. Finished copies stay, and a rerun continues.
+        StorageError: An object could not be copied. Finished copies stay, as the error says, and a rerun continues.
     """
-    stop = threading.Event()
+    stop, any_copied = threading.Event(), threading.Event()
 
     def part(num_bytes: int) -> None:
         if stop.is_set():
@@ -166,6 +167,7 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
             raise VerificationError(
                 f"{copying.source.url_of(info.name)}: it was removed meanwhile; another process is changing the dataset"
             ) from error
+        any_copied.set()
         copied(1, 0)
 
     copying.target.remove_stale_spools()
@@ -173,9 +175,12 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
         try:
             for phase in copying.phases:
                 _run(threads, copy, phase, QUEUED_PER_THREAD * workers)
-        except BaseException:
+        except BaseException as error:
             stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, DataprepError) and any_copied.is_set():
+                left = f"what was copied stays at {copying.target.url}, and the same command goes on from there"
+                raise type(error)(f"{error}; {left}") from error
             raise
 
 
@@ -283,8 +288,8 @@ def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str,
         raise VerificationError(f"{storage.url_of(entry['file'])}: not found, but the manifest names it; {step}")
     if info.num_bytes != entry["bytes"] or (None not in (crc32c, info.crc32c) and crc32c != info.crc32c):
         raise VerificationError(
-            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes with CRC32C {info.crc32c or 'unread'}, the "
-            f"manifest has {entry['bytes']:,} with {crc32c or 'none'}; {step}"
+            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes with CRC32C {crc32c_hex(info.crc32c)}, the "
+            f"manifest has {entry['bytes']:,} with {crc32c_hex(crc32c)}; {step}"
         )
     return replace(info, crc32c=info.crc32c or crc32c)
 

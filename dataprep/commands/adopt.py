@@ -14,7 +14,7 @@ from dataprep.commands.options import json_option, workers_option, workers_stall
 from dataprep.commands.progress import ImageProgress
 from dataprep.dataset.links import is_adopted, open_linked
 from dataprep.errors import UsageError
-from dataprep.messages import human_bytes, printable
+from dataprep.messages import counted, human_bytes, printable
 
 EPILOG = f"""\b
 Examples:
@@ -187,12 +187,12 @@ def _summary(adoption: Adoption) -> _Summary:
 
 
 def _lines(summary: _Summary) -> Sequence[str]:
-    classes = f", {summary['classes']:,} classes" if summary.get("classes") else ""
+    classes = f", {counted(summary['classes'], 'class')}" if summary.get("classes") else ""
     already = " exists already; read it again with --overwrite" if summary.get("already") else ""
     lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]
     for split in summary["splits"]:
-        samples = f"{split['samples']:,} images in " if "samples" in split else ""
-        line = f"  {split['name']}: {samples}{split['shards']:,} shards, {human_bytes(split['bytes'])}"
+        samples = f"{counted(split['samples'], 'image')} in " if "samples" in split else ""
+        line = f"  {split['name']}: {samples}{counted(split['shards'], 'shard')}, {human_bytes(split['bytes'])}"
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in split.get("rejected", {}).items())
         lines.append(printable(f"{line}; left out: {left_out}" if left_out else line))
     return lines

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dataprep.commands.adopt import AdoptProgress
-from dataprep.commands.options import COUNT, Finite, json_option
+from dataprep.commands.options import COUNT, Finite, NamedDefaultOption, json_option
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import human_bytes, printable
@@ -61,6 +61,7 @@ class BenchProgress(AdoptProgress):
 )
 @click.option(
     "--workers",
+    cls=NamedDefaultOption,
     type=COUNT,
     default=available_cores,
     show_default="cores of this machine",

@@ -66,7 +66,10 @@ def _text_files(_context: click.Context, _option: click.Parameter, values: tuple
     "suffix of these files if it is not txt. May be repeated.",
 )
 @click.option(
-    "--pass-over", multiple=True, metavar="SUFFIX", help="Leave files with this suffix out, e.g. heic; may be repeated."
+    "--pass-over",
+    multiple=True,
+    metavar="SUFFIX|NAME",
+    help="Leave files with this suffix (heic) or of this name (notes.txt, 'draft-*.png') out; may be repeated.",
 )
 @own_options
 @shard_options

@@ -20,7 +20,7 @@ from dataprep.fetched.duplicates import ACTIONS, DuplicateAction, DuplicatePolic
 from dataprep.fetched.encode import ENCODE_FORMATS, RESIZE_MODES, EncodeFormat, EncodeOptions, ResizeMode
 from dataprep.fetched.filters import RowFilter
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 from dataprep.sources import OwnData, own_name_fault
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 from dataprep.sources.own import UNSTATED
@@ -266,14 +266,15 @@ def _row_options(values: _Options) -> RowOptions:
 
 def _plan_lines(plan: Plan) -> Iterator[str]:
     tables, _ = laion_of(plan)
-    yield f"  {tables.rows:,} rows in {len(tables.files):,} tables, {tables.num_shards:,} shards"
+    shards = counted(tables.num_shards, "shard")
+    yield f"  {counted(tables.rows, 'row')} in {counted(len(tables.files), 'table')}, {shards}"
     yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
 
 
 def _split_lines(split: SplitManifest) -> str:
     rows = sum(split.statuses.values())
     line = (
-        f"{split.name}: {split.samples:,} images of {rows:,} rows, {len(split.shards):,} shards, "
-        f"{human_bytes(split.num_bytes)}"
+        f"{split.name}: {counted(split.samples, 'image')} of {counted(rows, 'row')}, "
+        f"{counted(len(split.shards), 'shard')}, {human_bytes(split.num_bytes)}"
     )
     return "\n".join((line, *count_lines(split.statuses, split.reasons)))

@@ -8,12 +8,12 @@ import click
 
 from dataprep.build.images import ImagePolicy
 from dataprep.build.plan import DEFAULT_SHARD_BYTES, Plan
-from dataprep.commands.options import SEED, WHOLE, Bytes, Finite
+from dataprep.commands.options import SEED, WHOLE, Bytes, Finite, NamedDefaultOption
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.features import described
 from dataprep.dataset.records import SplitManifest
 from dataprep.formats import FORMATS
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 
 Command = Callable[..., None]
 
@@ -22,6 +22,7 @@ _SHARD_OPTIONS = (
     click.option("--split", "splits", multiple=True, help="Build this split only; may be repeated."),
     click.option(
         "--shard-bytes",
+        cls=NamedDefaultOption,
         type=Bytes(),
         default=DEFAULT_SHARD_BYTES,
         show_default="256MiB",
@@ -111,9 +112,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for split in plan.splits:
         passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
         yield (
-            f"  {split.name}: {sum(split.shard_samples):,} samples in {len(split.shard_samples):,} shards, about "
-            f"{human_bytes(split.source_bytes * passes)}; an epoch makes {split.repeat_count} passes, "
-            f"{split.repeat_stored} stored"
+            f"  {split.name}: {counted(sum(split.shard_samples), 'sample')} in "
+            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}; an epoch "
+            f"makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
         )
     if plan.features:
         yield f"  features: {', '.join(f'{name} ({described(feature)})' for name, feature in plan.features.items())}"
@@ -123,7 +124,8 @@ def split_line(split: SplitManifest) -> str:
     """Describe a finished split."""
     repaired, rejected = sum(split.repaired.values()), sum(split.rejected.values())
     return (
-        f"{split.name}: {split.samples:,} samples, {len(split.shards)} shards, {human_bytes(split.num_bytes)}, "
+        f"{split.name}: {counted(split.samples, 'sample')}, {counted(len(split.shards), 'shard')}, "
+        f"{human_bytes(split.num_bytes)}, "
         f"{repaired} repaired{_reasons(split.repaired)}, {rejected} rejected{_reasons(split.rejected)}"
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -136,6 +136,26 @@ def _own_data(root: str, only: str, options: JsonObject) -> OwnData:
         archive=only,
         split_seed=options["seed"] if own["val_fraction"] else 0,
         drop=tuple(sorted(options.pop("drop"))),
-        pass_over=tuple(sorted(suffix.lower().lstrip(".") for suffix in options.pop("pass_over", ()))),
+        pass_over=_passed_over(options.pop("pass_over", ()), own.get("text_files", ())),
         **own,
     )
+
+
+def _passed_over(values: Iterable[str], text_files: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the files to leave out as `OwnData.pass_over` has them: suffixes, and patterns of names.
+
+    Raises:
+        UsageError: A value names a folder, or leaves out all files that --text-files asks for.
+    """
+    found = {value.lower() for value in values}
+    found = {value.lstrip(".") if value.rfind(".") <= 0 else value for value in found}
+    for value in sorted(found):
+        if "/" in value or not value:
+            raise UsageError(f"--pass-over {value}: expected a suffix or the name of a file, such as heic or notes.txt")
+        for name, suffix in text_files:
+            if value in (suffix, f"*.{suffix}"):
+                raise UsageError(
+                    f"--pass-over {value} leaves out the files that --text-files {name} stores; leave one of the two "
+                    "out, or name single files, such as --pass-over notes.txt"
+                )
+    return tuple(sorted(found))

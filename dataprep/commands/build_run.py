@@ -36,6 +36,7 @@ from dataprep.commands.region_plan import PlannedBucket, planned_buckets
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError
+from dataprep.messages import counted
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, engine_module
 from pipelines.parts import Part, part_of
@@ -262,8 +263,8 @@ def _print_result(
         return
     for split in manifest.splits:
         click.echo(split_line(split))
-    if result.shards_built == 0:
+    if not (result.shards_built or result.assembled):
         click.echo(f"{output} was whole already; nothing was done")
         return
-    samples = sum(split.samples for split in manifest.splits)
-    click.echo(f"{output} is whole: {samples:,} samples in {elapsed_s:.1f} s; check it with: dataprep verify {output}")
+    samples = counted(sum(split.samples for split in manifest.splits), "sample")
+    click.echo(f"{output} is whole: {samples} in {elapsed_s:.1f} s; check it with: dataprep verify {output}")

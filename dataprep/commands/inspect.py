@@ -14,10 +14,11 @@ from rich.text import Text
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import json_option
+from dataprep.dataset.events import events_file
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
-from dataprep.messages import human_bytes, printable
+from dataprep.messages import counted, human_bytes, printable
 from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
@@ -89,10 +90,10 @@ def _print_split(console: Console, split: SplitInspection) -> None:
     console.print()
     console.print(Text(split.name, style="bold"))
     facts = {
-        "images": f"{split.samples:,} in {split.shards:,} shard{'s' if split.shards > 1 else ''}",
+        "images": f"{split.samples:,} in {counted(split.shards, 'shard')}",
         "bytes": f"{human_bytes(split.num_bytes)}; {human_bytes(split.bytes_per_image)} an image, "
         f"{human_bytes(smallest)} to {human_bytes(largest)}",
-        "epoch": f"{repeats['count']} pass{'es' if repeats['count'] > 1 else ''}, {repeats['stored']} stored",
+        "epoch": f"{counted(repeats['count'], 'pass')}, {repeats['stored']} stored",
         "classes": class_caption(split),
     }
     for name, spread in (("width", split.width), ("height", split.height)):
@@ -119,6 +120,8 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         console.print()
         console.print(Text(printable(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
         console.print(_facts({event.key: event.detail for event in trouble.examples}, indent=4))
+        if more := trouble.count - len(trouble.examples):
+            console.print(Text(f"    and {more:,} more: {events_file(split.name)}", style="dim"))
 
 
 def _facts(facts: dict[str, str], indent: int = 2) -> Table:

@@ -12,7 +12,7 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 from dataprep.pages.charts import area_chart, histogram_bins
 from dataprep.pages.page import render_page
 
@@ -64,7 +64,7 @@ def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
         "name": split.name,
         "numbers": [
             (f"{split.samples:,}", "images"),
-            (human_bytes(split.num_bytes), f"in {split.shards:,} shard{'s' if split.shards > 1 else ''}"),
+            (human_bytes(split.num_bytes), f"in {counted(split.shards, 'shard')}"),
             (human_bytes(split.bytes_per_image), "an image"),
             (f"{count}", passes),
             *ends,
@@ -93,10 +93,10 @@ def _plots(split: SplitInspection) -> list[JsonObject]:
     """Return title, chart and caption of each plot; `wide` marks a plot of two columns."""
     plots: list[JsonObject] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
-    for title, spread, counted in sides:
+    for title, spread, histogram in sides:
         if spread is not None:
             caption = f"{spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
-            plots.append(_histogram(title, counted, caption))
+            plots.append(_histogram(title, histogram, caption))
     if split.width is not None:
         caption = "as stored; an EXIF orientation is not applied"
         plots.append(_histogram("Aspect, width to height", split.aspects, caption))
@@ -111,8 +111,8 @@ def _plots(split: SplitInspection) -> list[JsonObject]:
     return plots
 
 
-def _histogram(title: str, counted: Histogram, caption: str) -> JsonObject:
-    return {"title": title, "bins": histogram_bins(counted.labels, counted.counts), "caption": caption}
+def _histogram(title: str, found: Histogram, caption: str) -> JsonObject:
+    return {"title": title, "bins": histogram_bins(found.labels, found.counts), "caption": caption}
 
 
 def class_caption(split: SplitInspection) -> str:
@@ -121,7 +121,8 @@ def class_caption(split: SplitInspection) -> str:
     if classes is None:
         return "no classes"
     spread = classes.samples
-    counts = f"{classes.classes:,} classes of {spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
+    number = counted(classes.classes, "class")
+    counts = f"{number} of {spread.smallest:,} to {spread.largest:,}, median {spread.median:,}"
     ends = [
         f"{end}: " + ", ".join(f"{name} {count:,}" for name, count in names)
         for end, names in (("fewest", classes.fewest), ("most", classes.most))

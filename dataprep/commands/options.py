@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
+
+if TYPE_CHECKING:
+    from click.types import OptionHelpExtra
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -75,8 +78,19 @@ class Finite(click.FloatRange):
         return number
 
 
+class NamedDefaultOption(click.Option):
+    """An option whose default is shown in words, as `[default: 256MiB]`; click would put them in parentheses."""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
 workers_option = click.option(
     "--workers",
+    cls=NamedDefaultOption,
     type=COUNT,
     default=available_cores,
     show_default="cores of this machine",

@@ -18,7 +18,7 @@ from dataprep.build.plan import Plan
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import StorageError
 from dataprep.host.heartbeat import STALL_S, beat, minutes, watched
-from dataprep.messages import human_bytes
+from dataprep.messages import counted, human_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -179,7 +179,7 @@ class BuildProgress(ImageProgress):
         """
         self._shard_samples = samples
         if done:
-            self.log(f"continuing: {len(done)} of {len(samples)} shards exist already")
+            self.log(f"continuing: {len(done)} of {counted(len(samples), 'shard')} exist already")
         missing = (count for index, count in enumerate(self._shard_samples) if index not in done)
         self.begin("building", sum(missing))
 

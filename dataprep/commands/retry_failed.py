@@ -24,6 +24,7 @@ from dataprep.fetched.making import HowMade
 from dataprep.fetched.newest import Choice, rows_to_try
 from dataprep.fetched.retry import Engine, Retried, retry_failed
 from dataprep.fetched.retry_shards import retry_shard
+from dataprep.messages import counted
 from dataprep.storage import open_storage
 
 EPILOG = """\b
@@ -179,7 +180,7 @@ def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"url": url, "rows": sum(counts.values()), "reasons": counts}))
         return
-    click.echo(f"{url}: {sum(counts.values()):,} rows would be tried again")
+    click.echo(f"{url}: {counted(sum(counts.values()), 'row')} would be tried again")
     for reason, count in counts.items():
         click.echo(f"  {reason}: {count:,}")
 

@@ -10,7 +10,7 @@ import click
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import VerifyProgress
 from dataprep.errors import UndecidedError, VerificationError
-from dataprep.messages import human_bytes, printable
+from dataprep.messages import counted, human_bytes, printable
 from dataprep.verify.run import Report, verify
 
 EPILOG = """\b
@@ -63,7 +63,7 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
         copies = f", copies of the same size and CRC32C: {report.copies:,}" if replicas else ""
         images = " and every image decoded" if report.deep else ""
         click.echo(
-            f"{report.url} is whole: {report.samples:,} samples in {report.shards:,} shards, "
+            f"{report.url} is whole: {counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}, "
             f"{human_bytes(report.num_bytes)} read{images}{copies} in {report.elapsed_s:.1f} s"
         )
 
@@ -79,4 +79,4 @@ def _print_findings(report: Report) -> None:
 def _summary(report: Report) -> str:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in report.counts.items())
     total = sum(report.counts.values())
-    return f"{total:,} finding{'s' if total > 1 else ''} ({counts})"
+    return f"{counted(total, 'finding')} ({counts})"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite
+from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, NamedDefaultOption
 from dataprep.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ _OPTIONS = (
     click.option(
         "--max-body",
         "body_bytes",
+        cls=NamedDefaultOption,
         type=Bytes(),
         default=20 << 20,
         show_default="20MiB",

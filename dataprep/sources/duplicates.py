@@ -16,6 +16,7 @@ from dataprep.dataset.references import refs_of_rows, spilled
 from dataprep.dataset.spill import SpilledTable, in_order_of_words
 from dataprep.errors import SourceError
 from dataprep.messages import shown
+from dataprep.sources.keys import is_file_of_image, path_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -133,4 +134,6 @@ def _with_hashes(chunks: Callable[[], Iterator[Chunk[T]]], hashes: set[int]) -> 
 
 
 def _place(ref: SampleRef) -> str:
-    return f"{ref.key} in {shown(ref.source)} at byte {ref.offset:,}"
+    if is_file_of_image(ref.source):
+        return shown(ref.source)
+    return f"{shown(path_of(ref.key))} in {shown(ref.source)} at byte {ref.offset:,}"

@@ -33,6 +33,7 @@ from dataprep.sources.own import Converted, OwnDataset, split_fault
 from dataprep.sources.pictures import OpenedDataset
 from dataprep.sources.stored_values import FirstSample, StoredValues, left_out, open_values, record_places
 from dataprep.storage.base import Storage
+from dataprep.storage.checksums import crc32c_hex
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +130,7 @@ def _shard_fault(data: Storage, shard: ShardEntry) -> str:
     if info.num_bytes != shard["bytes"]:
         return f"{where}: {info.num_bytes:,} bytes, {MANIFEST} lists {shard['bytes']:,}"
     if info.crc32c is not None and shard["crc32c"] and info.crc32c != shard["crc32c"]:
-        return f"{where}: CRC32C {info.crc32c}, {MANIFEST} lists {shard['crc32c']}"
+        return f"{where}: CRC32C {crc32c_hex(info.crc32c)}, {MANIFEST} lists {crc32c_hex(shard['crc32c'])}"
     return ""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -21,9 +22,9 @@ from dataprep.dataset.features import Feature, Values
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
-from dataprep.messages import shown
+from dataprep.messages import counted, shown
 from dataprep.sources.base import READ_ALL, Reading, SplitFacts
-from dataprep.sources.keys import key_of, name_bytes
+from dataprep.sources.keys import is_hidden, key_of, name_bytes
 from dataprep.sources.metadata import rows_of
 from dataprep.sources.own import SPLIT_FOLDERS, SPLITS, UNSTATED, OwnData, OwnDataset
 from dataprep.sources.pictures import (
@@ -41,6 +42,7 @@ from dataprep.sources.pictures import (
 from dataprep.sources.text_files import SUFFIX, TextFiles
 from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes
 from dataprep.storage.base import Storage
+from dataprep.storage.disk_errors import disk_errors
 
 ALL_FILES = "*"
 """Name in the plan's sources for files that have no common top folder."""
@@ -339,6 +341,21 @@ class _FolderReader(PictureReader[_Picture]):
                 "--source, move them, or build without labels by --label-from none"
             )
         self._class_of = _folder_of
+        self._note_empty_folders({picture.inner[0] for picture in pictures})
+
+    def _note_empty_folders(self, classes: set[str]) -> None:
+        """Note the folders beside the classes that have no image; archives and buckets have no empty folders."""
+        if not self._root.is_local or self._own.archive:
+            return
+        root = Path(self._root.url)
+        tops = [path for path in _folders(root) if path.name.lower() in SPLIT_FOLDERS]
+        beside = [path for top in tops or [root] for path in _folders(top)]
+        empty = sorted({path.name for path in beside} - classes)
+        if empty:
+            listed = ", ".join(map(shown, empty[:SHOWN_EXAMPLES])) + (", ..." if len(empty) > SHOWN_EXAMPLES else "")
+            self._notes.append(
+                f"warning: {counted(len(empty), 'folder')} beside the classes without an image, so no class: {listed}"
+            )
 
     def _sources(self, tree: Tree, pictures: Pictures[_Picture]) -> list[SourceFile]:
         """Return the archives, the metadata files, and one entry for all other files of a split."""
@@ -357,6 +374,12 @@ class _FolderReader(PictureReader[_Picture]):
 
 def _stem(picture: _Picture) -> bytes:
     return stem_bytes(picture.original)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders directly in a folder that are not hidden."""
+    with disk_errors(root):
+        return [path for path in root.iterdir() if path.is_dir() and not is_hidden((path.name,))]
 
 
 def _is_split(top: str) -> bool:

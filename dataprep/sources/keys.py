@@ -13,6 +13,7 @@ Anything else is refused as well: a sample must not vanish because its name is u
 from __future__ import annotations
 
 import hashlib
+import quopri
 import re
 from collections.abc import Sequence
 
@@ -109,6 +110,16 @@ def key_of(parts: Sequence[str]) -> str:
     cut = head.rfind("=", len(head) - 2)
     head = head if cut < 0 else head[:cut]  # never half an `=XX`
     return head + _CLOSE + hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def path_of(key: str) -> str:
+    """Return the path that a key was made of, without its extension; a shortened key keeps its end."""
+    return quopri.decodestring(key).decode("utf-8", "surrogateescape").replace("\0", _CLOSE)
+
+
+def is_file_of_image(source: str) -> bool:
+    """Return whether an original file is an image itself, by its name, and no archive that holds it."""
+    return source.rpartition(".")[2].lower() in IMAGE_SUFFIXES
 
 
 def name_bytes(name: str) -> bytes:

@@ -52,7 +52,7 @@ class OwnData:
     drop: tuple[str, ...] = ()
     """Columns of the metadata to leave out."""
     pass_over: tuple[str, ...] = ()
-    """Suffixes of files to leave out."""
+    """Files to leave out, in lower case: suffixes, and patterns of names such as `notes.txt` and `*.bak`."""
     text_files: tuple[tuple[str, str], ...] = ()
     """Features that hold the text files of pictures, each with the suffix of its files."""
     archive: str = ""

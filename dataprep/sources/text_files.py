@@ -137,7 +137,8 @@ class TextFiles:
         if self._odd.count:
             raise SourceError(
                 f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: {self._odd}; "
-                "expected one of the same name for each: put the images back, or move these files away"
+                "expected one of the same name for each: put the images back, move these files away, or leave them out "
+                "with --pass-over NAME"
             )
 
     def _values(self, picture: P, found: dict[str, Text]) -> dict[str, str]:

@@ -8,9 +8,11 @@ over and counted. Pictures in formats that cannot be read are refused, because t
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, takewhile
 from typing import BinaryIO, NamedTuple
@@ -43,6 +45,8 @@ OTHER_PICTURES = frozenset(
 """Suffixes of pictures that are not read: this project has no decoder for them that is safe on hostile bytes."""
 _TEXTS = frozenset({"caption", "txt"})
 """Suffixes that tools give to the text files of pictures."""
+_PATTERN = re.compile(r"[.*?\[]")
+"""Characters by which a file to pass over is given by a pattern of its name, and not by its suffix."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 
@@ -96,6 +100,17 @@ def is_text(name: str, own: OwnData) -> bool:
     return stem not in PAPERS and any(suffix == each for _, each in own.text_files)
 
 
+def is_passed_over(name: str, own: OwnData) -> bool:
+    """Return whether the user leaves a file out by its suffix or by a pattern.
+
+    Args:
+        name: Name of the file without its folder, in lower case.
+        own: Says which files are left out.
+    """
+    suffix = name.rpartition(".")[2] if "." in name else ""
+    return any(fnmatchcase(name, each) if _PATTERN.search(each) else suffix == each for each in own.pass_over)
+
+
 @dataclass(slots=True)
 class Tree:
     """The files of a tree."""
@@ -119,8 +134,8 @@ class Tree:
         """Add one file by its name; `metadata` is called if it is a metadata file."""
         name = original.parts[-1].lower()
         suffix = name.rpartition(".")[2] if "." in name else ""
-        if suffix in own.pass_over:
-            self.passed_over[f".{suffix}"] += 1
+        if is_passed_over(name, own):
+            self.passed_over[_kind(suffix)] += 1
         elif suffix in OTHER_PICTURES | PACKED:
             raise self._unreadable(original, suffix)
         elif suffix in IMAGE_SUFFIXES:
@@ -133,7 +148,7 @@ class Tree:
             self._pass_over(original, suffix)
 
     def _pass_over(self, original: Original, suffix: str) -> None:
-        self.passed_over[f".{suffix}" if suffix else "no suffix"] += 1
+        self.passed_over[_kind(suffix)] += 1
         if suffix in _TEXTS:
             self._last_text = original
             self._look_for_texts()
@@ -167,6 +182,10 @@ class Tree:
         return SourceError(f"{where}: {what}; {step}, or leave them out with --pass-over {suffix}")
 
 
+def _kind(suffix: str) -> str:
+    return f".{suffix}" if suffix else "no suffix"
+
+
 def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
     """List a tree, or the one archive that the user names.
 
@@ -180,8 +199,9 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
     else:
         for file in tree_files(root):
             source = "/".join(file.parts)
-            suffix = file.parts[-1].lower().rpartition(".")[2]
-            if len(file.parts) == 1 and suffix in ARCHIVES and suffix not in own.pass_over:
+            name = file.parts[-1].lower()
+            is_archive = len(file.parts) == 1 and name.rpartition(".")[2] in ARCHIVES
+            if is_archive and not is_passed_over(name, own):
                 _read_archive(tree, source, own, progress)
             else:
                 original = Original(file.parts, source, 0, file.num_bytes)
@@ -250,7 +270,7 @@ def _is_wanted(name: str, own: OwnData) -> bool:
     name = name.lower()
     suffix = name.rpartition(".")[2]
     is_known = suffix in IMAGE_SUFFIXES - OTHER_PICTURES or name in FILE_NAMES or is_text(name, own)
-    return suffix not in own.pass_over and is_known
+    return is_known and not is_passed_over(name, own)
 
 
 def _strip_common_folders(tree: Tree) -> None:

@@ -26,6 +26,19 @@ def crc32c_text(value: int) -> str:
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
+def crc32c_hex(crc32c: int | str | None) -> str:
+    """Write a CRC32C as messages do: 8 hexadecimal digits; `unknown` where none is kept.
+
+    Args:
+        crc32c: The value, or its text as `crc32c_text` and Cloud Storage write it.
+    """
+    if crc32c is None:
+        return "unknown"
+    if isinstance(crc32c, str):
+        crc32c = int.from_bytes(base64.b64decode(crc32c), "big")
+    return f"{crc32c:08x}"
+
+
 def crc32c_of_bytes(data: bytes) -> str:
     """Return the CRC32C of bytes in memory as text; see `crc32c_text`."""
     return crc32c_text(crc32c_of(data))

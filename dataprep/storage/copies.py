@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.errors import ConflictError, StorageError
 from dataprep.storage.base import ObjectInfo, Storage
-from dataprep.storage.checksums import BLOCK_BYTES, crc32c_of, crc32c_of_stream, crc32c_text
+from dataprep.storage.checksums import BLOCK_BYTES, crc32c_hex, crc32c_of, crc32c_of_stream, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
 from dataprep.storage.messages import GO_ON
 
@@ -55,8 +55,8 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
     if found != ours:
         raise ConflictError(
             f"{target.url_of(info.name)}: another object exists there already, {found[0]:,} bytes with CRC32C "
-            f"{found[1] or 'unread'}, where {ours[0]:,} bytes with CRC32C {ours[1]} belong; it is left as it is: "
-            "choose another place, or remove it"
+            f"{crc32c_hex(found[1])}, where {ours[0]:,} bytes with CRC32C {crc32c_hex(ours[1])} belong; it is left as "
+            "it is: choose another place, or remove it and run the same command again"
         )
 
 
@@ -102,6 +102,7 @@ def _stream(source: Storage, target: Storage, info: ObjectInfo, copied: Callable
 
 def _changed(source: Storage, info: ObjectInfo, found: tuple[int, str]) -> str:
     return (
-        f"{source.url_of(info.name)}: {found[0]:,} bytes with CRC32C {found[1]} were copied, {info.num_bytes:,} with "
-        f"{info.crc32c} were expected, and the copy was dropped; is it being changed? run dataprep verify {source.url}"
+        f"{source.url_of(info.name)}: {found[0]:,} bytes with CRC32C {crc32c_hex(found[1])} were copied, "
+        f"{info.num_bytes:,} with {crc32c_hex(info.crc32c)} were expected, and the copy was dropped; is it being "
+        f"changed? run dataprep verify {source.url}"
     )

@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+from dataprep.storage.checksums import crc32c_hex
+
 GO_ON = "run the same command again: it goes on where it stopped"
 
 
@@ -30,8 +32,9 @@ def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
 def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
     """Make the error for an existing object with other bytes; each side is its size in bytes and its CRC32C."""
     return (
-        f"{url}: another object exists there already, {theirs[0]:,} bytes with CRC32C {theirs[1]}, where {ours[0]:,} "
-        f"bytes with CRC32C {ours[1]} belong; move it away and run the same command again, or choose another output"
+        f"{url}: another object exists there already, {theirs[0]:,} bytes with CRC32C {crc32c_hex(theirs[1])}, "
+        f"where {ours[0]:,} bytes with CRC32C {crc32c_hex(ours[1])} belong; move it away and run the same command "
+        "again, or choose another output"
     )
 
 

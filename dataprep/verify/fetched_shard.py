@@ -27,7 +27,15 @@ from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
 from dataprep.storage.parquet import table_in
 from dataprep.verify.findings import Findings
-from dataprep.verify.shard import CheckedShard, DigestingReader, Row, ShardResult, check_digests, check_pixels
+from dataprep.verify.shard import (
+    CheckedShard,
+    DigestingReader,
+    Row,
+    ShardResult,
+    check_digests,
+    check_pixels,
+    shown_key,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,10 +139,10 @@ def _check_records(
                 raise FormatError(f"{found}, expected at {offset:,} and at most {MAX_RECORD_BYTES:,}")
             record = stream.read(row.record_bytes)
             offset += row.record_bytes
-            place = f"{where} record {position}"
+            place = f"{where} record {position} ({shown_key(row.key)})"
             fault = _record_fault(record, row, values, schema, render)
             if fault:
-                result.findings.add("record", place, f"{row.key[:200]!r}: {fault}")
+                result.findings.add("record", place, fault)
             keys.append(row.key)
             if shard.deep:
                 _check_image(place, record, row, schema, result.findings)
@@ -177,7 +185,7 @@ def _check_image(where: str, record: bytes, row: Row, schema: ShardSchema, findi
     image = record[start : start + row.image_bytes]
     sides = (row.height or 0, row.width or 0)
     if schema.image_name == "jpg":
-        check_pixels(where, row.key, image, sides, findings, decode=True)
+        check_pixels(where, image, sides, findings, decode=True)
         return
     from PIL import Image
 
@@ -187,7 +195,7 @@ def _check_image(where: str, record: bytes, row: Row, schema: ShardSchema, findi
                 opened.load()
             found = (opened.height, opened.width)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        findings.add("image", where, f"{row.key}: undecodable: {str(error)[:200]}")
+        findings.add("image", where, f"undecodable: {str(error)[:200]}")
         return
     if found != sides:
-        findings.add("image", where, f"{row.key}: height and width {found}, recorded {sides}")
+        findings.add("image", where, f"height and width {found}, recorded {sides}")

@@ -17,7 +17,7 @@ from dataprep.errors import FormatError, StorageError
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.storage import Storage
-from dataprep.storage.checksums import HashingWriter, crc32c_of
+from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of
 from dataprep.verify.shard import (
     CheckedShard,
     Row,
@@ -25,6 +25,7 @@ from dataprep.verify.shard import (
     check_digests,
     check_pixels,
     recorded_sides,
+    shown_key,
 )
 
 # Number of concurrent requests: in a bucket every image is one request of about 50 ms.
@@ -51,12 +52,12 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
             continue
         digest.write(data)
         if crc32c_of(data) != row.image_crc32c:
-            got = f"crc32c {crc32c_of(data):08x}, the index has {row.image_crc32c:08x}"
+            got = f"crc32c {crc32c_hex(crc32c_of(data))}, the index has {crc32c_hex(row.image_crc32c)}"
             result.findings.add("digest", name, got)
             continue
         sides = recorded_sides(manifest, row.height, row.width)
         if shard.deep or sides is not None:  # no record holds the sides here: only the image's header does
-            check_pixels(name, row.key, data, sides, result.findings, decode=shard.deep)
+            check_pixels(name, data, sides, result.findings, decode=shard.deep)
     result.num_bytes = digest.num_bytes
     if sum(row.image_bytes for row in rows) != entry["bytes"]:
         result.findings.add("index", entry["file"], f"its images do not have {entry['bytes']:,} bytes in all")
@@ -73,16 +74,17 @@ def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterato
     manifest, where = shard.manifest, shard.entry["file"]
     root, suffix = image_root(manifest, shard.split), image_suffix(built_as(manifest))
     for position, row in enumerate(rows):
+        place = f"{where} row {position} ({shown_key(row.key)})"
         class_name = class_name_of(row.label, manifest.classes)
         whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes
         if class_name is None or not whole or not 0 < row.image_bytes <= MAX_IMAGE_BYTES:
             got = f"label {row.label}, image at {row.image_offset} of {row.image_bytes} bytes"
-            result.findings.add("index", f"{where} row {position}", f"{got}; expected a class and a whole file")
+            result.findings.add("index", place, f"{got}; expected a class and a whole file")
             continue
         try:
             name = image_file(root, row.key, class_name, suffix)
         except FormatError as error:
-            result.findings.add("index", f"{where} row {position}", str(error))
+            result.findings.add("index", place, str(error))
             continue
         yield row, name
 

@@ -11,6 +11,7 @@ from dataprep.cloud.replicate import dataset_phases
 from dataprep.dataset.replicas import REPLICAS, read_replicas
 from dataprep.errors import DataprepError
 from dataprep.storage import ObjectInfo, Storage, open_storage
+from dataprep.storage.checksums import crc32c_hex
 from dataprep.storage.copies import stored_crc32c
 from dataprep.verify.findings import Findings
 
@@ -42,4 +43,4 @@ def _check_copy(storage: Storage, wanted: list[ObjectInfo], copy: Storage, findi
         elif found.num_bytes != info.num_bytes:
             findings.add("size", where, f"{found.num_bytes:,} bytes, {storage.url} has {info.num_bytes:,}")
         elif stored_crc32c(copy, found) != (crc32c := stored_crc32c(storage, info)):
-            findings.add("digest", where, f"crc32c {found.crc32c}, {storage.url} has {crc32c}")
+            findings.add("digest", where, f"crc32c {crc32c_hex(found.crc32c)}, {storage.url} has {crc32c_hex(crc32c)}")

@@ -19,9 +19,9 @@ from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import StoredSample
-from dataprep.messages import quoted
+from dataprep.messages import quoted, shortened
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.checksums import HashingWriter, crc32c_of
+from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of
 from dataprep.verify.findings import Findings
 
 NO_COUNTS: NDArray[np.int64] = np.empty(0, np.int64)
@@ -187,7 +187,8 @@ def check_digests(digest: HashingWriter, shard: ShardEntry, findings: Findings) 
     for name in ("sha256", "crc32c"):
         found, expected = getattr(digest, name), shard[name]
         if found != expected:
-            findings.add("digest", shard["file"], f"{name} {found[:16]}, expected {expected[:16]}")
+            got, due = (found[:16], expected[:16]) if name == "sha256" else map(crc32c_hex, (found, expected))
+            findings.add("digest", shard["file"], f"{name} {got}, expected {due}")
 
 
 def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> None:
@@ -203,12 +204,14 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
             sample = stored.sample
             keys.append(sample.key)
             labels.append(sample.label)
-            difference = _difference(rows[position], stored) if rows is not None else ""
+            row = rows[position] if rows is not None else None
+            place = f"{where} record {position} ({shown_key(sample.key if row is None else row.key)})"
+            difference = _difference(row, stored) if row is not None else ""
             if difference:
-                findings.add("record", f"{where} record {position}", difference)
+                findings.add("record", place, difference)
             if shard.deep:
                 sides = recorded_sides(manifest, sample.height, sample.width)
-                check_pixels(f"{where} record {position}", sample.key, sample.image, sides, findings, decode=True)
+                check_pixels(place, sample.image, sides, findings, decode=True)
         else:
             if len(keys) != expected:
                 findings.add("count", where, f"{len(keys):,} records, the manifest has {expected:,}")
@@ -237,8 +240,18 @@ def _difference(row: Row, stored: StoredSample) -> str:
         return ""
     pairs = zip(Row._fields, found, row, strict=True)
     return "; ".join(
-        f"{name} {quoted(got, 200)}, the index has {quoted(due, 200)}" for name, got, due in pairs if got != due
+        f"{name} {_shown(name, got)}, the index has {_shown(name, due)}" for name, got, due in pairs if got != due
     )
+
+
+def _shown(column: str, value: object) -> str:
+    """Return a value of a column of the index for a message."""
+    return crc32c_hex(value) if column.endswith("crc32c") and isinstance(value, int) else quoted(value, 200)
+
+
+def shown_key(key: str) -> str:
+    """Return the key of a record for a message; keys of foreign shards may be long."""
+    return shortened(key, 200)
 
 
 def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:
@@ -247,14 +260,12 @@ def recorded_sides(manifest: Manifest, height: int | None, width: int | None) ->
     return None if unknown else (height or 0, width or 0)
 
 
-def check_pixels(
-    where: str, key: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool
-) -> None:
+def check_pixels(where: str, image: bytes, sides: tuple[int, int] | None, findings: Findings, *, decode: bool) -> None:
     """Decode one image completely, or read only its header, and compare its sides with the recorded ones."""
-    checked = check_image(key, image, _DECODE if decode else _HEADER)
+    checked = check_image("", image, _DECODE if decode else _HEADER)
     if isinstance(checked, Event):
-        got = f"{key}: {checked.reason}: {checked.detail}"
+        got = f"{checked.reason}: {checked.detail}"
         findings.add("image", where, f"{got}; expected an RGB or grey JPEG{' that decodes whole' if decode else ''}")
     elif sides is not None and (checked.height, checked.width) != sides:
-        got = f"{key}: height and width {(checked.height, checked.width)}"
+        got = f"height and width {(checked.height, checked.width)}"
         findings.add("image", where, f"{got}, recorded {sides}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.messages import did_you_mean, first_line, not_one_of, one_line, printable, quoted, shortened
+from dataprep.messages import counted, did_you_mean, first_line, not_one_of, one_line, printable, quoted, shortened
 
 
 def test_error_of_several_lines_becomes_one_line_of_at_most_200_characters():
@@ -58,3 +58,17 @@ def test_unknown_name_lists_the_choices():
         not_one_of("format", "tar", ("tfrecord", "webdataset")) == "format 'tar', expected one of tfrecord, webdataset"
     )
     assert not_one_of("loader", "tochvision", ("dataprep", "torchvision")).endswith("; did you mean torchvision?")
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "expected"),
+    [
+        (1, "pass", "1 pass"),
+        (2, "pass", "2 passes"),
+        (0, "shard", "0 shards"),
+        (1, "class", "1 class"),
+        (1_000, "class", "1,000 classes"),
+    ],
+)
+def test_noun_is_in_the_plural_unless_there_is_one(count, noun, expected):
+    assert counted(count, noun) == expected

@@ -64,7 +64,7 @@ FAULTS = {
     "a label of an identifier": ([("x.jpg", b"j"), ("x.cls", b"9" * 12)], "expected an integer from 0 to 999,999"),
     "a json that is none": ([("x.jpg", b"j"), ("x.json", b"{")], r"member 'x.json' at byte 1,536: it is no JSON"),
     "an extension twice": ([("x.jpg", b"j"), ("x.JPG", b"j")], r"member 'x.JPG' at byte 1,536: it occurs twice"),
-    "no image at all": ([("x.txt", b"j")], "no image in 1 shards; 1 samples: no image"),
+    "no image at all": ([("x.txt", b"j")], "no image in 1 shard; 1 samples: no image"),
 }
 
 

@@ -12,7 +12,7 @@ from dataprep.build.driver import run_build
 from dataprep.build.job import build_shard
 from dataprep.build.open_build import open_build
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.errors import StorageError, UsageError
+from dataprep.errors import BuildError, StorageError, UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Killed, Quiet, request, whole
 from tests.support.builds import digests
@@ -124,3 +124,18 @@ def test_file_missing_because_of_an_overwriting_build_is_reported_as_overtaken(o
 
     with pytest.raises(OvertakenError, match="was overtaken"):
         run_build(request(originals, tmp_path / "out"), engine, Quiet())
+
+
+def test_run_that_only_writes_the_manifest_says_so(originals, tmp_path):
+    """Images were rejected in the first run; the second one, which allows that, has no shard to build."""
+    strict = dataclasses.replace(request(originals, tmp_path / "out", splits=("train",)), max_reject_ratio=0.0)
+    with pytest.raises(BuildError, match="--max-reject-ratio"):
+        whole(strict)
+
+    def engine(job, indexes):
+        raise AssertionError
+
+    finished = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
+    assert (finished.shards_built, finished.assembled) == (0, True)
+    again = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
+    assert (again.shards_built, again.assembled) == (0, False)

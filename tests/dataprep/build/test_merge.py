@@ -49,8 +49,8 @@ def test_receipts_become_a_split(build):
     manifest = build_manifest(build.plan, DATASETS["imagenet"], [split], [])
     assert (manifest.name, manifest.plan_hash, manifest.splits) == ("imagenet", build.plan.plan_hash, (split,))
     with pytest.raises(BuildError, match=r"val: 1 of 3 images were rejected, allowed are 0 .*: s1-0 \(truncated\)"):
-        refuse_rejections(build.storage, build.plan, 0.0, [split])
-    refuse_rejections(build.storage, build.plan, 0.34, [split])
+        refuse_rejections(build, 0.0, [split])
+    refuse_rejections(build, 0.34, [split])
 
 
 def test_missing_receipt_is_named(build):

@@ -221,7 +221,7 @@ def test_a_conflict_of_an_upload_says_what_to_do(finished, target):
     source = str(finished("imagenet-tfrecord"))
     plan = plan_copy(source, target, dataset_phases(open_storage(source), shape_faults))
     open_storage(target).create("dataset.json", b"{}")
-    with pytest.raises(ConflictError, match="choose another place, or remove it"):
+    with pytest.raises(ConflictError, match="choose another place, or remove it and run the same command again"):
         copy_dataset(plan, workers=2, copied=lambda objects, num_bytes: None)
 
 
@@ -374,3 +374,16 @@ def test_replicas_json_has_the_documented_form(tmp_path):
 
 def _replica(url: str) -> Replica:
     return Replica(url, BucketLocation(location="EUROPE-WEST4", location_type="region"))
+
+
+def test_a_copy_that_fails_says_what_stays_and_that_the_same_command_goes_on(sources, tmp_path):
+    source, target = open_storage(sources()), str(tmp_path / "copy")
+    copying = plan_copy(source.url, target, dataset_phases(source, shape_faults))
+    copying.target.create("index/train.parquet", b"another one")
+    left = "what was copied stays at .*/copy, and the same command goes on from there"
+    with pytest.raises(ConflictError, match=left):
+        copy_dataset(copying, workers=2, copied=lambda objects, num_bytes: None)
+    copying.target.delete("index/train.parquet")
+    [again] = replicate(source.url, target)
+    assert 0 < again.objects < copying.objects
+    assert verify_here(target).verdict == "whole"

@@ -58,7 +58,7 @@ def test_what_was_adopted_is_said_now_and_again(folder, tmp_path):
     ]
     again = run(*words).stdout
     assert "2 classes exists already; read it again with --overwrite\n" in again
-    assert "  train: 3 images in 1 shards, " in again
+    assert "  train: 3 images in 1 shard, " in again
     assert run("inspect", tmp_path / "index").exit_code == 0
     with pytest.raises(DataprepError, match="written by other tools and adopted") as refused:
         run("verify", tmp_path / "index")
@@ -71,7 +71,7 @@ def test_changed_data_are_refused_until_they_may_be_read_again(folder, tmp_path)
     write_image(folder, "train", 7)
     with pytest.raises(UsageError, match=r"the data have changed since they were adopted \(train: 4 images, 3 when"):
         run(*words)
-    assert "  train: 4 images in 1 shards, " in run(*words, "--overwrite").stdout
+    assert "  train: 4 images in 1 shard, " in run(*words, "--overwrite").stdout
 
 
 def test_a_split_without_a_pattern_is_refused(folder):
@@ -83,7 +83,7 @@ def test_samples_that_are_left_out_are_counted_by_reason(tmp_path):
     tar_of(tmp_path / "a.tar", [("1.jpg", image_of(1)), ("2.txt", b"no image")])
     done = dataprep("adopt", tmp_path, "--workers", 1)
     assert done.returncode == 0, done.stderr
-    assert "train: 1 images in 1 shards" in done.stdout
+    assert "train: 1 image in 1 shard" in done.stdout
     assert "; left out: 1 " in done.stdout
 
 

@@ -31,7 +31,7 @@ def test_a_dry_run_writes_nothing(originals, tmp_path):
     assert sum(plan["splits"][0]["shard_samples"]) == 120
     arguments.remove("--json")
     text = dataprep(*arguments).stdout
-    assert "train: 120 samples in 1 shards" in text
+    assert "train: 120 samples in 1 shard," in text
     assert "an epoch makes 5 passes, 1 stored" in text
     assert not (tmp_path / "out").exists()
 

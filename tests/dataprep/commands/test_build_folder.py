@@ -78,7 +78,7 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
     assert run.returncode == 0, run.stderr
     assert "passed over, because they are not images: 1 .docx, 1 .txt" in run.stderr
     assert "pets as webdataset" in run.stdout
-    assert "train: 14 samples in 1 shards" in run.stdout
+    assert "train: 14 samples in 1 shard, about" in run.stdout
     assert not (tmp_path / "out").exists()
 
 
@@ -95,6 +95,9 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
         (["--split", "test"], "--split test"),
         (["--val-fraction", "1"], "must be from 0 to below 1"),
         (["--group-by", "patient"], "it needs --val-fraction"),
+        (["--pass-over", "a/b.jpg"], "--pass-over a/b.jpg: expected a suffix or the name of a file"),
+        (["--text-files", "caption", "--pass-over", ".TXT"], "--pass-over txt leaves out the files that --text-files"),
+        (["--text-files", "c=json", "--pass-over", "*.json"], "--text-files c stores; leave one of the two out"),
     ],
 )
 def test_options_that_are_refused(tmp_path, more, text):
@@ -132,3 +135,19 @@ def test_an_image_folder_has_one_folder_a_class(tmp_path):
     run = dataprep(*arguments)
     assert run.returncode == 2
     assert "a/1.jpg and b/1.jpg would both be train/cat/1.jpg in an image folder" in run.stderr
+
+
+def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
+    files = {f"{number}.jpg": picture(number) for number in range(8)} | {"süß 1.jpg": JPEG[:300], "b.png": JPEG[:300]}
+    run = dataprep(*command(write_files(tmp_path / "in", files), tmp_path / "out", "--num-shards", 5, "--workers", 1))
+    assert run.returncode == 1
+    warnings = [line for line in run.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(("warning: süß 1.jpg is rejected (", "warning: b.png is rejected ("))
+    assert "does not allow that: the build will end without a dataset" in warnings[0]
+    assert "süß 1.jpg (undecodable)" in run.stderr and "b.png (undecodable)" in run.stderr
+    again = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
+    assert again.returncode == 0, again.stderr
+    assert "is whole: 8 samples in" in again.stdout and "whole already" not in again.stdout
+    third = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
+    assert "was whole already; nothing was done" in third.stdout

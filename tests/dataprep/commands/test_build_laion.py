@@ -145,7 +145,7 @@ def test_several_tables_or_a_folder_of_tables_are_one_source(web, tmp_path):
     column = ("--column", "url=LINK", "--dry-run")
     tables = ["--source", tmp_path / "a.csv", tmp_path / "b.csv"]
     named = dataprep("build", "laion", *tables, "--output", tmp_path / "o", "--format", "tfrecord", *WEB, *column)
-    assert "15 rows in 2 tables, 1 shards" not in named.stdout
+    assert "15 rows in 2 tables, 1 shard" not in named.stdout
     assert "15 rows in 2 tables, 2 shards" in named.stdout, named.stderr
     folder = dataprep(*laion_arguments(tmp_path, tmp_path / "o", "tfrecord", *column))
     assert json.loads(folder.stdout)["splits"][0]["shard_samples"] == [10, 2, 3]

@@ -41,6 +41,6 @@ def test_the_policy_takes_its_options_and_leaves_the_others():
 
 def test_a_plan_is_described_by_split():
     (line,) = plan_lines(small_plan())
-    assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 passes, 1 stored"
+    assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 pass, 1 stored"
     annotated = replace(small_plan(), features={"box": Feature("float64", (None, 4)), "caption": Feature("text")})
     assert list(plan_lines(annotated))[1:] == ["  features: box (lists of list of 4 float64), caption (text)"]

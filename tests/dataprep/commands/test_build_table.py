@@ -22,7 +22,7 @@ def test_a_folder_of_the_hub(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "images are in parquet files: " in shown.stderr
     assert "are unpacked below the output's _build/, and removed when the dataset is whole" in shown.stderr
-    assert "train: 10 samples in 1 shards" in shown.stdout
+    assert "train: 10 samples in 1 shard," in shown.stdout
     assert not output.exists()
     run = dataprep(*command(source, output, "--licence", "CC0-1.0", "--json"))
     assert run.returncode == 0, run.stderr

@@ -12,6 +12,7 @@ from dataprep.commands.inspect import command
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from tests.support.builds import dataprep
+from tests.support.own_data import picture, write_files
 
 
 def inspected(*words: object) -> str:
@@ -54,3 +55,13 @@ def test_a_page_that_cannot_be_written_ends_it_in_one_line(finished, tmp_path):
     run = dataprep("inspect", finished("imagenet-webdataset"), "--html", tmp_path / "no/such/folder.html")
     assert (run.returncode, "cannot be written (No such file or directory)" in run.stderr) == (2, True)
     assert (run.stdout, run.stderr.count("\n")) == ("", 1)
+
+
+def test_examples_of_a_trouble_end_with_the_number_and_the_place_of_the_others(tmp_path):
+    write_files(tmp_path / "in", {f"{number}.png": picture(number, "PNG") for number in range(5)})
+    words = ("--source", tmp_path / "in", "--output", tmp_path / "out", "--format", "webdataset", "--workers", 1)
+    assert dataprep("build", "folder", *words).returncode == 0
+    shown = inspected(tmp_path / "out")
+    assert "repaired: 5 png" in shown
+    assert "and 2 more: index/train-events.parquet" in shown
+    assert re.search(r"5 in 1 shard *$", shown, re.MULTILINE) and "1 pass, 1 stored" in shown

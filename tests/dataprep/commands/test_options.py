@@ -1,6 +1,8 @@
 import click
 import pytest
 
+from dataprep.commands.build_folder import command as build_folder
+from dataprep.commands.build_laion import command as build_laion
 from dataprep.commands.options import COUNT, MOST_COUNT, Bytes, Finite
 from tests.support.flags import numbers
 
@@ -28,6 +30,12 @@ def test_nan_and_infinity_are_refused():
 def test_a_size_beyond_every_disk_is_refused():
     with pytest.raises(click.BadParameter, match="expected 8 EiB at most"):
         Bytes().convert("9" * 400 + ".0", None, None)
+
+
+def test_defaults_in_words_are_shown_without_parentheses():
+    options = {option.opts[0]: option for command in (build_folder, build_laion) for option in command.params}
+    for name, shown in (("--workers", "cores of this machine"), ("--shard-bytes", "256MiB"), ("--max-body", "20MiB")):
+        assert f"[default: {shown}" in str(options[name].get_help_record(click.Context(build_laion)))
 
 
 def test_a_count_beyond_every_machine_is_refused_with_its_range():

@@ -14,7 +14,8 @@ from dataprep.sources.duplicates import keys_in_lower_case, refuse_duplicates, s
 def test_both_images_of_a_duplicate_key_are_named():
     refs = [SampleRef(f"k{i}", "x.zip", i, 1) for i in range(50)] + [SampleRef("K7", "y.zip", 99, 1)]
     words = (
-        r"^train: two images have the key (k7|K7), ignoring case: k7 in 'x.zip' at byte 7 and K7 in 'y.zip' at byte 99"
+        r"^train: two images have the key (k7|K7), ignoring case: 'k7' in 'x.zip' at byte 7 and "
+        r"'K7' in 'y.zip' at byte 99"
     )
     with pytest.raises(SourceError, match=words):
         refuse_duplicates("train", refs)

@@ -257,3 +257,15 @@ def _mutant(data: bytes, draw: random.Random) -> bytes:
         else:
             del found[at + 1 :]
     return bytes(found)
+
+
+def test_folders_beside_the_classes_without_an_image_are_named(tmp_path):
+    source = tree(tmp_path, "train/cats/1.jpg", "train/dogs/1.jpg", "val/cats/2.jpg", "train/owls/notes.pdf")
+    for name in ("train/birds", "val/dogs", "val/.thumbs", "notes"):
+        (source / name).mkdir()
+    note = "warning: 2 folders beside the classes without an image, so no class: 'birds', 'owls'"
+    assert note in opened(source).notes
+
+
+def test_no_folder_is_named_where_each_is_a_class(tmp_path):
+    assert not any("without an image" in note for note in opened(tree(tmp_path, "a/1.jpg", "b/1.jpg")).notes)

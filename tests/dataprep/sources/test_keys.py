@@ -10,7 +10,7 @@ from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
 from dataprep.formats.checked import is_key
 from dataprep.messages import shown
-from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts
+from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts, path_of
 from tests.support.samples import examples
 
 # Any bytes that a file name can have, as Python decodes them.
@@ -144,6 +144,14 @@ def test_unknown_names_are_refused(name):
         is_image(name_parts(name))
 
 
-def test_names_in_messages_are_one_short_line_of_ascii():
-    assert shown("a\nb\x1b[0mé") == r"'a\nb\x1b[0m\xe9'"
+def test_names_in_messages_are_one_short_line_with_control_characters_and_odd_bytes_escaped():
+    assert shown("a\nb\x1b[0m\u202e") == r"'a\nb\x1b[0m\u202e'"
+    assert shown("Kätzchen 猫.jpg") == "'Kätzchen 猫.jpg'"
+    assert shown("\udcff\udcfe.jpg") == r"'\xff\xfe.jpg'"
+    assert shown("a\\udcff") == r"'a\\udcff'"
     assert len(shown("é" * 100_000)) < 300
+
+
+@pytest.mark.parametrize("name", ["a/b.jpg", "Kätzchen 1.jpg", "a=b.png", "__a/__b.jpg", "raw\udcff.jpg"])
+def test_key_says_the_path_that_it_was_made_of(name):
+    assert path_of(key_of(name_parts(name))) == name.rpartition(".")[0]

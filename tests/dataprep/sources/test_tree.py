@@ -143,6 +143,16 @@ def test_pictures_that_would_be_missed_are_refused(tmp_path, name, text):
     assert paths(tree_of(tmp_path, pass_over=(suffix,))) == ["1.jpg"]
 
 
+@pytest.mark.parametrize("pattern", ["notes.txt", "n*.txt", "note?.txt", "[mn]otes*"])
+def test_files_are_passed_over_by_a_pattern_of_their_name(tmp_path, pattern):
+    write_files(
+        tmp_path, {"1.jpg": JPEG, "1.txt": b"one", "Notes.txt": b"x", "a/notes.TXT": b"x", "notes.jpg.heic": b""}
+    )
+    tree = tree_of(tmp_path, pass_over=("heic", pattern), text_files=(("caption", "txt"),))
+    assert ["/".join(text.parts) for text in tree.texts] == ["1.txt"]
+    assert tree.passed_over == {".txt": 2, ".heic": 1}
+
+
 @pytest.mark.parametrize(
     ("files", "text"),
     [

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dataprep.storage.checksums import (
     BLOCK_BYTES,
     HashingWriter,
+    crc32c_hex,
     crc32c_of,
     crc32c_of_bytes,
     crc32c_of_file,
@@ -30,6 +31,11 @@ def test_the_published_check_value_is_found():
     assert crc32c_of(b"123456789") == CHECK_VALUE
     assert crc32c_of_bytes(b"123456789") == crc32c_text(CHECK_VALUE) == "4waSgw=="
     assert crc32c_text(0) == "AAAAAA=="
+
+
+def test_messages_show_hexadecimal_digits_whatever_the_notation():
+    assert crc32c_hex(CHECK_VALUE) == crc32c_hex("4waSgw==") == "e3069283"
+    assert (crc32c_hex(1), crc32c_hex("AAAAAQ=="), crc32c_hex(None)) == ("00000001", "00000001", "unknown")
 
 
 @examples

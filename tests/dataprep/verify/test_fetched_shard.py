@@ -71,8 +71,8 @@ def test_verify_finds_a_changed_caption_in_its_record(copy):
     assert {"digest", "record"} <= kinds(verify_here(copy.root))
     copy.sign()
     (finding,) = verify_here(copy.root).findings
-    assert (finding.kind, finding.where) == ("record", f"{shard} record 5")
-    assert finding.detail == "'000026': its bytes are not those that its row in the parquet file gives"
+    assert (finding.kind, finding.where) == ("record", f"{shard} record 5 (000026)")
+    assert finding.detail == "its bytes are not those that its row in the parquet file gives"
 
 
 def test_a_parquet_file_that_is_none_is_found(copy):
@@ -137,7 +137,7 @@ def test_a_row_that_says_something_else_than_its_record_is_found(copy, column, v
 
     copy.change_table(PARQUET, change)
     copy.sign()
-    assert f"record {copy.shards()[1]} record 0: '000010': {text}" in details(verify_here(copy.root))
+    assert f"record {copy.shards()[1]} record 0 (000010): {text}" in details(verify_here(copy.root))
 
 
 def test_records_that_are_not_one_after_the_other_are_found(copy):
@@ -168,7 +168,7 @@ def test_an_image_that_is_none_is_found_by_a_deep_look(copy):
     copy.sign()
     shallow, deep = (verify_here(copy.root, deep=deep) for deep in (False, True))
     assert "image" not in kinds(shallow)
-    assert f"image {shard} record 0: 000010: " in details(deep)
+    assert f"image {shard} record 0 (000010): " in details(deep)
 
 
 def test_images_that_are_no_jpegs_are_decoded_by_a_deep_look(tmp_path):
@@ -184,4 +184,4 @@ def test_images_that_are_no_jpegs_are_decoded_by_a_deep_look(tmp_path):
     assert data[start + 1 : start + 4] == b"PNG"
     copy.write(shard, data[: start + 16] + b"\1" + data[start + 17 :])  # the width in its header
     copy.sign()
-    assert f"image {shard} record 0: 000000: undecodable: " in details(verify_here(root, deep=True))
+    assert f"image {shard} record 0 (000000): undecodable: " in details(verify_here(root, deep=True))

@@ -15,7 +15,8 @@ def test_an_index_row_that_differs_from_its_shard_is_found(damaged, column):
     copy.sign()
     report = verify_here(copy.root)
     assert "record" in kinds(report)
-    assert f" record 0: {column} " in details(report)
+    key = column_values(copy, "key")[0]
+    assert f" record 0 ({key}): {column} " in details(report)
 
 
 @pytest.mark.parametrize(("column", "value"), [("shard", 1), ("key", None)])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.storage.checksums import crc32c_of
 from tests.support.faults import Damaged, linked_copy
 from tests.support.finished import SHARDED, details, kinds, verify_here
 
@@ -34,7 +35,9 @@ def test_a_sample_replaced_by_one_of_the_same_size_is_found(damaged, name):
     copy.sign()
     report = verify_here(copy.root)
     assert kinds(report) == {"record"}
-    assert f"record {shard} record 3: image_crc32c " in details(report)
+    got, due = (f"{crc32c_of(image):08x}" for image in (samples[3].image, before))
+    place = f"record {shard} record 3 ({samples[3].key})"
+    assert f"{place}: image_crc32c {got}, the index has {due}" in details(report)
 
 
 @pytest.mark.parametrize("name", SHARDED)
@@ -47,7 +50,8 @@ def test_swapped_samples_are_found(damaged, name):
     copy.sign()
     report = verify_here(copy.root)
     assert kinds(report) == {"record"}
-    assert f"record {shard} record 0: key {samples[0].key!r}, the index has {samples[1].key!r}" in details(report)
+    found, due = samples[0].key, samples[1].key
+    assert f"record {shard} record 0 ({due}): key {found!r}, the index has {due!r}" in details(report)
 
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord"])
@@ -61,7 +65,7 @@ def test_a_changed_label_is_found(damaged, name):
     copy.sign()
     report = verify_here(copy.root)
     assert {"record", "count"} <= kinds(report)
-    assert f"{shard} record 5: " in details(report)
+    assert f"{shard} record 5 ({samples[5].key}): " in details(report)
     assert "samples of label " in details(report)
 
 

@@ -1,0 +1,90 @@
+"""Compares the files of a finished dataset with its manifest by name and size, from listings alone.
+
+A build that finds a manifest asks here whether the dataset is still whole. `dataprep verify` compares bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from dataprep.build.finished import image_root, indexed_images
+from dataprep.dataset.index_parts import index_files
+from dataprep.dataset.paths import RETRY
+from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.errors import VerificationError
+from dataprep.formats import FORMATS
+from dataprep.messages import counted
+from dataprep.storage import Storage
+
+NAMED_FILES = 3
+"""Number of damaged files that the error names."""
+
+
+def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
+    """Raise VerificationError, naming files, if some are missing or have another size than the manifest says.
+
+    While `dataprep retry-failed` runs, or after it was interrupted, files are newer than the manifest: then nothing is
+    compared.
+    """
+    damaged = list(damaged_files(storage, manifest))
+    if not damaged or storage.stat(f"{RETRY}/plan.json") is not None:
+        return
+    more = f" and {len(damaged) - NAMED_FILES:,} more" if len(damaged) > NAMED_FILES else ""
+    raise VerificationError(
+        f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
+        f"{'; '.join(damaged[:NAMED_FILES])}{more}. Build it again with --overwrite, or remove the damaged files, copy "
+        f"them from a copy with dataprep replicate COPY --to {storage.url}, and run dataprep verify {storage.url}"
+    )
+
+
+def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
+    """Yield a clause for each file of a dataset that is missing or has another size: `x.tar has 3 bytes, expected 9`.
+
+    On disk each file is looked at; a bucket is listed once.
+    """
+    size_of = _sizes(storage)
+    due = {entry["file"]: entry["bytes"] for entry in manifest.files}
+    single = FORMATS[manifest.format].one_file_per_image
+    for split in manifest.splits:
+        shards = () if single else split.shards
+        due |= {entry["file"]: entry["bytes"] for entry in chain(index_files(split), [split.events], shards)}
+    damaged = list(_differences(iter(due.items()), size_of))
+    yield from damaged
+    if single and not damaged:  # otherwise the index, which names the images, may be missing
+        for split in manifest.splits:
+            yield from _damaged_images(storage, manifest, split, set(due))
+
+
+def _sizes(storage: Storage) -> Callable[[str], int | None]:
+    """Return a function that returns the size of a file in bytes; None if there is none."""
+    if not storage.is_local:
+        return {info.name: info.num_bytes for info in storage.list()}.get
+
+    def size_of(name: str) -> int | None:
+        info = storage.stat(name)
+        return None if info is None else info.num_bytes
+
+    return size_of
+
+
+def _differences(due: Iterator[tuple[str, int]], size_of: Callable[[str], int | None]) -> Iterator[str]:
+    for name, num_bytes in due:
+        found = size_of(name)
+        if found is None:
+            yield f"{name} is missing"
+        elif found != num_bytes:
+            yield f"{name} has {found:,} bytes, expected {num_bytes:,}"
+
+
+def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, others: set[str]) -> Iterator[str]:
+    """Yield the clauses of a split of an image folder, whose index is read only if number or bytes of its files differ.
+
+    Args:
+        others: Names of files that are no images.
+    """
+    root = f"{image_root(manifest, split)}/"
+    sizes = [info.num_bytes for info in storage.list(root) if info.name not in others]
+    if (len(sizes), sum(sizes)) != (split.samples, split.num_bytes):
+        found = {info.name: info.num_bytes for info in storage.list(root)}
+        yield from _differences(indexed_images(storage, manifest, split), found.get)
