@@ -7,6 +7,7 @@ DataprepError                    1  a check failed or a build could not be finis
 ├── StorageError                 1  an operation on a disk or bucket failed
 │   ├── ConflictError            1  another writer has changed or written this object
 │   └── AccessError              2  a permission or credential is missing, or the bucket does not exist
+│       └── CredentialsError     2  there are no valid credentials
 ├── FormatError                  1  a shard, index or manifest does not follow its format
 ├── VerificationError            1  the dataset differs from its manifest
 ├── BuildError                   1  shards could not be built; a rerun continues where it stopped
@@ -44,6 +45,10 @@ class ConflictError(StorageError):
 
 
 class AccessError(StorageError):
+    exit_code = 2
+
+
+class CredentialsError(AccessError):
     exit_code = 2
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 ERROR_CHARACTERS = 200
 """Maximum number of characters that a message quotes of another library's error."""
+_LEAST_USD = 1e-9
+"""Amounts below are 0, or what the rounding of sums leaves of it."""
 
 
 def one_line(error: BaseException, limit: int = ERROR_CHARACTERS) -> str:
@@ -81,3 +84,11 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def usd(amount: float) -> str:
+    """Write an amount as `$1,234.56`; below a cent with two significant digits, as `$0.0012`."""
+    if not _LEAST_USD <= amount < 0.01:
+        return f"${max(amount, 0.0):,.2f}"
+    digits = 1 - math.floor(math.log10(amount))
+    return f"${amount:.{digits}f}".rstrip("0")

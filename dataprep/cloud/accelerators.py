@@ -50,6 +50,8 @@ class Generation:
     runtime_version: str
     """Value for `--version` of `gcloud compute tpus tpu-vm create`; empty if the TPU API does not create this
     generation."""
+    aliases: tuple[str, ...]
+    """Other names of the generation, such as `trillium` for v6e."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,20 @@ def machines() -> dict[str, TpuMachine]:
 def accelerator_types(generation: Generation) -> list[str]:
     """Return a generation's accelerator types, the smallest first; empty if it has only topologies."""
     return [f"{generation.prefix}-{suffix}" for suffix in generation.suffixes]
+
+
+def known_zones(generation: str, mode: str | None = None) -> list[str]:
+    """Return the zones that are known to have a generation, or one of its provisioning modes; there may be more."""
+    rows = [row for row in table("tpu_zones.csv") if row["type"] == generation]
+    return [row["zone"] for row in rows if mode is None or mode in row["modes"].split()]
+
+
+def zone_note(accelerator: Accelerator, zone: str) -> str:
+    """Return a note if a zone or region is not among those that are known to have a TPU; an empty text if it is."""
+    known = known_zones(accelerator.generation.name)
+    if any(each == zone or each.startswith(f"{zone}-") for each in known):
+        return ""
+    return f"{zone} is not known to have {accelerator.generation.name}; known are {', '.join(known)}, perhaps more"
 
 
 def shape_of(accelerator: Accelerator) -> str:
@@ -247,13 +263,19 @@ def _slice_machine(generation: Generation, chips: int) -> TpuMachine:
 
 
 def _families() -> dict[str, Generation]:
-    """Return generations by the first part of a name: the prefix, or the generation's name, as in `v5e-16`."""
-    return {key: found for found in generations().values() for key in (found.name, found.prefix)}
+    """Return generations by the first part of a name: the prefix, the generation's name, as in `v5e-16`, or an alias,
+    as in `trillium-8`."""
+    return {key: found for found in generations().values() for key in (found.name, found.prefix, *found.aliases)}
 
 
 def _nearest(wanted: str) -> str:
+    if wanted in _families():
+        found = _families()[wanted]
+        sizes = [name for name in accelerator_types(found) if _is_power_of_2(int(name.rpartition("-")[2]))]
+        known = ", ".join(sizes) or f"{found.prefix}-2x2x1, {found.prefix}-2x2x4"
+        return f"{wanted} is a generation, and its size is missing: write {known}"
     suffixes = [(found, size) for found in generations().values() for size in found.suffixes]
-    names = [f"{found.prefix}-{size}" for found, size in suffixes if size & (size - 1) == 0]  # without v4's other 1,000
+    names = [f"{found.prefix}-{size}" for found, size in suffixes if _is_power_of_2(size)]  # without v4's other 1,000
     topologies = [f"{found.prefix}-{'x'.join('224'[: found.dimensions])}" for found in generations().values()]
     types = machines().keys() - generations().keys()
     near = get_close_matches(wanted, [*names, *topologies, *sorted(types)], n=3, cutoff=0.5)
@@ -261,6 +283,10 @@ def _nearest(wanted: str) -> str:
         return f"nearest: {', '.join(near)}"
     examples = [next(iter(accelerator_types(found)), f"{found.prefix}-2x2x1") for found in generations().values()]
     return f"expected a name such as {', '.join(examples)} or v4:2x2x4"
+
+
+def _is_power_of_2(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def _generation(row: dict[str, str]) -> Generation:
@@ -279,6 +305,7 @@ def _generation(row: dict[str, str]) -> Generation:
         compute_engine=row["compute_engine"] == "yes",
         gke_accelerator=row["gke_accelerator"],
         runtime_version=row["runtime_version"],
+        aliases=tuple(row["aliases"].split()),
     )
 
 

@@ -15,10 +15,12 @@ from dataprep.cloud.prices import price_dates, published_prices, read_prices, st
 from dataprep.cloud.region import PAID, UNKNOWN, describe
 from dataprep.cloud.ways import CACHE
 from dataprep.commands.options import COUNT, Bytes, json_option
-from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option, usd
+from dataprep.commands.plan_places import parse_location
+from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
 from dataprep.commands.region_ways import way_document, way_line
-from dataprep.messages import printable
+from dataprep.errors import UsageError
+from dataprep.messages import printable, usd
 
 EPILOG = """\b
 Examples:
@@ -26,6 +28,7 @@ Examples:
   dataprep check-region gs://bucket/imagenet --tpu my-v4-32 --epochs 90
   dataprep check-region gs://bucket/imagenet --zone us-central1-a --replicas
   dataprep check-region gs://bucket --zone us-central1-a --bytes 138GiB --epochs 90
+  dataprep check-region gs://bucket --zone us-central1-a --bucket-location US --bytes 138GiB
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
@@ -48,6 +51,11 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 @click.option(
     "--bytes", "num_bytes", type=Bytes(), help="Size of the data that will be read, instead of looking it up."
 )
+@click.option(
+    "--bucket-location",
+    metavar="PLACE",
+    help="Location of the buckets, instead of looking it up: no request is sent, and no credentials are needed.",
+)
 @months_option
 @click.option(
     "--replicas",
@@ -65,6 +73,7 @@ def command(
     hosts_read_all: bool,
     split: str | None,
     num_bytes: int | None,
+    bucket_location: str | None,
     months: float,
     replicas: bool,
     prices_file: Path | None,
@@ -72,8 +81,12 @@ def command(
 ) -> None:
     """Show where each bucket is, where it is read from, and what reading it costs.
 
-    Only metadata is read: of the bucket and its objects, and a dataset's manifest and part of its index.
+    Only metadata is read: of the bucket and its objects, and a dataset's manifest and part of its index. With
+    --bucket-location nothing is read, and prices are those of class Standard.
     """
+    if bucket_location is not None and replicas:
+        raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")
+    located = None if bucket_location is None else parse_location(bucket_location)
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     where = named_place(zone, tpu)
     machine = this_machine() if where is None else None
@@ -87,7 +100,7 @@ def command(
         months=months,
         num_bytes=num_bytes,
     )
-    reports = [examine(url, where, training, prices, replicas=replicas) for url in urls]
+    reports = [examine(url, where, training, prices, replicas=replicas, located=located) for url in urls]
     if as_json:
         found = {"reader": where, "training": asdict(training), "urls": [_json(each) for each in reports]}
         dates = {name: read.isoformat() for name, read in price_dates().items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import click
 
@@ -12,7 +11,7 @@ from dataprep.cloud.buckets import LIFECYCLES, STORAGE_CLASSES, BucketRequest, e
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import check_place, region_of
-from dataprep.commands.options import COUNT, WHOLE, json_option
+from dataprep.commands.options import COUNT, WHOLE, json_option, label_option, parsed_labels
 from dataprep.commands.region_options import named_place, tpu_option
 from dataprep.errors import UsageError, VerificationError
 from dataprep.messages import printable
@@ -29,7 +28,6 @@ Examples:
 Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with other settings; 2 wrong usage,
 it exists in another place, or a permission is missing.
 """
-_LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
 
 
 @click.command("create-bucket", epilog=EPILOG)
@@ -40,9 +38,7 @@ _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
     "--storage-class", type=click.Choice(STORAGE_CLASSES, case_sensitive=False), default="STANDARD", show_default=True,
     help="Class of new objects; reading any but STANDARD costs money for each GiB.",
 )  # fmt: skip
-@click.option(
-    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label that the bill shows; may be repeated."
-)
+@label_option
 @click.option(
     "--lifecycle-days", type=COUNT, help="Age in days at which --lifecycle acts on an object.  [default: never]"
 )
@@ -115,7 +111,7 @@ def command(
         name=_bucket_name(url),
         location=region_of(place).upper(),
         storage_class=storage_class,
-        labels=_parsed_labels(labels),
+        labels=parsed_labels(labels),
         lifecycle_days=lifecycle_days,
         lifecycle=lifecycle,
         soft_delete_days=soft_delete_days,
@@ -174,10 +170,3 @@ def _bucket_name(url: str) -> str:
     if "/" in name:
         raise UsageError(f"{url}: expected only a bucket's name, such as gs://{name.partition('/')[0]}")
     return name
-
-
-def _parsed_labels(labels: tuple[str, ...]) -> dict[str, str]:
-    for label in labels:
-        if not _LABEL.fullmatch(label):
-            raise UsageError(f"--label {label!r}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter")
-    return dict(label.split("=", 1) for label in labels)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import STALL_S
 
@@ -43,6 +44,7 @@ WHOLE = Whole(max=MOST_COUNT)
 MOST_SEED = 2**64 - 1
 SEED = Whole(max=MOST_SEED)
 MOST_BYTES = 2.0**63
+_LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -108,3 +110,26 @@ def stall_option(what: str) -> Callable[[Command], Command]:
 workers_stall_option = stall_option(
     "Minutes without progress after which a worker is killed and its shard is tried again."
 )
+
+
+label_option = click.option(
+    "--label", "labels", metavar="KEY=VALUE", multiple=True, help="Label that the bill shows; may be repeated."
+)
+
+
+def parsed_labels(labels: Iterable[str]) -> dict[str, str]:
+    """Return the labels that `label_option` gives.
+
+    Raises:
+        UsageError: Google Cloud allows no such label.
+    """
+    found = {}
+    for label in labels:
+        match = _LABEL.fullmatch(label)
+        if match is None:
+            raise UsageError(
+                f"--label {label!r}: expected KEY=VALUE of a-z, 0-9, _ and -, the key's first a letter, each of at "
+                "most 63 characters"
+            )
+        found[match[1]] = match[2]
+    return found

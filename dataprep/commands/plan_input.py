@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.cloud.accelerators import Accelerator, parse_accelerator
+from dataprep.cloud.accelerators import Accelerator, parse_accelerator, zone_note
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
@@ -31,7 +33,8 @@ from dataprep.messages import human_bytes
 from dataprep.sources import DATASETS
 
 if TYPE_CHECKING:
-    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages
+    from dataprep.sources.base import SplitFacts
+    from loaders.capacity.plan import CapacityPlan, ImageCost, Pod, StoredImages, WhatIf
 
 EPILOG = """\b
 Examples:
@@ -44,8 +47,9 @@ Examples:
     --measured bench.json --json | jq .plan.verdict
   dataprep plan-input --accelerator v6e-8 --model vit_large --images-per-s 6000 \\
     --bucket-location US --zone us-central1-b --epochs 90
+  dataprep plan-input --bucket-location US --zone us-central1-b --epochs 90
 
-Exit codes: 0 fed, 1 input-bound, 2 usage or input, 3 undecided.
+Exit codes: 0 fed, or only priced, 1 input-bound, 2 usage or input, 3 undecided.
 """
 SCHEMA_VERSION = 1
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
@@ -57,13 +61,17 @@ _BLOCK_BYTES = 2 * 2**20
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _PIPED_COLUMNS = 80
+_PRICE_OPTIONS = {
+    "bucket_location", "zone", "epochs", "months", "hns", "dataset", "dataset_bytes", "bytes_per_image", "as_json",
+}  # fmt: skip
+"""Parameters on which the price of reading depends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Options:
     """The command's options; None for one that was not given."""
 
-    accelerator: str
+    accelerator: str | None
     model: str | None
     images_per_s: float | None
     step_ms: float | None
@@ -99,7 +107,9 @@ _SHARE = Finite(min=0, min_open=True, max=1)
 
 @click.command("plan-input", epilog=EPILOG)
 @click.option(
-    "--accelerator", required=True, metavar="TYPE", help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4."
+    "--accelerator",
+    metavar="TYPE",
+    help="TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4. Without one, only the reading is priced.",
 )
 @click.option("--model", metavar="NAME", help="Model whose recipe determines the image size.")
 @click.option("--images-per-s", type=_ABOVE_0, help="Images a second that the accelerator takes on all hosts together.")
@@ -171,7 +181,9 @@ def command(context: click.Context, /, as_json: bool, **given: Any) -> None:
     one host how many images a second the accelerator takes; multiply that by the number of hosts.
     """
     options = _Options(**given)
-    found = _plan(options)
+    if options.accelerator is None:
+        context.exit(_price(context, options, as_json=as_json))
+    found = _plan(options, parse_accelerator(options.accelerator))
     if as_json:
         click.echo(json.dumps(found.document()))
     else:
@@ -219,18 +231,44 @@ class _Found:
         }
 
 
-def _plan(options: _Options) -> _Found:
+def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
+    """Print what the reading costs, for any accelerator, and return the exit code."""
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _PRICE_OPTIONS
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise UsageError(f"{given[0]} is about a TPU; add --accelerator")
+    if options.bucket_location is None and options.zone is None:
+        raise UsageError("give --accelerator, or --bucket-location and --zone for the price of reading alone")
+    facts = DATASETS[options.dataset].facts["train"]
+    num_bytes = options.dataset_bytes or (facts.samples or 0) * (options.bytes_per_image or _mean_bytes(facts))
+    places = _priced(options, num_bytes, facts.repeats)
+    if as_json:
+        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
+    else:
+        _console().print(places_table(places))
+    return 0 if places.ways else _EXIT_CODES["unknown"]
+
+
+def _mean_bytes(facts: SplitFacts) -> float:
+    """Return the mean size of a dataset's original images."""
+    return sum(archive.num_bytes or 0 for archive in facts.archives) / (facts.samples or 1)
+
+
+def _plan(options: _Options, accelerator: Accelerator) -> _Found:
     from loaders.capacity.plan import StoredImages, plan_capacity
 
-    accelerator = parse_accelerator(options.accelerator)
-    if accelerator.note:
-        click.echo(f"note: {accelerator.note}", err=True)
+    for line in (accelerator.note, zone_note(accelerator, options.zone.lower()) if options.zone else ""):
+        if line:
+            click.echo(f"note: {line}", err=True)
     images_per_s = _images_per_s(options)
     image_size = _image_size(options)
     facts = DATASETS[options.dataset].facts["train"]
     samples = facts.samples or 0
-    published_bytes = sum(archive.num_bytes or 0 for archive in facts.archives)
-    costs = _costs(options, image_size, published_bytes / samples)
+    costs = _costs(options, image_size, _mean_bytes(facts))
     stored = StoredImages(
         num_bytes=options.dataset_bytes or samples * costs.chosen.num_bytes,
         short_side=options.stored_side or _STORED_SIDES[options.dataset],
@@ -242,6 +280,7 @@ def _plan(options: _Options) -> _Found:
             "of the stored images has; see --stored-side"
         )
     pod = _pod(options, accelerator, stored.num_bytes)
+    is_priced = options.bucket_location is not None or options.zone is not None or options.epochs > 1
     return _Found(
         accelerator=accelerator,
         pod=pod,
@@ -258,13 +297,11 @@ def _plan(options: _Options) -> _Found:
             short_side=options.resize or -(-image_size * 8 // 7),
             other_loaders=costs.others,
         ),
-        places=_places(options, stored.num_bytes, facts.repeats),
+        places=_priced(options, stored.num_bytes, facts.repeats) if is_priced else None,
     )
 
 
-def _places(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces | None:
-    if options.bucket_location is None and options.zone is None and options.epochs == 1:
-        return None
+def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
     if options.bucket_location is None or options.zone is None:
         raise UsageError("to price the reading, give both --bucket-location and --zone")
     passes = options.epochs * (1 if options.dataset_bytes else repeats)
@@ -369,10 +406,13 @@ def _pod(options: _Options, accelerator: Accelerator, num_bytes: float) -> Pod:
     )
 
 
-def _print(found: _Found, options: _Options) -> None:
+def _console() -> Console:
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPED_COLUMNS)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPED_COLUMNS)
+
+
+def _print(found: _Found, options: _Options) -> None:
+    console = _console()
     console.print(Text(found.sentence, style="bold"))
     console.print()
     facts = Table.grid(padding=(0, 2))
@@ -383,10 +423,11 @@ def _print(found: _Found, options: _Options) -> None:
     console.print(_resources(found.plan))
     console.print()
     if found.places is not None:
-        console.print(places_table(found.places, options.epochs))
+        console.print(places_table(found.places))
         console.print()
-    console.print(_what_ifs(found.plan))
-    for change in found.plan.what_ifs:
+    changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
+    console.print(_what_ifs(found.plan, changes))
+    for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
 
@@ -396,6 +437,8 @@ def _facts(found: _Found, options: _Options) -> dict[str, str]:
     facts = _hosts(found) | {
         "required": f"{plan.asked_images_per_s:,.0f} images/s at {found.image_size} pixels"
         + (f" by {options.model}" if options.model else ""),
+        "deliverable": f"{_least(plan)}{plan.images_per_s:,.0f} images/s by all hosts, "
+        f"{plan.images_per_s / pod.hosts:,.0f} by each",
         "image": f"{cost.cpu_ms:.2f} ms of a core with {cost.loader} ({found.cost_source}), "
         f"{human_bytes(cost.num_bytes)} from the bucket",
         "counted": f"{pod.usable_share:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
@@ -452,16 +495,29 @@ def _resources(plan: CapacityPlan) -> Table:
     return table
 
 
-def _what_ifs(plan: CapacityPlan) -> Table:
+def _makes_a_difference(change: WhatIf, plan: CapacityPlan) -> bool:
+    """Return whether the share of the required rate, as it is shown, differs from the present one."""
+    return f"{change.utilisation:.0%}" != f"{plan.utilisation:.0%}"
+
+
+def _least(plan: CapacityPlan) -> str:
+    """Return the sign before a rate that is a lower bound."""
+    return "≥ " if min(plan.resources, key=lambda resource: resource.headroom).at_least else ""
+
+
+def _what_ifs(plan: CapacityPlan, changes: Sequence[WhatIf]) -> Table | str:
+    if not changes:
+        return "What if: none of the changes that are known here makes a difference."
     title = "What if (each change alone): images/s that the hosts could deliver"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column("change", overflow="fold")
     for name in ("images/s", "of required", "limit"):
         table.add_column(name, justify="right", no_wrap=True)
     tightest = min(plan.resources, key=lambda resource: resource.headroom)
-    sign = "≥ " if tightest.at_least else ""
-    table.add_row("as it is", f"{sign}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold")
-    for change in plan.what_ifs:
+    table.add_row(
+        "as it is", f"{_least(plan)}{plan.images_per_s:,.0f}", f"{plan.utilisation:.0%}", tightest.name, style="bold"
+    )
+    for change in changes:
         sign = "" if change.certain else "≥ "
         table.add_row(change.change, f"{sign}{change.images_per_s:,.0f}", f"{change.utilisation:.0%}", change.limit)
     return table

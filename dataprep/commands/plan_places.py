@@ -18,12 +18,12 @@ from dataprep.cloud.region import (
     placement,
     verdict,
 )
-from dataprep.cloud.tables import fact
+from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
-from dataprep.commands.region_options import usd
-from dataprep.commands.region_report import given_reading
+from dataprep.commands.region_report import gib, given_reading
 from dataprep.commands.region_ways import way_document
 from dataprep.errors import UsageError
+from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
 
 MULTI_REGIONS = ("us", "eu", "asia")
@@ -37,6 +37,8 @@ class PricedPlaces:
 
     bucket: BucketLocation
     zone: str
+    num_bytes: int
+    """Size of one pass."""
     use: Use
     verdict: Verdict
     ways: list[Way]
@@ -46,6 +48,7 @@ class PricedPlaces:
         return {
             "bucket_location": self.bucket.location,
             "zone": self.zone,
+            "num_bytes": self.num_bytes,
             "passes": self.use.passes,
             "months": self.use.months,
             "verdict": self.verdict.kind,
@@ -68,7 +71,8 @@ def priced_places(text: str, zone: str, num_bytes: int, use: Use, *, hns: bool) 
     bucket, prices = parse_location(text, hns=hns), published_prices()
     amounts: tuple[Amount, ...] = given_reading(num_bytes, "standard").amounts
     found = verdict(bucket, zone, prices)
-    return PricedPlaces(bucket=bucket, zone=zone, use=use, verdict=found, ways=ways(amounts, bucket, zone, prices, use))
+    priced = ways(amounts, bucket, zone, prices, use)
+    return PricedPlaces(bucket=bucket, zone=zone, num_bytes=num_bytes, use=use, verdict=found, ways=priced)
 
 
 def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
@@ -91,7 +95,12 @@ def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
         )
     bucket = BucketLocation(location=code.upper(), hierarchical=hns)
     if placement(bucket)[0] is None:
-        check_place(code)
+        pairs = sorted(row["code"].upper() for row in table("dual_regions.csv") if row["kind"] == "predefined")
+        raise UsageError(
+            f"--bucket-location {text!r}: no such place; expected a multi-region ({', '.join(MULTI_REGIONS).upper()}), "
+            f"a dual-region ({', '.join(pairs)}, or two regions as us-central1+us-west1), or a region or zone"
+            f"{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
+        )
     return bucket
 
 
@@ -105,9 +114,11 @@ def cache_gbps(num_bytes: float) -> float:
     return max(fact("cache_first_gbps"), fact("cache_gbps_per_tib") * num_bytes / _TIB)
 
 
-def places_table(places: PricedPlaces, epochs: int) -> Table:
+def places_table(places: PricedPlaces) -> Table:
     """Return a table of the ways, with what each costs."""
-    title = f"Reading {epochs:,} epochs in {places.zone}: {places.verdict.kind}, {places.verdict.reason}"
+    often = "once" if places.use.passes == 1 else f"{places.use.passes:,.0f} times"
+    what = f"Reading {gib(places.num_bytes)} {often} in {places.zone}"
+    title = f"{what}: {places.verdict.kind}, {places.verdict.reason}"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
     table.add_column("", overflow="fold")
     for name in ("once", "kept", "read", "requests", "sum"):

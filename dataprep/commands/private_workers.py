@@ -10,9 +10,8 @@ from dataprep.build.plan import Plan
 from dataprep.build.recipe import recipe_of
 from dataprep.cloud.cost import GIB
 from dataprep.cloud.prices import ANYWHERE, published_prices
-from dataprep.commands.region_options import usd
 from dataprep.dataset.records import ShardReceipt
-from dataprep.messages import human_bytes
+from dataprep.messages import human_bytes, usd
 
 _PRIVATE = "--no_use_public_ips"
 

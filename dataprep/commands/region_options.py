@@ -54,11 +54,6 @@ def named_place(zone: str | None, tpu: str | None) -> str | None:
     return checked if tpu is None else find_zone(tpu, checked)
 
 
-def usd(amount: float) -> str:
-    """Write an amount as `$1,234.56`, or as `under $0.01` if it is less than a cent but not 0."""
-    return "under $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
-
-
 def runs_here(runner: str) -> bool:
     """Return whether a build's workers are processes of this machine."""
     return runner in _RUNNERS_HERE

@@ -12,7 +12,8 @@ from dataprep.cloud.cost import Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.machine import this_zone
 from dataprep.cloud.placement import Placement, is_bucket, placement_of
 from dataprep.cloud.prices import published_prices
-from dataprep.commands.region_options import runs_here, usd
+from dataprep.commands.region_options import runs_here
+from dataprep.messages import usd
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,16 +10,16 @@ from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of
 from dataprep.cloud.prices import Prices
-from dataprep.cloud.region import PAID, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement
+from dataprep.cloud.region import PAID, UNKNOWN, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement, verdict
 from dataprep.cloud.tables import fact
 from dataprep.cloud.ways import CACHE, Use, Way, ways
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
-from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
+from dataprep.errors import CredentialsError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import first_line
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, StoredObject, stored_objects
+from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, BucketLocation, StoredObject, stored_objects
 
 OBJECT_BYTES = 256 * 2**20
 """Assumed size of an object where only the size of the data is given."""
@@ -84,8 +84,16 @@ class RegionReport:
     notes: list[str] = field(default_factory=list)
 
 
-def examine(url: str, where: str | None, training: Training, prices: Prices, *, replicas: bool = False) -> RegionReport:
-    """Examine one URL.
+def examine(
+    url: str,
+    where: str | None,
+    training: Training,
+    prices: Prices,
+    *,
+    replicas: bool = False,
+    located: BucketLocation | None = None,
+) -> RegionReport:
+    """Examine one URL. Without credentials the verdict is UNKNOWN, unless the bucket's location is given.
 
     Args:
         url: gs://bucket, gs://bucket/prefix, or only a bucket's name.
@@ -93,15 +101,18 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
         training: The training run.
         prices: Prices to apply.
         replicas: If a copy is cheaper to read, examine the cheapest copy instead.
+        located: Location of the bucket; None to look it up. If it is given, no request is sent to Cloud Storage.
 
     Raises:
         UsageError: The URL names no bucket.
-        AccessError: The bucket does not exist, or there are no credentials.
+        AccessError: The bucket does not exist.
     """
     storage = open_storage(url if is_bucket(url) or "/" in url or "://" in url else f"gs://{url}")
     if storage.is_local:
         raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
-    report = RegionReport(placement=placement_of(storage.url, where, prices, every_cache=True))
+    if located is not None:
+        return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), training, prices)
+    report = RegionReport(placement=_placement(storage.url, where, prices))
     bucket, found = report.placement.bucket, report.placement.verdict
     if bucket is None:
         return report
@@ -115,14 +126,9 @@ def examine(url: str, where: str | None, training: Training, prices: Prices, *, 
         report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
     else:
         report.reading = given_reading(training.num_bytes, bucket.storage_class)
-    if report.reading is None:
-        return report
-    report.one_pass = reading_cost(report.reading.amounts, bucket, found, prices)
-    if report.one_pass is not None:
-        readers = training.hosts if training.hosts_read_all else 1
-        report.training = report.one_pass.times(report.reading.passes * training.epochs * readers)
-    if found.kind == PAID and where is not None:
-        _advise(report, storage, where, training, prices)
+    if report.reading is not None and found.kind == PAID:
+        report.replica = nearer_copy(report.placement, prices, report.notes.append)
+    _price(report, training, prices)
     if replicas and report.replica is not None:
         chosen = examine(report.replica[0].url, where, training, prices)
         chosen.copy_of = storage.url
@@ -139,6 +145,26 @@ def given_reading(num_bytes: int, storage_class: str | None) -> Reading:
         gets=-(-num_bytes // READ_BYTES),
     )
     return Reading(amounts=(amount,), passes=1, is_dataset=False)
+
+
+def _placement(url: str, where: str | None, prices: Prices) -> Placement:
+    """Find the location of a bucket and judge it; the verdict is UNKNOWN if there are no credentials."""
+    try:
+        return placement_of(url, where, prices, every_cache=True)
+    except CredentialsError as error:
+        reason = f"it is not known where the bucket is: {error}; --bucket-location PLACE needs none"
+        return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
+
+
+def _examine_given(found: Placement, training: Training, prices: Prices) -> RegionReport:
+    """Examine a bucket whose location is given, without a request to Cloud Storage."""
+    report = RegionReport(placement=found)
+    if training.num_bytes is None:
+        report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give --bytes")
+    else:
+        report.reading = given_reading(training.num_bytes, "standard")
+    _price(report, training, prices)
+    return report
 
 
 def _describe_place(report: RegionReport, where: str | None) -> None:
@@ -178,27 +204,38 @@ def _try_reading(url: str, notes: list[str]) -> bool | None:
     return True
 
 
-def _advise(report: RegionReport, storage: Storage, where: str, training: Training, prices: Prices) -> None:
-    """Add the nearest existing copy to a report, or the cost of a new one."""
-    bucket, reading = report.placement.bucket, report.reading
-    if bucket is None or reading is None or report.one_pass is None:
+def _price(report: RegionReport, training: Training, prices: Prices) -> None:
+    """Add the costs of a pass and of the training, and what to do about them."""
+    bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
+    if bucket is None or reading is None:
         return
-    report.replica = nearer_copy(report.placement, prices, report.notes.append)
-    if report.replica is not None and report.replica[1].is_free:
+    report.one_pass = reading_cost(reading.amounts, bucket, found, prices)
+    if report.one_pass is not None:
+        readers = training.hosts if training.hosts_read_all else 1
+        report.training = report.one_pass.times(reading.passes * training.epochs * readers)
+    if found.kind == PAID and (report.replica is None or not report.replica[1].is_free):
+        _advise(report, training, prices)
+
+
+def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
+    """Add the cost of a new copy to a report, and of the other ways to read the data."""
+    bucket, reading, where = report.placement.bucket, report.reading, report.placement.where
+    if bucket is None or reading is None or where is None or report.one_pass is None:
         return
+    url = report.placement.url
     readers = training.hosts if training.hosts_read_all else 1
     epoch = report.one_pass.times(reading.passes * readers)
     report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
     use = Use(passes=reading.passes * training.epochs * readers, months=training.months)
     report.ways = ways(reading.amounts, bucket, where, prices, use)
     if any(way.kind == CACHE for way in report.ways):
-        report.cache_command = " ".join(cache_command(bucket_name(storage.url), where.lower()))
-    target, path = "gs://NEW-BUCKET", storage.url.partition("://")[2].partition("/")[2]
+        report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
+    target, path = "gs://NEW-BUCKET", url.partition("://")[2].partition("/")[2]
     report.commands.append(f"dataprep create-bucket {target} --beside {where}")
     if reading.is_dataset:
-        report.commands.append(f"dataprep replicate {storage.url} --to {target}/{path}".rstrip("/"))
+        report.commands.append(f"dataprep replicate {url} --to {target}/{path}".rstrip("/"))
     else:
-        report.commands.append(f"gcloud storage cp --recursive {storage.url} {target}/")
+        report.commands.append(f"gcloud storage cp --recursive {url} {target}/")
 
 
 def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:

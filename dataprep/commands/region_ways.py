@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dataprep.cloud.ways import CACHE, COPY, Way
-from dataprep.commands.region_options import usd
+from dataprep.messages import usd
 
 
 def way_document(way: Way) -> dict[str, object]:

@@ -15,11 +15,11 @@ from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.replicate import copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.commands.options import Finite, json_option, stall_option
 from dataprep.commands.progress import CopyProgress
-from dataprep.commands.region_options import prices_option, region_policy_option, usd
+from dataprep.commands.region_options import prices_option, region_policy_option
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import human_bytes, printable
+from dataprep.messages import human_bytes, printable, usd
 from dataprep.storage import open_storage
 
 EPILOG = """\b

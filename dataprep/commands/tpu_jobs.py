@@ -19,7 +19,7 @@ from dataprep.cloud.tpu.jobs import FRAMEWORKS, Watch, check_run, collect_logs, 
 from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.options import COUNT_OR_NONE, Finite
 from dataprep.commands.tpu_machines import TpuState, state_of
-from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
+from dataprep.commands.tpu_options import Done, Where, examples, note, on_workers
 from dataprep.errors import UsageError
 from dataprep.messages import printable
 
@@ -44,7 +44,7 @@ _grace_option = click.option(
         "tpu run my-tpu --zone us-central2-b --run night-1",
     ),
 )
-@on_tpu
+@on_workers
 @click.option("--run", metavar="NAME", help="Name of the run to start or to follow.  [default: a new name]")
 @click.option(
     "--framework", type=click.Choice(list(FRAMEWORKS)), default="torch", show_default=True,
@@ -128,7 +128,7 @@ def run_command(
         "tpu exec my-tpu --zone us-central2-b --worker 0 -- 'df -h | grep mnt'",
     ),
 )
-@on_tpu
+@on_workers
 @click.option(
     "--worker",
     "workers",
@@ -162,7 +162,7 @@ def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) 
 
 
 @click.command("status", epilog=examples("tpu status my-tpu --zone us-central2-b --json"))
-@on_tpu
+@on_workers
 def status_command(where: Where) -> Done:
     """Show the TPU's state, its runs, and the processes that hold its chips."""
     known = state_of(where, where.gcloud)
@@ -181,7 +181,7 @@ def status_command(where: Where) -> Done:
         "tpu kill my-tpu --zone us-central2-b --run night-1", "tpu kill my-tpu --zone us-central2-b --others"
     ),
 )
-@on_tpu
+@on_workers
 @click.option(
     "--run",
     "runs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from dataclasses import asdict
@@ -10,10 +11,10 @@ from typing import Any, NotRequired, TypedDict
 
 import click
 
-from dataprep.cloud.accelerators import Accelerator, parse_accelerator
+from dataprep.cloud.accelerators import Accelerator, known_zones, parse_accelerator, zone_note
 from dataprep.cloud.gcloud import Gcloud
-from dataprep.cloud.tables import table
 from dataprep.cloud.tpu.command_lines import (
+    BOOT_DISK_GB,
     Api,
     Place,
     Request,
@@ -25,7 +26,7 @@ from dataprep.cloud.tpu.command_lines import (
     queued_command,
 )
 from dataprep.cloud.tpu.startup import parse_share, startup_script
-from dataprep.commands.options import MOST_COUNT, json_option
+from dataprep.commands.options import MOST_COUNT, json_option, label_option, parsed_labels
 from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
 from dataprep.errors import UsageError
 
@@ -46,13 +47,14 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
     TYPE is a name such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t; xpk's names are understood.
     """
     found = parse_accelerator(accelerator)
-    zones = [row["zone"] for row in table("tpu_zones.csv") if row["type"] == found.generation.name]
+    zones = known_zones(found.generation.name)
     request = Request(place=Place(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT), accelerator=found)
     commands = [shlex.join(argv) for argv in create_commands(request)]
-    if found.note:
-        note(found.note)
+    for line in (found.note, zone_note(found, request.place.zone)):
+        if line:
+            note(line)
     if as_json:
-        modes = {mode: zones_of(found.generation.name, mode) for mode in MODES}
+        modes = {mode: known_zones(found.generation.name, mode) for mode in MODES}
         facts: dict[str, object] = {"accelerator": asdict(found), "devices": found.devices, "hbm_gib": found.hbm_gib}
         facts |= {"api": request.chosen_api, "zones": zones, "modes": modes, "commands": commands}
         click.echo(json.dumps(facts))
@@ -99,9 +101,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
 @click.option(
     "--boot-disk-gb",
     type=click.IntRange(10, MOST_COUNT),
-    default=200,
-    show_default=True,
-    help="Size of the boot disk (Compute Engine).",
+    help=f"Size of the boot disk (Compute Engine).  [default: {BOOT_DISK_GB}]",
 )
 @click.option(
     "--service-account", metavar="EMAIL", help="Service account of the workers; give it access to the bucket only."
@@ -109,9 +109,7 @@ def plan_command(accelerator: str, zone: str | None, dry_run: bool, as_json: boo
 @click.option("--network", metavar="NAME", help="Network of the workers.  [default: the project's]")
 @click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.  [default: that of the region]")
 @click.option("--internal-ips", is_flag=True, help="Give the workers no external addresses.")
-@click.option(
-    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label that the bill shows; may be repeated."
-)
+@label_option
 @click.option(
     "--nfs",
     "shares",
@@ -150,20 +148,24 @@ def create_command(
         place=where.place,
         accelerator=parse_accelerator(accelerator),
         api=where.api,
-        labels=dict(map(_label, labels)),
+        labels=parsed_labels(labels),
         startup_script=str(script),
         **options,
     )
     commands, gcloud = create_commands(request), where.gcloud
     for line in _notes(request):
         note(line)
-    if own_script is None:
-        text = startup_script([parse_share(share) for share in shares], packages)
-        gcloud.show(f"cat > {shlex.quote(str(script))} <<'EOF'\n{text}EOF")
-        if not where.dry_run:
-            script.write_text(text)
-    for argv in commands:
-        gcloud.require(argv)
+    with contextlib.ExitStack() as undo:
+        if own_script is None:
+            text = startup_script([parse_share(share) for share in shares], packages)
+            gcloud.show(f"cat > {shlex.quote(str(script))} <<'EOF'\n{text}EOF")
+            if not where.dry_run:
+                if not script.exists():
+                    undo.callback(script.unlink, missing_ok=True)
+                script.write_text(text)
+        for argv in commands:
+            gcloud.require(argv)
+        undo.pop_all()
     if not where.dry_run:
         place = where.place
         note(f"{place.name}: requested; see its state with: dataprep tpu status {place.name} --zone {place.zone}")
@@ -216,34 +218,21 @@ def _facts(found: Accelerator, request: Request, zones: list[str]) -> dict[str, 
         "made by": made_by[request.chosen_api] + (", or Compute Engine with --api compute-engine" if also else ""),
         "zones": f"{', '.join(zones)}, perhaps more",
         "modes": "; ".join(
-            f"{mode} in {', '.join(known)}" for mode in MODES if (known := zones_of(found.generation.name, mode))
+            f"{mode} in {', '.join(known)}" for mode in MODES if (known := known_zones(found.generation.name, mode))
         )
         or "no zone with flex-start or calendar reservations is known",
     }
 
 
 def _notes(request: Request) -> list[str]:
-    """Return notes on a name that was translated, and on a mode that is not known of the zone."""
-    notes = [request.accelerator.note] if request.accelerator.note else []
+    """Return notes on a name that was translated, and on a generation or a mode that is not known of the zone."""
+    notes = [line for line in (request.accelerator.note, zone_note(request.accelerator, request.place.zone)) if line]
     generation, zone = request.accelerator.generation.name, request.place.zone
-    known = zones_of(generation, "flex-start")
+    known = known_zones(generation, "flex-start")
     if request.flex_start and zone not in known:
         named = f"named only {', '.join(known)}" if known else "named no zone"
         notes.append(f"flex-start of {generation} in {zone} is not confirmed: Google's pages that were read {named}")
     return notes
-
-
-def zones_of(generation: str, mode: str) -> list[str]:
-    """Return the zones that are known to have a provisioning mode for a generation."""
-    rows = table("tpu_zones.csv")
-    return [row["zone"] for row in rows if row["type"] == generation and mode in row["modes"].split()]
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key or "," in text:
-        raise UsageError(f"--label {text!r}: expected KEY=VALUE")
-    return key, value
 
 
 class TpuState(TypedDict):

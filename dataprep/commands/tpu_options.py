@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,27 @@ from dataprep.cloud.tpu.command_lines import APIS, Api, Place
 from dataprep.cloud.tpu.find import find_target
 from dataprep.cloud.tpu.fleet import Fleet
 from dataprep.commands.options import json_option
+
+_Wrapped = Callable[..., None]
+_PLACE_OPTIONS: tuple[Callable[[_Wrapped], _Wrapped], ...] = (
+    click.argument("name", metavar="TPU"),
+    click.option(
+        "--zone",
+        required=True,
+        envvar="CLOUDSDK_COMPUTE_ZONE",
+        show_envvar=True,
+        help="Zone of the TPU, such as us-central2-b.",
+    ),
+    click.option("--project", help="Project of the TPU.  [default: gcloud's own]"),
+    click.option(
+        "--api", type=click.Choice(APIS), help="Service that has the TPU.  [default: the TPU API, else Compute Engine]"
+    ),
+)
+_OUTPUT_OPTIONS: tuple[Callable[[_Wrapped], _Wrapped], ...] = (
+    click.option("--dry-run", is_flag=True, help="Print the commands that would be run, and run nothing."),
+    json_option,
+)
+_internal_ip_option = click.option("--internal-ip", is_flag=True, help="Reach workers by their internal addresses.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,27 +79,22 @@ class Done:
 
 def on_tpu(function: Callable[..., Done]) -> Callable[..., None]:
     """Add the options that name a TPU, --dry-run and --json; the function gets a `Where` as its first argument."""
+    return _with_options(function, [*_PLACE_OPTIONS, *_OUTPUT_OPTIONS])
 
-    @click.argument("name", metavar="TPU")
-    @click.option(
-        "--zone",
-        required=True,
-        envvar="CLOUDSDK_COMPUTE_ZONE",
-        show_envvar=True,
-        help="Zone of the TPU, such as us-central2-b.",
-    )
-    @click.option("--project", help="Project of the TPU.  [default: gcloud's own]")
-    @click.option(
-        "--api", type=click.Choice(APIS), help="Service that has the TPU.  [default: the TPU API, else Compute Engine]"
-    )
-    @click.option("--internal-ip", is_flag=True, help="Reach workers by their internal addresses.")
-    @click.option("--dry-run", is_flag=True, help="Print the commands that would be run, and run nothing.")
-    @json_option
+
+def on_workers(function: Callable[..., Done]) -> Callable[..., None]:
+    """Add the options of `on_tpu` and how workers are reached, for commands that connect to them."""
+    return _with_options(function, [*_PLACE_OPTIONS, _internal_ip_option, *_OUTPUT_OPTIONS])
+
+
+def _with_options(
+    function: Callable[..., Done], options: Sequence[Callable[[_Wrapped], _Wrapped]]
+) -> Callable[..., None]:
     @functools.wraps(function)
     def wrapped(
-        name: str, zone: str, project: str | None, api: Api | None, internal_ip: bool, dry_run: bool, **others: Any
+        name: str, zone: str, project: str | None, api: Api | None, dry_run: bool, as_json: bool, **others: Any
     ) -> None:
-        place, as_json = Place(name=name, zone=zone, project=project), others.pop("as_json")
+        place, internal_ip = Place(name=name, zone=zone, project=project), others.pop("internal_ip", False)
         where = Where(place=place, api=api, internal_ip=internal_ip, dry_run=dry_run, as_json=as_json)
         done = function(where, **others)
         if as_json:
@@ -86,7 +102,10 @@ def on_tpu(function: Callable[..., Done]) -> Callable[..., None]:
             click.echo(json.dumps({"name": name, "zone": zone, **facts}))
         click.get_current_context().exit(done.code)
 
-    return wrapped
+    result: Callable[..., None] = wrapped
+    for option in reversed(options):
+        result = option(result)
+    return result
 
 
 def examples(*lines: str) -> str:

@@ -15,7 +15,7 @@ from dataprep.cloud.tpu.jobs import FRAMEWORKS, prepare
 from dataprep.cloud.tpu.profiles import Trace, arrange
 from dataprep.cloud.tpu.staging import Archive, pack
 from dataprep.cloud.tpu.startup import parse_share
-from dataprep.commands.tpu_options import Done, Where, examples, note, on_tpu
+from dataprep.commands.tpu_options import Done, Where, examples, note, on_workers
 from dataprep.errors import StorageError, UsageError
 
 ENVIRONMENT_TIMEOUT_S = 3600.0
@@ -28,7 +28,7 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
         "tpu setup my-tpu --zone us-central2-b --framework jax --nfs 10.0.0.2:/vol1=/mnt/data",
     ),
 )
-@on_tpu
+@on_workers
 @click.option(
     "--code",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -99,7 +99,7 @@ def setup_command(
 
 
 @click.command("copy", epilog=examples("tpu copy my-tpu --zone us-central2-b checkpoint.pth checkpoint.pth"))
-@on_tpu
+@on_workers
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.argument("destination")
 def copy_command(where: Where, source: Path, destination: str) -> Done:
@@ -110,7 +110,7 @@ def copy_command(where: Where, source: Path, destination: str) -> Done:
 
 
 @click.command("profile", epilog=examples("tpu profile my-tpu --zone us-central2-b logs/run-1 traces"))
-@on_tpu
+@on_workers
 @click.argument("log_folder", metavar="LOG_FOLDER")
 @click.argument("destination", type=click.Path(file_okay=False, path_type=Path))
 def profile_command(where: Where, log_folder: str, destination: Path) -> Done:

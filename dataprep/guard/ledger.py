@@ -15,6 +15,7 @@ from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import check_place, describe, placement, region_of
 from dataprep.cloud.tables import table
 from dataprep.guard.requests import Kind, StorageRequest
+from dataprep.messages import usd
 
 MAX_BUCKETS = 1000
 """Maximum number of buckets in a ledger; reads of any more are refused."""
@@ -148,23 +149,23 @@ class Ledger:
         if taken.rates is not None:
             self._spend(taken.account, taken.rates.byte * num_bytes)
 
-    def _over(self, account: Account, rates: Rates | None, usd: float, *, known: bool) -> str:
+    def _over(self, account: Account, rates: Rates | None, cost: float, *, known: bool) -> str:
         """Return why an amount must not be spent; an empty text if it may.
 
         Args:
             account: The bucket.
             rates: The bucket's prices.
-            usd: The amount.
+            cost: The amount, in USD.
             known: Whether an unknown price is no reason, as for metadata.
         """
         if rates is None and not known:
             return f"its price is not known, so --max-usd cannot hold: {account.placement.verdict.reason}"
         limit = self.budget.max_usd or 0.0
         taken = self.spent_usd + self.reserved_usd
-        if taken + usd <= limit:
+        if taken + cost <= limit:
             return ""
         self.is_spent = True
-        return f"the budget of ${limit:g} is spent: ${taken:.6f} so far, and this read costs ${usd:.6f}"
+        return f"the budget of {usd(limit)} is spent: {usd(taken)} so far, and this read costs {usd(cost)}"
 
     def _wrong_place(self, found: Placement) -> str:
         """Return why a bucket's objects must not be read from where they are; an empty text if they may."""

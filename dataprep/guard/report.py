@@ -9,7 +9,7 @@ from dataprep.cloud.region import describe
 from dataprep.guard.escapes import Connection
 from dataprep.guard.ledger import Account
 from dataprep.guard.proxy import GuardProxy
-from dataprep.messages import human_bytes, printable
+from dataprep.messages import human_bytes, printable, usd
 
 NOT_SEEN = (
     "gRPC past the proxy (DirectPath), gcsfuse mounts, and jobs on other machines or in containers",
@@ -94,15 +94,15 @@ def report_of(proxy: GuardProxy, escaped: set[Connection]) -> GuardReport:
 
 def report_lines(report: GuardReport) -> Iterator[str]:
     """Yield the report's lines for a terminal."""
-    limit = "no limit" if report.max_usd is None else f"at most ${report.max_usd:g}"
-    yield f"guard: ${report.spent_usd:.4f} spent, {limit}, read from {report.reader or 'an unknown place'}"
+    limit = "no limit" if report.max_usd is None else f"at most {usd(report.max_usd)}"
+    yield f"guard: {usd(report.spent_usd)} spent, {limit}, read from {report.reader or 'an unknown place'}"
     for each in report.buckets:
         price = "unknown price" if each.usd_per_gib is None else f"${each.usd_per_gib:g}/GiB"
         counts = ", ".join(f"{count:,} {kind}" for kind, count in each.requests.items()) or "no requests"
         refused = f", {each.refused:,} refused" if each.refused else ""
         yield printable(
             f"  gs://{each.bucket} ({each.location}, {each.verdict}, {price}): {human_bytes(each.bytes_read)} read, "
-            f"{counts}{refused}, ${each.usd:.4f}"
+            f"{counts}{refused}, {usd(each.usd)}"
         )
     for text in report.refusals[:10]:
         yield f"  {text}"

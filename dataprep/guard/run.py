@@ -22,6 +22,7 @@ from dataprep.guard.ledger import Budget, Ledger
 from dataprep.guard.places import Places
 from dataprep.guard.proxy import GuardProxy
 from dataprep.guard.report import GuardReport, report_of
+from dataprep.messages import usd
 from dataprep.storage.gcs_client import emulator_url
 
 BUDGET_ENDED, NOT_EXECUTABLE, NOT_FOUND = 124, 126, 127
@@ -55,8 +56,8 @@ class GuardSettings:
     def __post_init__(self) -> None:
         if self.budget.max_usd is not None and self.where is None:
             raise UsageError(
-                f"a limit of ${self.budget.max_usd:g} needs prices, and these need the reader's place: this machine is "
-                "not in Google Cloud; give its zone or region"
+                f"a limit of {usd(self.budget.max_usd)} needs prices, and these need the reader's place: this machine "
+                "is not in Google Cloud; give its zone or region"
             )
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dataprep.errors import AccessError, StorageError
+from dataprep.errors import AccessError, CredentialsError, StorageError
 from dataprep.messages import first_line
 from dataprep.storage.gcs_client import emulator_url
 from dataprep.storage.messages import GO_ON
@@ -30,7 +30,7 @@ def bucket_errors(url: str, permission: str) -> Iterator[None]:
         permission: Permission that the work needs, in case the server does not name it.
 
     Raises:
-        AccessError: A permission or credentials are missing, or the bucket does not exist.
+        AccessError: A permission or credentials are missing (CredentialsError), or the bucket does not exist.
         StorageError: Anything else, after the retries.
     """
     from google.api_core.exceptions import GoogleAPIError, PreconditionFailed
@@ -80,7 +80,7 @@ def _explained(error: Exception, url: str, permission: str) -> StorageError:
             f"for example with roles/storage.objectUser on the bucket ({said})"
         )
     if isinstance(error, Unauthorized | UnauthenticatedError | DefaultCredentialsError | RefreshError):
-        return AccessError(
+        return CredentialsError(
             f'{url}: no valid credentials; run "gcloud auth application-default login", or give the machine a service '
             f"account with {permission} ({said})"
         )

@@ -2,7 +2,17 @@
 
 import pytest
 
-from dataprep.messages import counted, did_you_mean, first_line, not_one_of, one_line, printable, quoted, shortened
+from dataprep.messages import (
+    counted,
+    did_you_mean,
+    first_line,
+    not_one_of,
+    one_line,
+    printable,
+    quoted,
+    shortened,
+    usd,
+)
 
 
 def test_error_of_several_lines_becomes_one_line_of_at_most_200_characters():
@@ -72,3 +82,20 @@ def test_unknown_name_lists_the_choices():
 )
 def test_noun_is_in_the_plural_unless_there_is_one(count, noun, expected):
     assert counted(count, noun) == expected
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "$0.00"),
+        (1234.5, "$1,234.50"),
+        (0.0512, "$0.05"),
+        (0.00999, "$0.01"),
+        (0.00123, "$0.0012"),
+        (1e-7, "$0.0000001"),
+        (1e-18, "$0.00"),
+        (-1e-18, "$0.00"),
+    ],
+)
+def test_amounts_below_a_cent_have_two_significant_digits(amount, text):
+    assert usd(amount) == text

@@ -22,6 +22,8 @@ IMAGE_FAMILIES = {"7x": "ubuntu-accel-2404-amd64-tpu-tpu7x"}
 """Image families of Compute Engine by generation, for those that differ from v5p and v6e."""
 IMAGE_FAMILY = "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
 """Image family of v5p and v6e."""
+BOOT_DISK_GB = 200
+"""Size of the boot disk in Compute Engine, whose default of 10 GB is too small for the frameworks."""
 MAX_FLEX_START = "7d"
 """Longest time for which flex-start gives a TPU."""
 _DURATION = re.compile(r"(?:([0-9]{1,4})d)?(?:([0-9]{1,5})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,7})s)?")
@@ -111,7 +113,8 @@ class Request:
     """Name of a reservation in Compute Engine."""
     runtime_version: str | None = None
     image_family: str | None = None
-    boot_disk_gb: int = 200
+    boot_disk_gb: int | None = None
+    """Size of the boot disk in Compute Engine; None for BOOT_DISK_GB."""
     service_account: str | None = None
     network: str | None = None
     subnetwork: str | None = None
@@ -130,8 +133,11 @@ class Request:
         self._check_flex_start()
         if self.spot and (self.reserved or self.reservation):
             raise UsageError("--spot and a reservation exclude each other; give one of them")
-        if self.chosen_api == "tpu" and (self.reservation or self.image_family):
-            raise UsageError("--reservation and --image-family are for Compute Engine; for the TPU API give --reserved")
+        if self.chosen_api == "tpu" and (self.reservation or self.image_family or self.boot_disk_gb):
+            raise UsageError(
+                "--reservation, --image-family and --boot-disk-gb are for Compute Engine; for the TPU API give "
+                "--reserved and --runtime-version"
+            )
         if self.chosen_api == "compute-engine" and (self.queued or self.reserved or self.runtime_version):
             raise UsageError(
                 "--queued, --reserved and --runtime-version are for the TPU API; Compute Engine has --flex-start and "
@@ -298,7 +304,7 @@ def _machine_flags(request: Request) -> list[str]:
         f"--image-family={family}",
         f"--image-project={IMAGE_PROJECT}",
         "--maintenance-policy=TERMINATE",  # a TPU cannot move to another host
-        f"--boot-disk-size={request.boot_disk_gb}GB",  # the default of 10 GB is too small for the frameworks
+        f"--boot-disk-size={request.boot_disk_gb or BOOT_DISK_GB}GB",
         f"--scopes={SCOPES}",
     ]
     if request.accelerator.machine.machine_type == "ct6e-standard-8t":
@@ -315,7 +321,7 @@ def _machine_flags(request: Request) -> list[str]:
     flags += [f"--network={request.network}"] if request.network else []
     flags += [f"--subnet={request.subnetwork}"] if request.subnetwork else []
     flags += ["--no-address"] if request.internal_ips else []
-    return flags + _common_flags(request, {LABEL: request.place.name, **request.labels})
+    return flags + _common_flags(request, {**request.labels, LABEL: request.place.name})
 
 
 def _common_flags(request: Request, labels: Mapping[str, str]) -> list[str]:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.cloud.accelerators import accelerator_types, generations, machines, parse_accelerator, shape_of
+from dataprep.cloud.accelerators import (
+    accelerator_types,
+    generations,
+    known_zones,
+    machines,
+    parse_accelerator,
+    shape_of,
+    zone_note,
+)
 from dataprep.errors import UsageError
 
 EVERY_TYPE = [name for generation in generations().values() for name in accelerator_types(generation)]
@@ -76,6 +84,9 @@ def test_hosts_have_the_published_cores_memory_and_network(generation, vcpus, ra
     [
         ("V3-256", "v3-256", 32),
         (" v5e-64 ", "v5litepod-64", 16),
+        ("v5lite-16", "v5litepod-16", 4),
+        ("Trillium-8", "v6e-8", 1),
+        ("ironwood:2x2x4", "tpu7x-2x2x4", 4),
         ("v4:2x2x4", "v4-32", 4),
         ("v4-4x4x4", "v4-128", 16),
         ("v5p:2x2x1", "v5p-8", 1),
@@ -105,6 +116,15 @@ def test_a_tpu_may_be_written_in_several_ways(name, official, hosts):
         ("tpu7x-15", "tpu7x-15: as a name of xpk it means 15 TensorCores, whose topology is not known; tpu7x is named"),
         ("tpu7x-24", "tpu7x-24: as a name of xpk it means 24 TensorCores, whose topology is not known; tpu7x is named"),
         ("tpu7x-32768", "tpu7x-32768: as a name of xpk it means 32,768 TensorCores, whose topology is not known;"),
+        (
+            "v5e",
+            "v5e: no TPU of this name is known; v5e is a generation, and its size is missing: write v5litepod-1, v5",
+        ),
+        (
+            "trillium",
+            "trillium: no TPU of this name is known; trillium is a generation, and its size is missing: write",
+        ),
+        ("7x", "7x: no TPU of this name is known; 7x is a generation, and its size is missing: write tpu7x-2x2x1"),
         ("a100", "a100: no TPU of this name is known; expected a name such as v2-8, v3-8,"),
     ],
 )
@@ -118,6 +138,16 @@ def test_names_of_no_tpu_are_refused_with_the_nearest(name, message):
 def test_an_incomplete_or_mistyped_tpu_name_is_refused(name):
     with pytest.raises(UsageError, match="no TPU of this name is known"):
         parse_accelerator(name)
+
+
+def test_a_zone_that_no_page_names_for_a_generation_is_noted():
+    found = parse_accelerator("v5e-16")
+    assert known_zones("v5e", "flex-start") == ["us-central1-a", "us-west4-a"]
+    assert [zone_note(found, place) for place in ("europe-west4-b", "europe-west4")] == ["", ""]
+    assert zone_note(found, "europe-west4-a") == (
+        "europe-west4-a is not known to have v5e; known are us-central1-a, us-south1-a, us-west1-c, us-west4-a, "
+        "europe-west4-b, perhaps more"
+    )
 
 
 @given(st.text(max_size=20))

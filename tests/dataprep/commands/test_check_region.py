@@ -121,9 +121,51 @@ def test_a_bucket_that_does_not_exist_is_bad_input(gcs):
     )
 
 
+@pytest.fixture
+def no_credentials(tmp_path, monkeypatch) -> None:
+    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+
+
+def test_without_credentials_the_verdict_is_undecided(no_credentials):
+    found = checked("gs://never-seen", "--zone", "us-central1-a")
+    assert (found["verdict"], found["bucket"], found["usd_per_gib"]) == (UNKNOWN, None, None)
+    assert 'no valid credentials; run "gcloud auth application-default login"' in found["reason"]
+    assert found["reason"].endswith("; --bucket-location PLACE needs none")
+
+
+@pytest.mark.parametrize(
+    ("location", "verdict"),
+    [
+        ("US", PAID),
+        ("us-central1", CO_LOCATED),
+        ("NAM4", FREE),
+        ("us-central1+us-west1", FREE),
+        ("mars-east1", UNKNOWN),
+    ],
+)
+def test_a_given_location_is_judged_without_a_request(no_credentials, location, verdict):
+    found = checked("gs://never-seen/x", "--zone", "us-central1-a", "--bucket-location", location)
+    assert (found["verdict"], found["reading"]) == (verdict, None)
+    assert "give --bytes" in found["notes"][0]
+
+
+def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no_credentials, monkeypatch, gcs):
+    words = ("gs://multi-eu", "--zone", "us-central1-a", "--bytes", "147897477120", "--epochs", "90")
+    given = checked(*words, "--bucket-location", "EU")
+    assert given["commands"][0] == "dataprep create-bucket gs://NEW-BUCKET --beside us-central1-a"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs.url)
+    seen = checked(*words)
+    for name in ("verdict", "usd_per_gib", "reason", "reading", "training_usd", "copy", "ways", "commands"):
+        assert given[name] == seen[name], name
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["gs://region-eu", "--bucket-location", "mars"], "US, EU, ASIA"),
+        (["gs://region-eu", "--bucket-location", "US", "--replicas"], "leave --bucket-location out"),
         (["/tmp/data"], "is on a disk, and reading it costs nothing"),
         (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),

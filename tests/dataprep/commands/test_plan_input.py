@@ -121,7 +121,7 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
     path, row = tmp_path / "bench.json", {"loader": "dataprep", "cpu_ms_per_image": 2.0}
     section = {"bytes_per_image": 100_000.0, "rows": [row]} | ({"url": url} if url else {})
     path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
-    _, out = plan_input(*RESNET, "--images-per-s", 8000, "--measured", path)
+    _, out = plan_input(*RESNET, "--images-per-s", 60000, "--measured", path)
     (command,) = [line.removeprefix("resize: ") for line in out.splitlines() if line.startswith("resize: ")]
     plain = (url or "URL").rstrip("/")
     words = ["dataprep", "convert", plain, "--output", f"{plain}-256", "--format", "webdataset", "--resize", "256"]
@@ -146,6 +146,8 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
         ),
         ((*RESNET, "--images-per-s", 1, "--resize", 400), "got --resize 400, expected less than the 387 pixels"),
         (("--accelerator", "v3-8", "--images-per-s", 1), "image size of the model is not known"),
+        ((), "give --accelerator, or --bucket-location and --zone for the price of reading alone"),
+        (("--images-per-s", 1, "--bucket-location", "US"), "--images-per-s is about a TPU; add --accelerator"),
     ],
 )
 def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
@@ -183,8 +185,52 @@ def test_reading_imagenet_for_90_epochs_costs_what_is_published(plan_input):
     assert cached["without_fill"] == pytest.approx(22, abs=0.5)
     assert copied["once"]["total"] + copied["kept"] == pytest.approx(5.5, abs=0.02)
     _, out = plan_input(*RESNET, "--images-per-s", 1000, *places)
-    assert "Reading 90 epochs in us-central1-a: paid" in out
+    assert "Reading 137.74 GiB 90 times in us-central1-a: paid" in out
     assert "$247.93" in out
+
+
+def test_the_reading_is_priced_without_an_accelerator(plan_input):
+    places = ("--bucket-location", "US", "--zone", "us-central1-a", "--epochs", "90")
+    code, out = plan_input(*places)
+    assert code == 0
+    assert out.startswith("Reading 137.74 GiB 90 times in us-central1-a: paid")
+    assert "$247.93" in out
+    document = json.loads(plan_input(*places, "--json")[1])
+    assert document == {"schema_version": 1, "places": document["places"]}
+    priced = json.loads(plan_input(*RESNET, "--images-per-s", 1000, *places, "--json")[1])["places"]
+    assert document["places"] == priced
+    one = json.loads(plan_input(*places, "--dataset-bytes", "1GiB", "--json")[1])["places"]
+    assert one["num_bytes"] == 2**30
+    assert one["ways"][0]["read"]["transfer"] == pytest.approx(90 * 0.02)
+    code, out = plan_input("--bucket-location", "mars-east1", "--zone", "us-central1-a")
+    assert code == 3
+    assert "unknown, it is not known what a read of mars-east1" in " ".join(out.split())
+
+
+def test_a_zone_that_is_not_known_to_have_the_tpu_is_noted_as_by_tpu_plan(plan_input, capsys):
+    words = ("--accelerator", "v5e-16", "--image-size", 224, "--images-per-s", 1000, "--bucket-location", "EU")
+    for zone, noted in (("europe-west4-a", True), ("europe-west4-b", False), ("europe-west4", False)):
+        command.main([str(word) for word in (*words, "--zone", zone)], standalone_mode=False)
+        assert (f"note: {zone} is not known to have v5e; known are us-central1-a" in capsys.readouterr().err) is noted
+
+
+def test_what_the_hosts_can_deliver_is_shown(plan_input):
+    _, out = plan_input(*RESNET, "--images-per-s", 8000)
+    plan = json.loads(plan_input(*RESNET, "--images-per-s", 8000, "--json")[1])["plan"]
+    rate = plan["images_per_s"]
+    assert rate == pytest.approx(8000 * plan["headroom"])
+    assert f"  deliverable  ≥ {rate:,.0f} images/s by all hosts, {rate / 4:,.0f} by each" in out
+
+
+def test_changes_that_make_no_difference_are_left_out(plan_input):
+    _, out = plan_input(*RESNET, "--images-per-s", 8000)
+    assert "What if: none of the changes that are known here makes a difference." in out
+    _, out = plan_input(*RESNET, "--images-per-s", 60000)
+    shares = [
+        line.split()[-2] for line in out[out.index("as it is") :].splitlines() if line.rstrip().endswith("network")
+    ]
+    assert len(shares) > 1
+    assert len(set(shares[:1]) & set(shares[1:])) == 0
 
 
 def test_a_cache_gives_the_bucket_its_bandwidth(plan_input):
@@ -193,8 +239,9 @@ def test_a_cache_gives_the_bucket_its_bandwidth(plan_input):
 
 
 def test_a_price_needs_both_places(plan_input):
-    with pytest.raises(UsageError, match="give both --bucket-location and --zone"):
-        plan_input(*RESNET, "--images-per-s", 1000, "--zone", "us-central1-a")
+    for words in ((*RESNET, "--images-per-s", 1000), ()):
+        with pytest.raises(UsageError, match="give both --bucket-location and --zone"):
+            plan_input(*words, "--zone", "us-central1-a")
 
 
 def test_vcpus_that_no_source_states_must_be_given(plan_input, capsys):

@@ -29,7 +29,8 @@ def test_every_kind_of_location_can_be_written(text, kind, regions):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("mars", "is no zone or region"),
+        ("mars", r"expected a multi-region \(US, EU, ASIA\), a dual-region \(ASIA1, EUR4, EUR5, EUR7, EUR8, NAM4, or"),
+        ("us-central1a", "or a region or zone; did you mean us-central1-a?"),
         ("us-central1+mars", "is no zone or region"),
         ("us-central1+us-central1", "a dual-region is two regions of an area"),
         ("us-central1+europe-west4", "a dual-region is two regions of an area"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.commands.region_options import named_place, place_of_workers, runs_here, usd
+from dataprep.commands.region_options import named_place, place_of_workers, runs_here
 from dataprep.errors import UsageError
 
 
@@ -28,8 +28,3 @@ def test_the_most_exact_option_of_a_beam_runner_gives_its_workers_place(options,
 
 def test_local_runners_work_on_this_machine():
     assert [runs_here(runner) for runner in ("local", "FnApiRunner", "DataflowRunner")] == [True, True, False]
-
-
-@pytest.mark.parametrize(("amount", "text"), [(0, "$0.00"), (0.001, "under $0.01"), (1234.5, "$1,234.50")])
-def test_amounts_below_a_cent_are_shown_as_such(amount, text):
-    assert usd(amount) == text

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dataprep.commands.build import command
+from dataprep.messages import usd
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
 
@@ -30,10 +31,10 @@ def test_a_dry_run_says_what_buckets_cost_and_refuses_nothing(american_vm, origi
     arguments += ["--output", "gs://planned-eu/dry"]
     result = planned(*arguments)
     assert "output gs://planned-eu/dry: paid; us-central1-a reads from europe-west4" in result.stdout
-    assert "requests and costs under $0.01" in result.stdout
     (bucket,) = json.loads(planned(*arguments, "--json").stdout)["buckets"]
     assert (bucket["role"], bucket["where"], bucket["verdict"]) == ("output", "us-central1-a", "paid")
     assert bucket["usd_per_gib"] == 0.05
+    assert f"requests and costs {usd(sum(bucket['cost'].values()))}\n" in result.stdout
     assert bucket["cost"]["operations"] == pytest.approx(
         bucket["traffic"]["inserts"] * 0.005 / 1000 + bucket["traffic"]["gets"] * 0.0004 / 1000
     )

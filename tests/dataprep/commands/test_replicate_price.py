@@ -12,6 +12,7 @@ from dataprep.cloud.region import CO_LOCATED, PAID, UNKNOWN
 from dataprep.cloud.replicate import Copying, dataset_phases, plan_copy
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.errors import AccessError
+from dataprep.messages import usd
 from dataprep.storage import open_storage
 
 PRICES = published_prices()
@@ -56,7 +57,8 @@ def test_the_copy_of_a_dataset_pays_after_so_many_epochs_read_there(dataset):
         f"{dataset} -> gs://priced-us/x",
         f"  copy      {copying.objects} objects, 0.01 GiB",
         "  transfer  from europe-west4 to us-central1 at $0.05 per GiB",
-        "  price     under $0.01 once (under $0.01 transfer, $0.00 retrieval, under $0.01 operations)",
+        f"  price     {usd(found.cost.total)} once ({usd(found.cost.transfer)} transfer, $0.00 retrieval, "
+        f"{usd(found.cost.operations)} operations)",
         "  pays      after 2 epochs read in us-central1",
     ]
     assert planned_copy(copying, PRICES, epochs=False).reader is None

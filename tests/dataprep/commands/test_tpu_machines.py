@@ -49,7 +49,10 @@ def test_create_is_refused_before_anything_is_made(cloud):
         (("--type", "v4-9"), "v4 does not come with 9 cores"),
         (("--type", "v4-8", "--nfs", "x"), "expected SERVER:/SHARE=/FOLDER"),
         (("--type", "v4-8", "--package", "x; rm"), "not a name of a Debian package"),
-        (("--type", "v4-8", "--label", "x"), "expected KEY=VALUE"),
+        (("--type", "v4-8", "--label", "x"), "--label 'x': expected KEY=VALUE of a-z, 0-9, _ and -, the key's first"),
+        (("--type", "v4-8", "--label", "A B=d"), "each of at most 63 characters"),
+        (("--type", "v4-8", "--label", f"a={'x' * 64}"), "each of at most 63 characters"),
+        (("--type", "v4-8", "--boot-disk-gb", "50"), "--boot-disk-gb are for Compute Engine"),
     ]:
         with pytest.raises(UsageError, match=re.escape(said)):
             tpu("create", *options)
@@ -77,6 +80,20 @@ def test_errors_of_gcloud_become_one_line(cloud, said, kind, advice):
     with pytest.raises(kind, match=re.escape(advice)) as raised:
         tpu("create", "--type", "v4-32")
     assert "\n" not in str(raised.value)
+    assert not Path("my-tpu-startup.sh").exists()
+
+
+def test_a_start_up_script_of_an_earlier_tpu_stays_where_creating_another_fails(cloud):
+    assert tpu("create", "--type", "v4-32").exit_code == 0
+    cloud.fail("tpu-vm create", "something new")
+    with pytest.raises(StorageError, match="something new"):
+        tpu("create", "--type", "v4-32")
+    assert Path("my-tpu-startup.sh").exists()
+
+
+def test_labels_of_the_user_do_not_replace_the_label_by_which_machines_are_found(cloud):
+    options = ("--type", "v6e-8", "--api", "compute-engine", "--label", "dataprep-tpu=other", "--label", "team=vision")
+    assert "--labels=dataprep-tpu=my-tpu,team=vision" in tpu("create", *options, "--dry-run").stdout
 
 
 def test_plan_shows_the_machines_and_commands_of_a_tpu_name(cloud):

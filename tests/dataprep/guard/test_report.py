@@ -37,8 +37,8 @@ def test_json_has_everything_and_is_read_back():
 
 def test_lines_name_what_was_read_what_was_not_priced_and_what_escaped():
     assert list(report_lines(REPORT)) == [
-        "guard: $0.0512 spent, at most $5, read from us-central1-a",
-        "  gs://data (europe-west4, paid, $0.05/GiB): 1.1 GB read, 1,200 read, 3 look, 2 refused, $0.0512",
+        "guard: $0.05 spent, at most $5.00, read from us-central1-a",
+        "  gs://data (europe-west4, paid, $0.05/GiB): 1.1 GB read, 1,200 read, 3 look, 2 refused, $0.05",
         "  refused by dataprep guard: gs://data in europe-west4: too expensive",
         "  not priced: 4 x copy by the server from gs://data",
         "  other host: huggingface.co, 2.5 MB",
