@@ -76,21 +76,20 @@ def main() -> None:
     if sys.argv[1:2] != ["train"]:  # a training program's environment is that of its console script
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
     try:
-        code = exit_code_of(group, "dataprep")
+        code = exit_code_of(group, "dataprep", after_ctrl_c="interrupted; run the same command again to go on")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe: drop the rest
         code = 0
-    if code == INTERRUPTED:
-        click.echo("dataprep: interrupted; run the same command again to go on", err=True)
     sys.exit(code)
 
 
-def exit_code_of(command: click.Command, name: str) -> int:
+def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -> int:
     """Run a command with the arguments of this process; an expected error becomes one line on stderr.
 
     Args:
         command: Returns the exit code; a return value that is not an integer means 0.
         name: Name of the program, which begins that line.
+        after_ctrl_c: Line for a command that Ctrl-C ended; empty for none.
 
     Returns:
         The exit code; INTERRUPTED after Ctrl-C.
@@ -104,6 +103,8 @@ def exit_code_of(command: click.Command, name: str) -> int:
     try:
         code = command(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
+        if after_ctrl_c:
+            click.echo(f"{name}: {after_ctrl_c}", err=True)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()

@@ -96,10 +96,13 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     folder, _, name = output.rpartition("/")
     storage = open_storage(folder or ".")
     spool = storage.spool_path(name)
-    with disk_errors(spool):
-        _write(spool, tensors, {key: value for key, value in facts.items() if value is not None}, name)
-        num_bytes = spool.stat().st_size
-    storage.publish(spool, name, crc32c_of_file(spool))
+    try:
+        with disk_errors(spool):
+            _write(spool, tensors, {key: value for key, value in facts.items() if value is not None}, name)
+            num_bytes = spool.stat().st_size
+        storage.publish(spool, name, crc32c_of_file(spool))
+    finally:
+        storage.remove_stale_spools()  # and the folder of spool files, which is empty now
     return Exported(
         output=output,
         tensors=len(tensors),
@@ -123,7 +126,7 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], facts: dict[str, object
         torch.save({"model": tensors, "metadata": facts}, file)
 
 
-@click.command("export", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("dataprep-export", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @click.argument("checkpoint")
 @click.argument("output")
 @click.option(

@@ -43,7 +43,7 @@ from train.flags.options import (
     redefined,
 )
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.flags.shared import RecipeFlags
+from train.flags.shared import RecipeFlags, fitted_warmup
 from train.loops.backend import Devices
 from train.loops.classify import ClassifierTask
 from train.loops.compiling import compile_network
@@ -149,7 +149,11 @@ class Flags(ShardingFlags, RecipeFlags):
         RecipeFlags,
         "warmup_epochs",
         default=5.0,
-        text=_probed("Epochs in which the learning rate rises linearly.", "warmup_epochs"),
+        text=_probed(
+            "Epochs in which the learning rate rises linearly. Where the run has fewer epochs and this is not given: "
+            "a tenth of them.",
+            "warmup_epochs",
+        ),
     )
     weight_decay: float = redefined(
         RecipeFlags, "weight_decay", text=_probed("Weight decay of matrices; other weights have none.", "weight_decay")
@@ -438,12 +442,12 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
     )
 
 
-@click.command("finetune_mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("dataprep-finetune-mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 @click.pass_context
 def command(context: click.Context, /, **_values: Any) -> int:
     """Fine-tune a pretrained vision transformer, or probe it (He et al., 2022)."""
-    flags = recipe_flags(**given_flags(context, Flags))
+    flags = fitted_warmup(recipe_flags(**given_flags(context, Flags)), context)
     if flags.is_jax:
         join_jax(flags.device)
     training = open_training(flags)

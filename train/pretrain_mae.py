@@ -20,7 +20,7 @@ from train.flags.entry import EntryCommand, run, run_entry
 from train.flags.jax import JaxRun, ShardingFlags, join_jax, open_jax_devices
 from train.flags.options import COUNT, COUNT_OR_UNSET, SHARE, SHARE_ABOVE_0, SIDE, flag, flags_of, redefined
 from train.flags.packs import PackFlags, check_packs
-from train.flags.shared import REFUSED, UNSET, RecipeFlags
+from train.flags.shared import REFUSED, UNSET, RecipeFlags, fitted_warmup
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import MAEConfig, mae_config
@@ -220,11 +220,12 @@ def _packs_task(flags: Flags, config: MAEConfig, runtime: Runtime, packs: Packs)
     )
 
 
-@click.command("pretrain_mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("dataprep-pretrain-mae", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
-def command(**values: Any) -> int:
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> int:
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
-    flags = Flags(**values)
+    flags = fitted_warmup(Flags(**values), context)
     if flags.is_jax:
         join_jax(flags.device)
     return run(open_training(flags), flags, model=flags.model)

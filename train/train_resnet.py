@@ -79,7 +79,7 @@ IMAGENET_CLASSES = 1000
 EPILOG = """\b
 Examples:
   dataprep-train-resnet --datadir /data/imagenet --num_epochs 18 --batch_size 128 --test_set_batch_size 64 \\
-      --log_steps 200 --metrics_debug --output_dir runs/resnet50 --resume automatic
+      --log_steps 200 --device xla --metrics_debug --output_dir runs/resnet50 --resume automatic
   dataprep-train-resnet --data_path shards/imagenet --device cpu --model resnet18 --image_size 64 --epochs 2
 
 \b
@@ -104,7 +104,9 @@ class Flags(RunFlags):
     epochs: int = redefined(RunFlags, "epochs", default=18, also=("num_epochs",))
     ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=1)
     log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_steps",))
-    metrics_debug: bool = flag(False, "Print XLA's counters, including compilations, to stderr after every epoch.")
+    metrics_debug: bool = flag(
+        False, "Print XLA's counters, including compilations, to stderr after every epoch; needs --device xla."
+    )
 
     model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.")
     num_classes: int | None = flag(
@@ -250,7 +252,7 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
     return data.training_loader(training), data.validation_loader(evaluation), num_classes
 
 
-@click.command("train_resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("dataprep-train-resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
     """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's flags and schedule."""

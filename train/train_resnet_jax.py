@@ -317,7 +317,9 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     return Steps(model, mesh, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
-@click.command("train_resnet_jax", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command(
+    "dataprep-train-resnet-jax", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110}
+)
 @click.option(
     "--workdir", required=True, help="Folder for checkpoints, on a disk or gs://; if on a disk, for logs, too."
 )

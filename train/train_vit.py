@@ -102,7 +102,13 @@ class Flags(JaxFlags, PackFlags, RunFlags):
         also=("ckpt_dir",),
     )
     resume_epoch: int = flag(0, "Resume from the checkpoint after so many epochs; 0: do not.", COUNT_OR_NONE)
-    ckpt_interval: int = redefined(RunFlags, "ckpt_interval", default=10, also=("ckpt_epoch_interval",))
+    ckpt_interval: int = redefined(
+        RunFlags,
+        "ckpt_interval",
+        default=10,
+        text="Epochs between checkpoints; the end of the run is always saved.",
+        also=("ckpt_epoch_interval",),
+    )
     test_epoch_interval: int = flag(10, "Epochs between evaluations; there is always one after the last epoch.", COUNT)
     log_interval_steps: int = redefined(RunFlags, "log_interval_steps", also=("log_step_interval",))
 
@@ -358,7 +364,7 @@ def _resume_of(flags: Flags, training: Training[Any]) -> str:
     return f"{folder.url}/{found[0].name}"
 
 
-@click.command("train_vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
+@click.command("dataprep-train-vit", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})
 @flags_of(Flags, REFUSED)
 def command(**values: Any) -> int:
     """Train a vision transformer (Dosovitskiy et al., 2021) with weights sharded among all devices."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import click
 
 from dataprep.commands.options import COUNT, COUNT_OR_NONE, Bytes, Finite, json_option
-from dataprep.errors import UsageError
+from dataprep.errors import UndecidedError, UsageError
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Backend, Interpolation
@@ -52,6 +52,9 @@ Examples:
 `simulated:RATE` stands for an accelerator that takes RATE images a second and uses no core of this machine. After
 commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and each
 transfer.
+
+Exit codes: 0 diagnosed, 2 wrong usage or input, 3 undecided: the run was clearly faster than one of its stages alone,
+which happens when other programs use the machine for a while.
 """
 
 
@@ -173,9 +176,11 @@ def command(
         console = Console(highlight=False)
         console.print(diagnosis_text(found))
         if comparison is not None:
-            console.print("", comparison_text(comparison, found.limit), sep="\n")
+            console.print("", comparison_text(comparison, None if found.undecided else found.limit), sep="\n")
         if html is not None:
             click.echo(f"written: {html}")
+    if found.undecided:
+        click.get_current_context().exit(UndecidedError.exit_code)
 
 
 def open_device(name: str, model: str | None, batch_size: int, image_size: int) -> Device:

@@ -74,7 +74,8 @@ def _print(inspection: Inspection) -> None:
         "at": inspection.url,
         "origin": inspection.origin,
         "licence": inspection.licence,
-        "checked": inspection.checked + (", partial: other counts than published" if inspection.partial else ""),
+        "checked": inspection.checked
+        + (", partial: other counts than published" if inspection.partial and inspection.is_published else ""),
         "plan": f"{inspection.plan_hash[:12]}, revision {inspection.revision}",
     }
     if inspection.features:

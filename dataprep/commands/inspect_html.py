@@ -12,11 +12,15 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection
-from dataprep.messages import counted, human_bytes
+from dataprep.messages import counted, human_bytes, shortened
 from dataprep.pages.charts import area_chart, histogram_bins
 from dataprep.pages.page import render_page
 
 TEMPLATE, SCRIPT = "inspect.html.j2", "inspect.js"
+FEW_CLASSES = 12
+"""Number of classes up to which each has a bar with its name; more are drawn as an area."""
+CLASS_CHARACTERS = 24
+"""Maximum length of a class's name beside its bar; the table of classes has the whole name."""
 
 
 def render_html(inspection: Inspection, sheets: Mapping[str, Sheet]) -> str:
@@ -43,7 +47,7 @@ def _tags(inspection: Inspection) -> list[tuple[str, str]]:
         "none": ("images not checked", "warn"),
     }
     tags = [checked.get(inspection.checked, (f"checked: {inspection.checked}", ""))]
-    if not any(split.statuses for split in inspection.splits):  # no counts are published for tables
+    if inspection.is_published:
         partial = ("partial: other counts than published", "warn")
         tags.append(partial if inspection.partial else ("the published counts", "good"))
     tags.append(("shuffled", "") if inspection.shuffled else ("in the order of the originals", "warn"))
@@ -69,14 +73,19 @@ def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
             (f"{count}", passes),
             *ends,
         ],
-        "plots": _plots(split),
+        "plots": _plots(split, sheet),
         "troubles": split.troubles,
         "duplicates_text": _duplicates_text(sheet),
         "duplicates": [_pictures(group) for group in sheet.duplicates],
         "extremes": [(what, _pictures(pictures)) for what, pictures in sheet.extremes if pictures],
         "spread": [(_picture(picture), _pictures(near)) for picture, near in sheet.spread],
-        "classes": sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0])),
+        "classes": _by_count(sheet),
     }
+
+
+def _by_count(sheet: Sheet) -> list[tuple[str, int]]:
+    """Return the classes with their counts, the largest class first."""
+    return sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0]))
 
 
 def _duplicates_text(sheet: Sheet) -> str:
@@ -89,7 +98,7 @@ def _duplicates_text(sheet: Sheet) -> str:
     return f"Among {among}, {found.duplicates:,} have the size and CRC32C of an earlier one.{shown}"
 
 
-def _plots(split: SplitInspection) -> list[JsonObject]:
+def _plots(split: SplitInspection, sheet: Sheet) -> list[JsonObject]:
     """Return title, chart and caption of each plot; `wide` marks a plot of two columns."""
     plots: list[JsonObject] = []
     sides = (("Width, pixels", split.width, split.widths), ("Height, pixels", split.height, split.heights))
@@ -102,7 +111,12 @@ def _plots(split: SplitInspection) -> list[JsonObject]:
         plots.append(_histogram("Aspect, width to height", split.aspects, caption))
     extremes = " to ".join(human_bytes(extreme) for extreme in split.image_bytes_extremes)
     plots.append(_histogram("Bytes of an image", split.sizes, extremes))
-    if split.classes is not None:
+    if 0 < len(sheet.classes) <= FEW_CLASSES:
+        names, images = zip(*_by_count(sheet), strict=True)
+        labels = [shortened(name, CLASS_CHARACTERS) for name in names]
+        caption = f"{len(names)} class{'es' if len(names) > 1 else ''}"
+        plots.append(_histogram("Images of a class", Histogram(tuple(labels), images), caption))
+    elif split.classes is not None:
         counts = split.classes.counts
         highest = 1.06 * max(1, *counts, 1)  # some space above the largest class
         chart = area_chart("Images of every class", range(len(counts) + 1), [counts], highest, whole=True)
@@ -140,6 +154,7 @@ def _picture(picture: Picture) -> dict[str, str]:
         "key": picture.key,
         "short_key": picture.key.rpartition("/")[2],
         "class_name": picture.class_name,
+        "caption": picture.caption,
         "src": f"data:image/jpeg;base64,{encoded}" if encoded else "",
         "problem": picture.problem,
     }

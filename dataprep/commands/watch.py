@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,9 @@ Examples:
 Exit codes: 0 the dataset is whole, or shown once; 1 a file is damaged; 2 usage, or nothing there with --once; 130 ended
 by Ctrl-C, as --page always is.
 """
+
+
+_ENDED_BY_CTRL_C = 128 + signal.SIGINT
 
 
 class _Show(Protocol):
@@ -69,9 +73,18 @@ def command(url: str, once: bool, interval: float, as_json: bool, page: bool, po
         raise UsageError("--page shows every look until Ctrl-C; leave --once and --json out")
     if port is not None and not page:
         raise UsageError("--port is the port of --page; add --page, or leave --port out")
+    try:
+        _watch(url, interval, once=once, as_json=as_json, port=(port or 0) if page else None)
+    except KeyboardInterrupt:  # the usual end, after which there is nothing to go on with
+        click.echo(err=True)
+        click.get_current_context().exit(_ENDED_BY_CTRL_C)
+
+
+def _watch(url: str, interval_s: float, *, once: bool, as_json: bool, port: int | None) -> None:
+    """Show a look after the other until the run is over, on a page too if there is a port for it."""
     watch = RunWatch(url)
     with ExitStack() as stack:
-        served = stack.enter_context(_page(watch, interval, port or 0)) if page else None
+        served = stack.enter_context(_page(watch, interval_s, port)) if port is not None else None
         show = stack.enter_context(_output(as_json=as_json))
         while True:
             snapshot = watch.look()
@@ -80,9 +93,9 @@ def command(url: str, once: bool, interval: float, as_json: bool, page: bool, po
             if served is not None:
                 served(snapshot)
             show(snapshot)
-            if once or (snapshot.is_over and not page):
+            if once or (snapshot.is_over and served is None):
                 return
-            time.sleep(interval)
+            time.sleep(interval_s)
 
 
 @contextmanager

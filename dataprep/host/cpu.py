@@ -32,6 +32,11 @@ class CPUTime:
     machine_s: float = 0.0
     """Time of all processes."""
 
+    @property
+    def cores_of_others(self) -> float:
+        """Number of cores that were busy for other processes; 0 if unknown."""
+        return max(0.0, self.machine_s - self.own_s) / self.elapsed_s if self.elapsed_s else 0.0
+
     def cores_used(self, background: float) -> float:
         """Return the number of cores that were busy for the block, in this process and in others that worked for it.
 
@@ -57,7 +62,7 @@ def background_cores() -> float:
     """Measure how many cores are busy while this process sleeps."""
     with cpu_time() as used:
         time.sleep(_IDLE_S)
-    return max(0.0, used.machine_s - used.own_s) / used.elapsed_s
+    return used.cores_of_others
 
 
 def own_cpu_s() -> float:

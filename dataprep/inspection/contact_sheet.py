@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.checked import MAX_IMAGE_BYTES
 from dataprep.formats.imagefolder import image_file, image_suffix
+from dataprep.inspection.captions import caption_field, caption_of_record, captions_of_folder
 from dataprep.inspection.oddities import Oddities, find_oddities
 from dataprep.storage import Storage
 
@@ -36,7 +37,9 @@ NEIGHBOUR_PIXELS = 112
 """Longer side of the thumbnails of neighbours: there are six times as many of them."""
 THUMBNAIL_QUALITY = 75
 _READS_IN_FLIGHT = 16
-_COLUMNS = ("key", "image_offset", "image_bytes", "label")
+MAX_RECORD_BYTES = MAX_IMAGE_BYTES + 2**24
+"""Maximum size of a record that is read for its caption; of a larger one only the image is read."""
+_COLUMNS = ("key", "image_offset", "image_bytes", "record_offset", "record_bytes", "label")
 _CHECK = ImagePolicy(check="decode", on_bad="reject")
 
 
@@ -53,6 +56,8 @@ class Picture:
     """Reason why the image cannot be shown; empty if it can."""
     sha256: str = ""
     """Digest of the image's bytes; empty if they cannot be read."""
+    caption: str = ""
+    """Caption of the image, shortened; empty if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +82,8 @@ class _Place(NamedTuple):
     shard: int
     offset: int
     num_bytes: int
+    record_offset: int
+    record_bytes: int
     file: str
     """File of an image in an adopted image folder; empty if the file follows from format and key."""
 
@@ -141,9 +148,15 @@ def pictures_at(
     """
     places = list(_places(storage, manifest, split, sorted(positions)))
     data = open_named_data(storage, manifest)
+    captions: Mapping[int, str] = {}
+    if FORMATS[manifest.format].one_file_per_image:
+        captions = captions_of_folder(storage, manifest, split, {place.position for place in places})
     with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
-        images = pool.map(partial(_read, data, manifest, split), places)
-        return {place.position: _picture(place, data, pixels) for place, data in zip(places, images, strict=True)}
+        found = pool.map(partial(_read, data, manifest, split), places)
+        return {
+            place.position: _picture(place, image, captions.get(place.position, caption), pixels)
+            for place, (image, caption) in zip(places, found, strict=True)
+        }
 
 
 def _places(storage: Storage, manifest: Manifest, split: SplitManifest, wanted: list[int]) -> Iterator[_Place]:
@@ -159,16 +172,16 @@ def _places(storage: Storage, manifest: Manifest, split: SplitManifest, wanted: 
         table = index.read_group(group, columns).take(here)
         files = table.column("file").to_pylist() if "file" in columns else [""] * len(here)
         found = zip(here, *(table.column(name).to_pylist() for name in _COLUMNS), files, strict=True)
-        for row, key, offset, num_bytes, label, file in found:
-            place = start - num_rows + row
-            yield _Place(place, key, class_name_of(label, manifest.classes) or "", group, offset, num_bytes, file)
+        for row, key, offset, num_bytes, record_offset, record_bytes, label, file in found:
+            position, class_name = start - num_rows + row, class_name_of(label, manifest.classes) or ""
+            yield _Place(position, key, class_name, group, offset, num_bytes, record_offset, record_bytes, file)
 
 
-def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> bytes | str:
-    """Read an image's bytes; if they cannot be read, return the reason as a text."""
+def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> tuple[bytes | str, str]:
+    """Read an image's bytes, and the caption in its record; if they cannot be read, return the reason as a text."""
     try:
         if not 0 < place.num_bytes <= MAX_IMAGE_BYTES:
-            return f"the index says {place.num_bytes:,} bytes"
+            return f"the index says {place.num_bytes:,} bytes", ""
         if place.file:
             file = place.file
         elif FORMATS[manifest.format].one_file_per_image:
@@ -177,14 +190,18 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
             file = image_file(root, place.key, place.class_name, suffix)
         else:
             file = split.shards[place.shard]["file"]
-        return storage.read_range(file, place.offset, place.num_bytes)
+            field, start = caption_field(manifest, split), place.offset - place.record_offset
+            if field and 0 <= start <= start + place.num_bytes <= place.record_bytes <= MAX_RECORD_BYTES:
+                record = storage.read_range(file, place.record_offset, place.record_bytes)
+                return record[start : start + place.num_bytes], caption_of_record(manifest, field, record)
+        return storage.read_range(file, place.offset, place.num_bytes), ""
     except FileNotFoundError:
-        return "its file is missing"
+        return "its file is missing", ""
     except DataprepError as error:
-        return str(error)
+        return str(error), ""
 
 
-def _picture(place: _Place, data: bytes | str, pixels: int) -> Picture:
+def _picture(place: _Place, data: bytes | str, caption: str, pixels: int) -> Picture:
     problem = data if isinstance(data, str) else ""
     jpeg = b""
     if isinstance(data, bytes):
@@ -194,7 +211,9 @@ def _picture(place: _Place, data: bytes | str, pixels: int) -> Picture:
         else:
             jpeg = _thumbnail(data, pixels)
     sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
-    return Picture(key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem, sha256=sha256)
+    return Picture(
+        key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem, sha256=sha256, caption=caption
+    )
 
 
 def _thumbnail(data: bytes, pixels: int) -> bytes:

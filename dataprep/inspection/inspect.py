@@ -12,6 +12,7 @@ from dataprep.build.finished import readable_manifest
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
+from dataprep.dataset.links import is_adopted
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
 from dataprep.inspection.histograms import (
@@ -24,6 +25,7 @@ from dataprep.inspection.histograms import (
     Spread,
     byte_labels,
 )
+from dataprep.sources import DATASETS
 from dataprep.storage import Storage, open_storage
 
 _EXAMPLES = 3
@@ -106,6 +108,8 @@ class Inspection:
     origin: str
     checked: str
     partial: bool
+    is_published: bool
+    """Whether the counts of this dataset are published: those of a user's own data, for example, are not."""
     shuffled: bool
     codecs: dict[str, str]
     features: dict[str, str]
@@ -132,11 +136,21 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         origin=manifest.origin,
         checked=manifest.checked,
         partial=manifest.partial,
+        is_published=_is_published(manifest),
         shuffled=manifest.shuffled,
         codecs=manifest.codecs,
         features={name: described(feature) for name, feature in sorted(manifest.features.items())},
         splits=tuple(_inspect_split(storage, manifest, found) for found in chosen_splits(manifest, split)),
     )
+
+
+def _is_published(manifest: Manifest) -> bool:
+    """Return whether a dataset was built from originals whose number of images is published."""
+    dataset = DATASETS.get(manifest.name)
+    if dataset is None or dataset.generated or is_adopted(manifest) or "own" in manifest.options:
+        return False
+    counts = (dataset.facts[split.name].samples for split in manifest.splits if split.name in dataset.facts)
+    return all(count is not None for count in counts)
 
 
 def chosen_splits(manifest: Manifest, split: str | None) -> list[SplitManifest]:

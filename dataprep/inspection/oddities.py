@@ -39,7 +39,8 @@ class Oddities:
     groups: tuple[tuple[int, ...], ...]
     """Positions of images with the same size and CRC32C, for the first groups."""
     extremes: dict[str, tuple[int, ...]]
-    """Positions of the most extreme images by what they are, the most extreme one first."""
+    """Positions of the most extreme images by what they are, the most extreme one first; without measures in which all
+    images are the same."""
 
 
 class _Extreme:
@@ -48,9 +49,12 @@ class _Extreme:
     def __init__(self) -> None:
         self.values: NDArray[np.float64] = np.empty(0)
         self.positions: NDArray[np.int64] = np.empty(0, np.int64)
+        self.differs = False
+        """Whether two values differ."""
 
     def add(self, values: NDArray[np.float64], positions: NDArray[np.int64]) -> None:
         both, places = np.concatenate([self.values, values]), np.concatenate([self.positions, positions])
+        self.differs = self.differs or bool((both != both[:1]).any())
         smallest = np.argsort(both, kind="stable")[:SHOWN]
         self.values, self.positions = both[smallest], places[smallest]
 
@@ -93,7 +97,7 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
         is_partial=len(found) < start,
         duplicates=duplicates,
         groups=groups,
-        extremes={name: tuple(extreme.positions.tolist()) for name, extreme in extremes.items()},
+        extremes={name: tuple(extreme.positions.tolist()) for name, extreme in extremes.items() if extreme.differs},
     )
 
 

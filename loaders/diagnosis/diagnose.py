@@ -5,7 +5,8 @@
 
 The steps: the device alone (G); the run as it is, with its waits timed; every stage alone (F, P, H), and what they
 predict together; each change that could lift the limit, with its stages measured as they would be; last, a trial of the
-best changes. `fixes.py` has the changes, `prediction.py` the model that predicts a rate from the stages.
+best changes. `fixes.py` has the changes, `prediction.py` the model that predicts a rate from the stages, `verdict.py`
+the sentence. Where the measurements contradict each other, nothing is tried.
 """
 
 from __future__ import annotations
@@ -15,27 +16,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dataprep.host.cpu import available_cores, background_cores
+from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
-from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction, Rates, allocate, predict
+from loaders.diagnosis.prediction import COMPUTE_BOUND, Prediction, Rates, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_leading
+from loaders.diagnosis.verdict import contention, contradiction, verdict
 from loaders.loader import Batch, Loader
 
 TIMELINE_STEPS = 200
 """Maximum number of steps that a diagnosis lists."""
-WAITED_FOR: dict[Limit, str] = {
-    "fetch": "bytes to arrive",
-    "prepare": "images to be decoded",
-    "transfer": "batches to reach the device",
-    "compute": "the device",
-    "cores": "processor cores, which decoding and the other stages share",
-}
 
 
 def diagnose(
@@ -56,29 +51,37 @@ def diagnose(
         busy_cores = background_cores()
         progress("the device, fed from memory")
         batch = _first_batch(loader)
-        stages = Stages(
-            StageBench(
-                setup=setup,
-                device=device,
-                loader=loader,
-                batch=batch,
-                busy_cores=busy_cores,
-                seconds=seconds / 2,
-                folder=Path(folder),
-                progress=progress,
-            )
+        bench = StageBench(
+            setup=setup,
+            device=device,
+            loader=loader,
+            batch=batch,
+            busy_cores=busy_cores,
+            seconds=seconds / 2,
+            folder=Path(folder),
+            progress=progress,
         )
+        with cpu_time() as used:
+            stages = Stages(bench)
+            progress("the run as it is")
+            observed = observe(setup, device, seconds)
+            stages.measure_stages(observed.images_per_s)
         compute = stages.alone["compute"]
-        progress("the run as it is")
-        observed = observe(setup, device, seconds)
-        stages.measure_stages(observed.images_per_s)
         rates = stages.rates(setup)
         predicted = predict(rates)
         is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
         limit: Limit = "compute" if is_compute_bound else predicted.limit
-        fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
-        fixes = try_leading(stages, fixes, observed.images_per_s, limit)
-        return _diagnosis(stages, observed, rates, predicted, limit, fixes)
+        # A run may find in the page cache what fetching alone reads from the disk.
+        compared = [each for each in stages.alone.values() if each.name != "fetch" or not rates.fetch_in_turn]
+        undecided = contradiction(
+            observed.images_per_s, compared, cores=available_cores(), other_cores=used.cores_of_others
+        )
+        fixes: list[Fix] = []
+        if not undecided:
+            fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
+            fixes = try_leading(stages, fixes, observed.images_per_s, limit)
+        found = _diagnosis(stages, observed, rates, predicted, limit, fixes)
+        return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
 
 
 def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
@@ -132,11 +135,11 @@ def _diagnosis(
     return Diagnosis(
         url=stages.loader.dataset.url,
         device=stages.device.name,
-        verdict=_verdict(observed.images_per_s, compute, limit, fixes),
+        verdict=verdict(observed.images_per_s, compute, limit, fixes),
         limit=limit,
         observed_images_per_s=observed.images_per_s,
         predicted_images_per_s=predicted.images_per_s,
-        contention=_contention(observed.images_per_s, predicted),
+        contention=contention(observed.images_per_s, predicted),
         utilisation=min(1.0, observed.images_per_s / compute),
         stages=tuple(stages.alone.values()),
         wait_share=wait,
@@ -162,27 +165,6 @@ def _shares(times: Sequence[StepTimes]) -> tuple[float, float, float]:
 
 def _timeline(times: Sequence[StepTimes]) -> tuple[StepTimes, ...]:
     return tuple(replace(each, started_s=each.started_s - times[0].started_s) for each in times[:TIMELINE_STEPS])
-
-
-def _contention(observed: float, predicted: Prediction) -> str:
-    if observed >= CONTENTION * predicted.images_per_s:
-        return ""
-    return (
-        f"alone the stages promise {predicted.images_per_s:,.0f} images/s, together they make {observed:,.0f}: "
-        "they compete for cores, memory or the interpreter lock"
-    )
-
-
-def _verdict(observed: float, compute: float, limit: Limit, fixes: Sequence[Fix]) -> str:
-    share = f"{100 * min(1.0, observed / compute):.0f} % of what the device could take"
-    if limit == "compute" and observed >= COMPUTE_BOUND * compute:
-        start = f"The device is the limit: {observed:,.0f} images/s, {share}; its input keeps up."
-    else:
-        start = f"You are waiting for {WAITED_FOR[limit]}: {observed:,.0f} images/s, {share}."
-    if not fixes:
-        return f"{start} No single change would bring 5 %."
-    best = fixes[0]
-    return f"{start} {best.advice}: {best.images_per_s:,.0f} images/s, {100 * (best.gain - 1):+.0f} %."
 
 
 def _settings(setup: RunSetup) -> dict[str, object]:

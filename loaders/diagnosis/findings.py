@@ -102,7 +102,7 @@ class Diagnosis:
     device: str
     """Name of the device, e.g. `cpu (resnet50)` or `simulated:2000`."""
     verdict: str
-    """One sentence: what the run waits for, what to do, and what that gains."""
+    """One sentence: what the run waits for, what to do, and what that gains; or why that is undecided."""
     limit: Limit
     observed_images_per_s: float
     predicted_images_per_s: float
@@ -131,6 +131,9 @@ class Diagnosis:
     """Rate with the best division of the cores among the stages, and nothing else changed."""
     allocation: dict[str, float] = field(default_factory=dict)
     """Cores that each stage takes at that rate."""
+    undecided: str = ""
+    """Why the measured rates contradict each other, so that neither `limit` nor a change can be named; empty if they
+    agree."""
 
 
 def to_document(found: Diagnosis) -> dict[str, object]:

@@ -58,7 +58,7 @@ def diagnosis_page(
         TEMPLATE,
         "loaders",
         headline=found.verdict,
-        tone="good" if found.utilisation >= PASSES else "warn",
+        tone="good" if found.utilisation >= PASSES and not found.undecided else "warn",
         subject=(found.device, found.url),
         found=_found(found),
         sections=_sections(bench),
@@ -130,13 +130,15 @@ def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float | None) 
 
 def _found(found: Diagnosis) -> JsonObject:
     best = found.fixes[0] if found.fixes else None
+    none = "no change was tried" if found.undecided else "no change helps"
     return {
         "numbers": [
             (rate(found.observed_images_per_s), "images/s observed"),
             (rate(compute_rate(found)), "images/s the accelerator takes"),
             (rate(found.predicted_images_per_s), "images/s predicted from the stages"),
-            (f"× {best.gain:.2f}", f"by the best change, {best.name}") if best else ("–", "no change helps"),
+            (f"× {best.gain:.2f}", f"by the best change, {best.name}") if best else ("–", none),
         ],
+        "undecided": found.undecided,
         "utilisation": found.utilisation,
         "passes": PASSES,
         "contention": found.contention,

@@ -32,14 +32,15 @@ _PARTS = (("wait", "█", "red"), ("transfer", "▓", "yellow"), ("compute", "�
 
 def diagnosis_text(found: Diagnosis) -> RenderableType:
     """Return a diagnosis for `rich` to print, readable at 80 columns."""
+    used = (
+        f"{rate(found.observed_images_per_s)} of {rate(compute_rate(found))} images/s that the accelerator takes: "
+        f"{percent(found.utilisation)} used ({percent(PASSES)} is a pass)"
+    )
     lines: list[RenderableType] = [
         _line(found.verdict, "bold"),
         "",
         _line(f"{found.device} · {found.url}", "dim"),
-        _line(
-            f"{rate(found.observed_images_per_s)} of {rate(compute_rate(found))} images/s that the accelerator takes: "
-            f"{percent(found.utilisation)} used ({percent(PASSES)} is a pass)"
-        ),
+        *([] if found.undecided else [_line(used)]),
         "",
         _stages(found),
         "",
@@ -48,19 +49,21 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         "",
         *_steps(found),
         "",
-        _fixes(found) if found.fixes else _line("No single change helps."),
+        _fixes(found)
+        if found.fixes
+        else _line("No change was tried." if found.undecided else "No single change helps."),
     ]
     if found.applied is not None:
         lines += ["", _line(f"tried {applied_sentence(found.applied)}", "bold")]
     return Group(*lines)
 
 
-def comparison_text(comparison: DiagnosisComparison, limit: Limit) -> RenderableType:
+def comparison_text(comparison: DiagnosisComparison, limit: Limit | None) -> RenderableType:
     """Return a comparison for `rich` to print, and first what differed besides the rates.
 
     Args:
         comparison: What is printed.
-        limit: What limits the run now.
+        limit: What limits the run now; None if that is undecided.
     """
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right"):
@@ -72,7 +75,7 @@ def comparison_text(comparison: DiagnosisComparison, limit: Limit) -> Renderable
     if lines:
         lines.append(_line("The ratios below hold these differences, too."))
     lines.append(_line(f"before: {comparison.before_verdict}", "dim"))
-    if comparison.before_limit != limit:
+    if limit not in (None, comparison.before_limit):
         lines.append(_line(f"The limit was {comparison.before_limit}, and is {limit} now.", "bold"))
     return Group(*lines, table)
 

@@ -40,7 +40,10 @@ def busy_share(found: Diagnosis, stage: StageRate) -> float:
 
 
 def limiting_stages(found: Diagnosis) -> set[str]:
-    """Return the stage that is the limit; where the cores are, the stages that take most of them."""
+    """Return the stage that is the limit, none if that is undecided; where the cores are, the stages that take most of
+    them."""
+    if found.undecided:
+        return set()
     if found.limit != "cores":
         return {found.limit}
     cpu_s = sum(stage.cpu_s_per_image for stage in found.stages)
@@ -69,8 +72,8 @@ def applied_sentence(applied: Applied) -> str:
 
 
 def attainable_sentence(found: Diagnosis) -> str:
-    """Return a sentence about the best division of the cores; empty if that gains nothing."""
-    if found.attainable_images_per_s <= found.observed_images_per_s:
+    """Return a sentence about the best division of the cores; empty if that gains nothing, or is undecided."""
+    if found.undecided or found.attainable_images_per_s <= found.observed_images_per_s:
         return ""
     cores = ", ".join(f"{name} {count:.1f}" for name, count in found.allocation.items() if count >= 0.05)
     divided = f" ({cores} cores)" if cores else ""

@@ -44,11 +44,11 @@ PRELOADED = (
 QUICK = {"--seconds": "0.1", "--images": "20", "--rounds": "1", "--batches": "1", "--epochs": "1", "--poll-s": "0.05"}
 """Values of options that would make a call take long."""
 SMALL = {
-    "pretrain_mae": {"--model": "mae_vit_micro_patch8", "--input_size": "32"},
-    "finetune_mae": {"--model": "vit_micro_patch8", "--input_size": "32"},
-    "train_resnet": {"--model": "tiny_cnn", "--image_size": "32"},
-    "train_resnet_jax": {"--config.model": "_ResNet1", "--config.image_size": "32"},
-    "train_vit": {
+    "dataprep-pretrain-mae": {"--model": "mae_vit_micro_patch8", "--input_size": "32"},
+    "dataprep-finetune-mae": {"--model": "vit_micro_patch8", "--input_size": "32"},
+    "dataprep-train-resnet": {"--model": "tiny_cnn", "--image_size": "32"},
+    "dataprep-train-resnet-jax": {"--config.model": "_ResNet1", "--config.image_size": "32"},
+    "dataprep-train-vit": {
         "--embed_dim": "32",
         "--num_heads": "2",
         "--num_blocks": "1",

@@ -75,7 +75,7 @@ def test_repeating_an_export_changes_nothing_and_another_one_is_refused(mae, tmp
         with pytest.raises(ConflictError):
             export(checkpoint, str(output), key_bias="remove")
         assert output.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"encoder.safetensors", "encoder.pth"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "encoder.safetensors", "encoder.pth"}
 
 
 def test_adding_or_removing_key_biases_does_not_change_the_result(mae, tmp_path):

@@ -17,6 +17,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import STALL_S
+from dataprep.messages import human_bytes
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
@@ -125,6 +126,11 @@ def _mixed(data_path: str, region_policy: str) -> Data:
 def _indexed(data_path: str, index_dir: str | None) -> str:
     """Index plain data, and return the URL of the index with its manifest."""
     data = open_storage(data_path)
+    if data.is_local and not Path(data.url).exists():
+        raise UsageError(
+            f"{data_path}: no such folder; expected a dataset of `dataprep build`, an image folder, tars or a TFDS "
+            "directory, on a disk or gs://, or the .json file of a mixture"
+        )
     manifest = read_manifest(data) if index_dir is None else None
     if manifest is not None:
         if is_adopted(manifest):
@@ -150,7 +156,7 @@ class _Progress:
         self.log(f"index: {what}")
 
     def started(self, shards: int, num_bytes: int) -> None:
-        pass
+        self.log(f"index: reading where each image lies in {human_bytes(num_bytes)}, once; later runs use the index")
 
     def shard_done(self, samples: int, num_bytes: int) -> None:
         pass

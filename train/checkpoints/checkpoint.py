@@ -66,6 +66,7 @@ class CheckpointFolder:
             digest = digest_of(spool)
         checkpoint = Checkpoint(f"checkpoint-{step:09d}-{digest}.{self._codec.suffix}", step, digest)
         storage.publish(spool, checkpoint.name, crc32c_of_file(spool))
+        storage.remove_stale_spools()  # and the folder of spool files, which is empty now
         self._forget_older(step)
         return checkpoint
 

@@ -60,8 +60,10 @@ class PartFolder(CheckpointFolder):
             name = part_name(step, self._rank, self._world_size, digest_of(spool))
         storage.publish(spool, name, crc32c_of_file(spool))
         if self._rank:
+            storage.remove_stale_spools()  # and the folder of spool files, if no other host uses it
             return None
         checkpoint = create_list(storage, step, self._wait_for_parts(step))
+        storage.remove_stale_spools()  # likewise
         self._forget_older(step)  # no host saves again before this one takes part in the next step
         return checkpoint
 

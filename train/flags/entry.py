@@ -47,5 +47,9 @@ def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:
 
 
 def run_entry(command: click.Command) -> None:
-    """Run an entry with the arguments of this process, and end the process with its exit code."""
+    """Run an entry with the arguments of this process, and end the process with its exit code.
+
+    Args:
+        command: The entry; its name is that of its console script, and begins every error.
+    """
     sys.exit(exit_code_of(command, command.name or ""))

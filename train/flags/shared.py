@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import click
 
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError
@@ -24,6 +26,7 @@ from train.flags.options import (
     THREADS,
     check_ranges,
     flag,
+    given_flags,
 )
 from train.loops.backend import DEVICES, PRECISIONS, Devices
 from train.loops.config import LoopConfig
@@ -34,6 +37,7 @@ from train.telemetry.profiling import parse_steps
 if TYPE_CHECKING:
     from train.loops.runtime import Runtime
 
+Recipe = TypeVar("Recipe", bound="RecipeFlags")
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
 _LAUNCHER = (
@@ -45,6 +49,9 @@ FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
 """Help of the flag --fake_data, which some entries have."""
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
+WARMUP_SHARE = 0.1
+"""Share of the epochs in which the learning rate rises if the default is longer than the run; MAE's recipes take 5 % to
+10 %."""
 DEVICE_BATCH = 64
 """Number of images per device if no batch size is given."""
 
@@ -90,7 +97,9 @@ class RunFlags:
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", SEED)
 
     resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.")
-    ckpt_interval: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", COUNT)
+    ckpt_interval: int = flag(
+        20, "Epochs between checkpoints, the first after epoch 1; the end of the run is always saved.", COUNT
+    )
     ckpt_interval_steps: int = flag(0, "Updates between additional checkpoints; 0: none.", COUNT_OR_NONE)
     ckpt_interval_minutes: float = flag(0.0, "Longest time between checkpoints, in minutes; 0: no limit.", NOT_NEGATIVE)
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
@@ -207,7 +216,10 @@ class RecipeFlags(RunFlags):
     blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", NOT_NEGATIVE)
     min_lr: float = flag(0.0, "Learning rate at the end.", NOT_NEGATIVE)
     warmup_epochs: float = flag(
-        40.0, "Epochs in which the learning rate rises linearly; then it falls along half a cosine.", NOT_NEGATIVE
+        40.0,
+        "Epochs in which the learning rate rises linearly; then it falls along half a cosine. Where the run has fewer "
+        "epochs and this is not given: a tenth of them.",
+        NOT_NEGATIVE,
     )
     weight_decay: float = flag(0.05, "Weight decay of matrices; biases, norms and tokens have none.", NOT_NEGATIVE)
 
@@ -246,6 +258,24 @@ class RecipeFlags(RunFlags):
                 f"{self.batch_size * shares}, --effective_batch_size is {self.effective_batch_size}; give one of them"
             )
         return self.effective_batch_size
+
+
+def fitted_warmup(flags: Recipe, context: click.Context) -> Recipe:
+    """Return flags whose learning rate does not rise for longer than the run, if only a default says so.
+
+    Args:
+        flags: Flags of a command line.
+        context: Context of its command.
+    """
+    if flags.warmup_epochs <= flags.epochs or "warmup_epochs" in given_flags(context, type(flags)):
+        return flags
+    fitted = replace(flags, warmup_epochs=WARMUP_SHARE * flags.epochs)
+    click.echo(
+        f"note: the learning rate rises for {fitted.warmup_epochs:g} of {flags.epochs} epochs; the default of "
+        f"--warmup_epochs is {flags.warmup_epochs:g}",
+        err=True,
+    )
+    return fitted
 
 
 def check_fake_data(flags: RunFlags, fake_data: bool) -> None:

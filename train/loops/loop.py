@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from dataprep.errors import UsageError
+from dataprep.errors import UndecidedError, UsageError
 from loaders.diagnosis.monitor import StepMonitor
 from loaders.loader import Loader, LoaderState
 from loaders.metrics.callback import MetricsCallback
@@ -126,17 +126,22 @@ class Training(Generic[BackendT]):
         from train.telemetry.diagnosis import diagnose_run
 
         with self.loader:
-            diagnose_run(
+            found = diagnose_run(
                 self.loader,
                 _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
                 transfer_ahead=self.backend.transfer_ahead,
                 folder=self.logs.folder,
             )
-        return 0
+        return UndecidedError.exit_code if found.undecided else 0
 
     def _train(self, stop: Stop, profile: StepProfile) -> bool:
         """Do all remaining steps; return whether a signal came."""
         last_step = self.config.last_step(self.loader.order)
+        if self.step < last_step:
+            self.logs.tell(
+                f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}; the first may take "
+                "minutes where it compiles the network (XLA, JAX, --compile)"
+            )
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
         monitor = StepMonitor(batch_images=self.loader.config.batch_size)
@@ -242,7 +247,7 @@ class Training(Generic[BackendT]):
             self.step = self._saved_step = int(state["step"])
             self._evaluated_step = int(state.get("evaluated_step", self.step))
         for name, was, now in changes:
-            self.logs.tell(f"note: {prefix}{name} was {was}, is now {now}")
+            self.logs.tell(f"note: {prefix}{name} was {_shown(was)}, is now {_shown(now)}")
 
     @property
     def _epoch(self) -> float:
@@ -269,9 +274,14 @@ class _DiagnosedDevice:
         self.backend.try_step(resident)
 
 
+def _shown(value: object) -> str:
+    """Return a flag's value as a message shows it."""
+    return "not given" if value in (None, "") else str(value)
+
+
 def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return the flags with other values in the checkpoint's run: name, old value, new value."""
     if not isinstance(theirs, Mapping):
         return []
-    both = sorted(theirs.keys() & ours.keys())
+    both = sorted((theirs.keys() & ours.keys()) - {"resume"})  # which differs with every run that is resumed
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from dataprep.commands import diagnose
 from dataprep.commands.diagnose import command
 from dataprep.errors import UsageError
+from tests.support.disturbed_device import DisturbedDevice
 
 
 def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
@@ -18,6 +20,23 @@ def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path):
     assert done.exit_code == 0
     assert "The device is the limit" in done.output
     assert "The device is the limit" in page.read_text()
+
+
+def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(diagnose, "open_device", lambda *words: DisturbedDevice())
+    page = tmp_path / "report.html"
+    words = [str(finished("imagenet-webdataset")), "--device", "simulated:400", "--seconds", "0.3", "--apply"]
+    words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
+    done = CliRunner().invoke(command, words, catch_exceptions=False)
+
+    assert done.exit_code == 3
+    assert done.output.count("Undecided: the run made ") == 1
+    assert "Run it again while nothing else runs." in " ".join(done.output.split())
+    assert "Undecided: the run made " in page.read_text()
+    for text in (done.output, page.read_text()):
+        assert "The device is the limit" not in text
+        assert "is a pass" not in text
+        assert "the limit" not in text
 
 
 @pytest.mark.parametrize(

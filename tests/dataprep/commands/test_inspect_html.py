@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import render_html
 from dataprep.dataset.records import Event
-from dataprep.inspection.contact_sheet import Picture, Sheet
+from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
 from dataprep.inspection.histograms import Spread
 from dataprep.inspection.inspect import ClassSpread, Trouble, inspect_dataset
 from dataprep.inspection.oddities import Oddities
+from dataprep.storage import open_storage
 from tests.support.builds import dataprep
+from tests.support.own_data import annotated, build_own
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
@@ -55,8 +58,7 @@ def test_the_page_shows_numbers_plots_and_pictures(page_of, finished):
     texts = {text.strip() for text in page.texts}
     assert {f"{split.samples:,}" for split in inspection.splits} <= texts
     kinds = [value for name, value in page.attributes if name == "class" and (value or "").startswith("chart ")]
-    assert kinds == ["chart histogram", "chart histogram", "chart histogram", "chart histogram", "chart area"] * 2
-    assert page.tags.count("svg") == len(inspection.splits) == 2
+    assert kinds == ["chart histogram"] * 5 * len(inspection.splits)
     assert {"Width, pixels", "Aspect, width to height", "Images of a class", inspection.licence} <= texts
     pictures = [value.partition(",")[2] for name, value in page.attributes if name == "src"]
     assert page.tags.count("details") == sum(min(48, split.samples) for split in inspection.splits)
@@ -75,7 +77,7 @@ def test_hostile_texts_are_escaped(inspection):
     hostile = replace(
         inspection, url=HOSTILE, licence=HOSTILE, origin=HOSTILE, codecs={HOSTILE: HOSTILE}, splits=(split,)
     )
-    picture = Picture(key=HOSTILE, class_name=HOSTILE, jpeg=b"", problem=HOSTILE)
+    picture = Picture(key=HOSTILE, class_name=HOSTILE, jpeg=b"", problem=HOSTILE, caption=HOSTILE)
     found = Oddities(looked_at=1, is_partial=False, duplicates=1, groups=(), extremes={})
     sheet = Sheet(
         spread=((picture, (picture,)),),
@@ -95,6 +97,36 @@ def test_hostile_texts_are_escaped(inspection):
 
 def test_the_same_dataset_gives_the_same_page(inspection):
     assert render_html(inspection, {"train": Sheet()}) == render_html(inspection, {"train": Sheet()})
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+def test_a_users_own_data_have_captions_and_no_published_counts(tmp_path, fmt):
+    build_own(annotated(tmp_path / "pets"), tmp_path / "out", fmt)
+    storage = open_storage(str(tmp_path / "out"))
+    manifest = readable_manifest(storage)
+    inspection = inspect_dataset(storage.url)
+    texts = Page(render_html(inspection, {"train": open_sheet(storage, manifest, manifest.splits[0])})).texts
+    assert not any("published" in text for text in texts)
+    assert "a cat on a mat" in [text.strip() for text in texts]
+    assert not inspection.is_published
+
+
+def test_a_published_dataset_says_that_its_counts_are_the_published_ones(inspection):
+    assert inspection.is_published
+    for partial, text in ((True, "partial: other counts than published"), (False, "the published counts")):
+        assert text in render_html(replace(inspection, partial=partial), {"train": Sheet()})
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(1, "histogram"), (12, "histogram"), (13, "area"), (1000, "area")])
+def test_few_classes_have_bars_with_their_names_and_many_an_area(inspection, classes, kind):
+    named = tuple((f"{'long ' * 9}{number}", 1 + number) for number in range(classes))
+    counts = tuple(count for _, count in named[::-1])
+    ends = {"fewest": named[:3], "most": named[:-4:-1], "samples": Spread(1, counts[classes // 2], classes)}
+    split = replace(inspection.splits[0], classes=ClassSpread(classes=classes, counts=counts, **ends))
+    page = Page(render_html(replace(inspection, splits=(split,)), {"train": Sheet(classes=named)}))
+    kinds = [value for name, value in page.attributes if name == "class" and (value or "").startswith("chart ")]
+    assert kinds[-1] == f"chart {kind}"
+    assert ("long long long long l..." in [text.strip() for text in page.texts]) == (kind == "histogram")
 
 
 def test_a_split_without_classes_sides_or_troubles_has_a_page(finished):

@@ -70,7 +70,7 @@ def test_an_entry_runs_and_its_errors_and_exit_codes_are_those_of_its_script(cap
     assert (code, json.loads(out)["devices"]) == (0, 2)
     code, out, said = started(["export", str(tmp_path / "x.pth"), str(tmp_path / "y.txt")], capsys)
     assert (code, out) == (2, "")
-    assert said.startswith("export: ") and said.count("\n") == 1
+    assert said.startswith("dataprep-export: ") and said.count("\n") == 1
 
 
 def test_the_installed_programs_end_in_the_same_way():

@@ -34,6 +34,12 @@ def test_cores_used_are_the_machines_less_the_background_but_no_less_than_our_ow
     assert CPUTime().cores_used(background=1.0) == 0
 
 
+def test_cores_of_others_are_the_machines_less_our_own_and_none_where_the_machine_tells_nothing():
+    assert CPUTime(elapsed_s=10.0, own_s=5.0, machine_s=30.0).cores_of_others == pytest.approx(2.5)
+    assert CPUTime(elapsed_s=10.0, own_s=5.0).cores_of_others == 0
+    assert CPUTime().cores_of_others == 0
+
+
 def test_the_background_is_a_number_of_cores():
     assert 0 <= background_cores() <= (os.cpu_count() or 1) + 1
 

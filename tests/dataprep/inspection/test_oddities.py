@@ -10,6 +10,8 @@ from dataprep.inspection.oddities import find_oddities
 from dataprep.storage import open_storage
 from tests.support.builds import build
 from tests.support.jpeg_forms import by_pillow, picture
+from tests.support.own_data import build_own, write_files
+from tests.support.own_data import picture as picture_of
 
 SIZES = [(40, 40), (64, 32), (30, 90), (40, 40), (90, 31), (48, 48), (40, 40), (120, 118)]
 """Height and width of each picture; those of 40 by 40 pixels have the same bytes."""
@@ -47,6 +49,12 @@ def test_positions_are_those_of_the_most_extreme_images(built):
     measures |= {"most pixels": [-count for count in pixels], "fewest bytes a pixel": density}
     for name, values in measures.items():
         assert list(found.extremes[name]) == sorted(range(len(values)), key=lambda at, v=values: v[at])[:4]
+
+
+def test_a_measure_in_which_all_images_are_the_same_has_no_extremes(tmp_path):
+    write_files(tmp_path / "pictures", {f"{number}.jpg": picture_of(number) for number in range(5)})
+    storage, _, split = opened(build_own(tmp_path / "pictures", tmp_path / "out") and tmp_path / "out")
+    assert find_oddities(storage, split).extremes.keys() <= {"fewest bytes a pixel", "most bytes a pixel"}
 
 
 def test_images_of_the_same_bytes_are_one_group(built):

@@ -10,6 +10,8 @@ from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.findings import STAGES
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
+from loaders.report.wording import limiting_stages
+from tests.support.disturbed_device import DisturbedDevice
 from tests.support.slow_transforms import one_at_a_time
 
 SECONDS = 0.6
@@ -38,6 +40,16 @@ def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
     assert found.utilisation > 0.9
     assert found.verdict.startswith("The device is the limit: ")
     assert [stage.name for stage in found.stages] == list(STAGES)
+
+
+def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dataset):
+    setup = RunSetup(url=str(dataset("webdataset")), split="train", config=LoaderConfig(**SMALL))
+    found = diagnose(setup, DisturbedDevice(), seconds=SECONDS)
+
+    assert found.verdict.startswith("Undecided: the run made ")
+    assert "but the device alone took only" in found.undecided
+    assert found.fixes == ()
+    assert limiting_stages(found) == set()
 
 
 def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):

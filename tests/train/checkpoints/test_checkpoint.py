@@ -32,6 +32,11 @@ def test_saving_keeps_the_newest_checkpoints_and_does_not_remove_later_ones(stor
     assert [each.step for each in folder.list()] == [9, 4, 3]
 
 
+def test_saving_leaves_checkpoints_alone_in_the_folder(tmp_path):
+    saved = CheckpointFolder(str(tmp_path)).save(7, state(7))
+    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
+
+
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:900] + b"?" + data[901:]]
 )

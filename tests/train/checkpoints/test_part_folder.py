@@ -17,6 +17,12 @@ def test_a_checkpoint_saved_by_several_hosts_is_read_by_any_number(storage_url):
     assert same(load_any(f"{storage_url}/{found.name}"), state(3))
 
 
+def test_saving_together_leaves_a_list_and_its_parts_alone_in_the_folder(tmp_path):
+    save(str(tmp_path), 3, 2)
+    (found,) = CheckpointFolder(str(tmp_path)).list()
+    assert {path.name for path in tmp_path.iterdir()} == {found.name, FOLDER.rstrip("/")}
+
+
 def test_no_checkpoint_is_made_while_a_hosts_part_is_missing(tmp_path):
     save(str(tmp_path), 1, 2)
     folder = PartFolder(str(tmp_path), rank=0, world_size=2, wait_s=0)

@@ -198,6 +198,26 @@ def test_changed_flags_are_reported_as_the_entry_spells_them(tmp_path, capsys):
     assert "note: --config.flag was 1, is now 2" in capsys.readouterr().err
 
 
+def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_path, capsys):
+    first = opened(tmp_path, Counter(), max_steps=1)
+    first.description = {"aa": "", "wandb": None, "resume": ""}
+    assert first.run() == 0
+    training = opened(tmp_path, Counter())
+    training.description = {"aa": "rand-m9", "wandb": "mae", "resume": "automatic"}
+    training.resume("automatic")
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: --aa was not given, is now rand-m9", "note: --wandb was not given, is now mae"]
+
+
+def test_the_steps_to_do_are_said_before_the_first_which_may_compile(tmp_path, capsys):
+    opened(tmp_path, Counter(), max_steps=4).run()
+    assert "training on counter: updates 1 to 4; the first may take minutes where it" in capsys.readouterr().err
+    again = opened(tmp_path, Counter(), max_steps=4)
+    again.resume("automatic")
+    again.run()
+    assert "training on" not in capsys.readouterr().err
+
+
 def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
     with pytest.raises(FormatError, match="no entry 'evaluated_step'"):

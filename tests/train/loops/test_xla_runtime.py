@@ -18,7 +18,7 @@ def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
         _, errors = process.communicate(timeout=240)
     assert process.returncode == 2, errors[-2000:]
     line = errors.splitlines()[-1]
-    assert line.startswith("train_resnet: no XLA device (PJRT_DEVICE=TPU): ")
+    assert line.startswith("dataprep-train-resnet: no XLA device (PJRT_DEVICE=TPU): ")
     assert "; on a TPU pip install 'tpu-dataprep[tpu-torch]'; " in line
     assert line.endswith("; elsewhere set PJRT_DEVICE=CPU, or use --device cpu")
     assert "Traceback" not in errors

@@ -1,0 +1,27 @@
+"""A device that is slow while it is measured alone, as beside a program that ends meanwhile."""
+
+import time
+
+from loaders.diagnosis.devices import parse_simulated
+from loaders.diagnosis.stage_rates import WARM_UP_STEPS
+
+SLOW_STEP_S = 0.2
+
+
+class DisturbedDevice:
+    """Takes 400 images/s, after as many slow steps as the warm-up and a short measurement have."""
+
+    name = "disturbed"
+
+    def __init__(self):
+        self._device = parse_simulated("simulated:400")
+        self._slow_steps = 2 * WARM_UP_STEPS
+
+    def put(self, images_NHWC, labels_N):
+        return self._device.put(images_NHWC, labels_N)
+
+    def step(self, resident):
+        if self._slow_steps:
+            self._slow_steps -= 1
+            time.sleep(SLOW_STEP_S)
+        self._device.step(resident)
