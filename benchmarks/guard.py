@@ -99,7 +99,7 @@ def _pass_on(host: str, port: int, started: Connection) -> None:
 
 
 def overhead(client: str, compute_s: float, rounds: int, passing_on: str) -> dict[str, Any]:
-    """Measure a kind of run in rounds; return its times, and what each way costs more than none, in the median round."""
+    """Measure a kind of run in rounds; return its times, and what each way costs, in the median round."""
     found: dict[Way, list[float]] = {way: [] for way in WAYS}
     for number in range(rounds):
         first = number % len(WAYS)
