@@ -298,7 +298,7 @@ class _ExtensionDecoder(Decoder):
 
 
 class _LibraryDecoder(Decoder):
-    """Uses simplejpeg, and torch or Pillow, with less than half of the extension's speed (docs/decisions/0022)."""
+    """Uses simplejpeg, and torch or Pillow, with about half of the extension's speed (docs/decisions/0022)."""
 
     backend = "library"
 
