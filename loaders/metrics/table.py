@@ -109,8 +109,9 @@ METRICS = (
         name="stage_seconds",
         kind="histogram",
         text="Work (busy) and waits for the stage before (get_wait) and after (put_wait), of plan a batch, of fetch "
-        "and decode up to 16 images. Much get_wait of fetch: storage is slow, raise reads_in_flight or set cache_dir; "
-        "much busy of decode and no put_wait of plan: cores are the limit, raise threads or processes.",
+        "and decode up to 32 images. If the training loop waits, much get_wait of fetch means that storage is slow: "
+        "raise reads_in_flight or set cache_dir; much busy of decode means that cores are the limit: raise threads or "
+        "processes.",
         values=_stage_times,
         labels=("stage", "activity"),
     ),
@@ -169,7 +170,7 @@ METRICS = (
     Metric(
         name="held_bytes",
         kind="gauge",
-        text="Bytes of encoded images held or in flight from a bucket, at most prefetch_bytes in each process.",
+        text="Bytes of encoded images held or in flight from a bucket, at most prefetch_bytes, which worker processes share.",
         values=_fetched("held_bytes"),
     ),
     Metric(

@@ -85,7 +85,7 @@ def test_the_documented_command_line_is_understood(entry):
 
 def test_the_demo_trains_with_the_command_line_of_the_readme():
     (array,) = re.findall(r"^mae=\((.*?)\)$", (ROOT / "scripts/demo.sh").read_text(), re.MULTILINE | re.DOTALL)
-    words = shlex.split(array.replace('"$demo/', '"demo/'))
+    words = shlex.split(array.replace('"$demo/mae"', "runs/mae").replace('"$demo/', '"demo/'))
     shown = [command.text for block in blocks("README.md") if block.info == "sh" for command in commands(block)]
     assert [shlex.split(each) for each in shown if each.startswith("dataprep-pretrain-mae ")] == [words]
     assert pretrain_mae.command.make_context("pretrain_mae", words[1:]).params["device"] == "xla"
