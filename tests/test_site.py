@@ -79,7 +79,16 @@ def test_every_name_in_the_reference_has_a_docstring(reference):
 
 NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 EXPLAINED_TOGETHER = {
-    *("AccessError", "BuildError", "ConflictError", "FormatError", "ImageError", "SourceError", "StorageError"),
+    *(
+        "AccessError",
+        "BuildError",
+        "ConflictError",
+        "CredentialsError",
+        "FormatError",
+        "ImageError",
+        "SourceError",
+        "StorageError",
+    ),
     *("UndecidedError", "UsageError", "VerificationError"),
 }
 """Classes that the docstring of their module explains."""

@@ -22,7 +22,7 @@ from dataprep.build.plan import Plan
 from dataprep.build.receipts import finished_shards
 from dataprep.build.recipe import Planned, recipe_of
 from dataprep.build.references import original_names
-from dataprep.build.remains import may_be_left, take_over
+from dataprep.build.remains import is_over_remains, may_be_left, take_over
 from dataprep.build.request import BuildRequest, Progress
 from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, manifest_bytes, read_manifest
 from dataprep.dataset.paths import OVERWRITING, OVERWRITTEN, PLAN_JSON
@@ -81,7 +81,7 @@ def run_build(request: BuildRequest, engine: Engine, progress: Progress) -> Buil
     if is_left:
         if take_over(storage, planned, overwrite=request.overwrite):
             planned = prepare(request, progress, keep=True)  # its references are stored only once
-    elif found is not None and not found.is_empty and not _is_of(found, plan):
+    elif found is not None and not found.is_empty and not _is_of(storage, found, plan):
         make_way(storage, found)
     manifest = _finished(storage, plan)
     if manifest is None:
@@ -113,12 +113,12 @@ def _claim_and_build(
     return result
 
 
-def _is_of(found: Existing, plan: Plan) -> bool:
+def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
     """Return whether the output holds only an unfinished build of this plan, which can continue."""
     claim = found.claim
     if claim is None or not found.is_under_way or claim.plan.plan_hash != plan.plan_hash:
         return False
-    return goes_on(plan, claim)
+    return goes_on(plan, claim) and not is_over_remains(storage, plan)
 
 
 def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:

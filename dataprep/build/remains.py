@@ -12,9 +12,10 @@ from itertools import chain
 from dataprep.build.cards import PLAN_LINE, read_card
 from dataprep.build.claim import claim_place, withdraw
 from dataprep.build.overwrite import leftovers, look, make_way, planned_names
+from dataprep.build.plan import Plan
 from dataprep.build.recipe import Planned
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import CROISSANT, README
+from dataprep.dataset.paths import CROISSANT, OVERWRITTEN, README
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import UsageError
 from dataprep.storage import Storage
@@ -32,6 +33,14 @@ def card_plan(storage: Storage) -> str | None:
     """Return the hash of the plan that the card `README.md` names; None if there is no card of this project."""
     found = re.search(PLAN_LINE, (read_card(storage, README) or b"").decode(errors="replace"), re.MULTILINE)
     return found[1] if found else None
+
+
+def is_over_remains(storage: Storage, plan: Plan) -> bool:
+    """Return whether an unfinished build of a plan began beside files of its dataset, which no `--overwrite` removed.
+
+    A build writes its cards last, so a card beside an unfinished one is that of a dataset whose manifest is gone.
+    """
+    return card_plan(storage) == plan.plan_hash and storage.stat(OVERWRITTEN) is None
 
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:

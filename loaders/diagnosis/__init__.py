@@ -24,4 +24,5 @@ __all__ = [
     "stage_rates",
     "stages",
     "trials",
+    "verdict",
 ]

@@ -3,11 +3,13 @@
 import pytest
 
 from dataprep.build.cards import write_cards
-from dataprep.build.remains import card_plan, may_be_left
+from dataprep.build.driver import prepare
+from dataprep.build.remains import card_plan, is_over_remains, may_be_left
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.dataset.paths import OVERWRITTEN
 from dataprep.errors import ConflictError, UsageError
 from dataprep.storage import open_storage
-from tests.support.build_here import request, whole
+from tests.support.build_here import Quiet, request, whole
 from tests.support.builds import digests
 
 
@@ -36,6 +38,27 @@ def test_overwrite_replaces_a_damaged_file_where_the_card_names_the_plan(origina
     storage.create(name, b"damaged")
     whole(request(originals, storage_url, fmt, overwrite=True))
     assert digests(storage_url) == before
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
+def test_overwrite_replaces_a_damaged_file_after_the_same_command_without_it_has_failed(originals, storage_url, fmt):
+    before, storage = left(originals, storage_url, fmt), open_storage(storage_url)
+    name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
+    storage.delete(name)
+    storage.create(name, b"damaged")
+    with pytest.raises(ConflictError, match="another object exists there already"):
+        whole(request(originals, storage_url, fmt))
+    whole(request(originals, storage_url, fmt, overwrite=True))
+    assert digests(storage_url) == before
+
+
+def test_an_unfinished_build_is_over_remains_until_they_are_removed(originals, tmp_path):
+    left(originals, tmp_path / "out")
+    storage = open_storage(str(tmp_path / "out"))
+    plan = prepare(request(originals, tmp_path / "out"), Quiet(), keep=False).plan
+    assert is_over_remains(storage, plan)
+    storage.create(OVERWRITTEN, b"[]")
+    assert not is_over_remains(storage, plan)
 
 
 def test_a_build_goes_on_without_cards_beside_files_of_its_own_plan(originals, storage_url):
