@@ -39,6 +39,26 @@ def test_what_the_guard_costs():
     assert f"such a run up to {max(percents['passed on', client, 0] for client in clients):.1f} %" in text
 
 
+def test_what_restart_markers_bring():
+    found = recorded("restart")
+    marked, plain = (
+        next(
+            row["ratio"]
+            for row in found["rows"]
+            if (row["contender"], row["image_size"], row["interpolation"]) == ("loader", 224, "bicubic")
+            and row["files"] == files
+        )
+        for files in ("restart markers", "originals")
+    )
+    text = told("DATA.md")
+    assert f"in {marked / plain:.2f} of the time;" in text
+    assert (
+        f"On {found['images']:,} crops of photographs of {found['bytes'] / found['images'] / 1000:.0f} kB the files have "
+        f"{found['restart_bytes'] / found['bytes']:.2f} of their bytes, and one core codes "
+        f"{found['transcoded_images_per_s']:.0f} images a second." in text
+    )
+
+
 def test_rates_and_compile_times_of_jax():
     found = json.loads((RESULTS / "frameworks.json").read_text())
     rates, compiling = found["rates"], found["compiling"]
