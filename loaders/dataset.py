@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.dataset.links import is_adopted, open_data
-from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.trust import check_named
 from dataprep.errors import FormatError, UsageError
@@ -161,10 +161,7 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         manifest = read_manifest(storage)
     if manifest is None:
         refuse_mixture(url)
-        raise UsageError(
-            f"{storage.url_of(MANIFEST)}: not found; give a dataset that `dataprep build` finished, "
-            "or index other data with `dataprep adopt`"
-        )
+        raise UsageError(f"{no_dataset(storage)}; data of other tools are indexed with `dataprep adopt`")
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")

@@ -10,6 +10,7 @@ from itertools import chain
 
 from dataprep.build.finished import image_root, indexed_images
 from dataprep.dataset.index_parts import index_files
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import RETRY
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import VerificationError
@@ -33,8 +34,9 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     more = f" and {len(damaged) - NAMED_FILES:,} more" if len(damaged) > NAMED_FILES else ""
     raise VerificationError(
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
-        f"{'; '.join(damaged[:NAMED_FILES])}{more}. Build it again with --overwrite, or remove the damaged files, copy "
-        f"them from a copy with dataprep replicate COPY --to {storage.url}, and run dataprep verify {storage.url}"
+        f"{'; '.join(damaged[:NAMED_FILES])}{more}. Build it again with --overwrite; or remove the damaged files, "
+        f"and either {MANIFEST}, for this command to build them, or copy them with dataprep replicate COPY --to "
+        f"{storage.url}; then run dataprep verify {storage.url}"
     )
 
 

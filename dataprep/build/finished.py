@@ -16,7 +16,7 @@ from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.index import open_index
 from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, read_manifest
+from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, no_dataset, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
@@ -47,7 +47,7 @@ def readable_manifest(storage: Storage) -> Manifest:
     """
     manifest = read_manifest(storage)
     if manifest is None:
-        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
+        raise no_dataset(storage)
     for find in () if is_adopted(manifest) else (shape_faults, layout_faults):
         for fault in find(manifest):
             raise FormatError(f'{storage.url_of(MANIFEST)}: {fault}; see all faults with "dataprep verify"')

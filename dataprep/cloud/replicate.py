@@ -19,7 +19,7 @@ from typing import Any
 from dataprep.cloud.placement import bucket_name, is_bucket
 from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.manifest import MANIFEST, no_dataset, read_manifest
 from dataprep.dataset.paths import CROISSANT, PLAN_JSON, README
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
@@ -74,9 +74,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     """
     manifest = read_manifest(storage)
     if manifest is None:
-        building = storage.stat(PLAN_JSON) is not None
-        hint = "a build is under way there: run it again to finish it" if building else "check the URL"
-        raise UsageError(f"{storage.url}: no finished dataset there (no {MANIFEST}); {hint}")
+        raise no_dataset(storage)
     if is_adopted(manifest):
         raise UsageError(
             f"{storage.url}: its data were adopted and lie where other tools wrote them; copy them with "

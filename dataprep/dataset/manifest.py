@@ -15,6 +15,7 @@ from typing import cast
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
 from dataprep.dataset.index_parts import index_faults, index_files
+from dataprep.dataset.paths import PLAN_JSON
 from dataprep.dataset.records import (
     AdoptedOptions,
     DatasetHead,
@@ -26,7 +27,7 @@ from dataprep.dataset.records import (
     SourceEntry,
     SplitManifest,
 )
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from dataprep.messages import not_one_of, quoted
 from dataprep.storage.base import Storage, read_bounded
 
@@ -68,6 +69,15 @@ def built_as(manifest: Manifest) -> str:
     """Return the name of the dataset class that has built a dataset: its own name, unless the data are a user's."""
     options = manifest.options
     return options["dataset"] if "own" in options and isinstance(options.get("dataset"), str) else manifest.name
+
+
+def no_dataset(storage: Storage) -> UsageError:
+    """Return the error for a place that has no manifest: an unfinished build is there, or nothing of ours."""
+    if storage.stat(PLAN_JSON) is not None:
+        hint = "a build there is not finished: run it again to finish it"
+    else:
+        hint = "check the URL"
+    return UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
 
 
 def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dataprep.build.finished import readable_manifest
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES
+from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.trust import open_named_data
 from dataprep.errors import UsageError
@@ -43,7 +43,7 @@ def open_fetched(url: str) -> FetchedDataset:
     storage = open_storage(url)
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     if data is None:
-        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); check the URL")
+        raise no_dataset(storage)
     manifest = readable_manifest(storage)
     if is_adopted(manifest):
         storage = open_named_data(storage, manifest)

@@ -29,8 +29,7 @@ from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
 from dataprep.dataset.links import is_adopted
-from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, read_manifest
-from dataprep.dataset.paths import PLAN_JSON
+from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
 from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import AccessError, BuildError, FormatError, StorageError, UndecidedError, UsageError
 from dataprep.formats import FORMATS
@@ -183,9 +182,7 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
         findings.add("manifest", MANIFEST, str(error))
         return None
     if manifest is None:
-        under_way = storage.stat(PLAN_JSON) is not None
-        hint = "a build is under way there: run it again to finish it" if under_way else "check the URL"
-        raise UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
+        raise no_dataset(storage)
     if is_adopted(manifest):
         raise UsageError(
             f"{storage.url}: its data were written by other tools and adopted, so there are no digests to compare them "

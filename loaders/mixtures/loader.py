@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypedDict
 from msgspec import Meta
 
 from dataprep.dataset.documents import Count, convert
-from dataprep.dataset.manifest import MANIFEST, read_manifest
+from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.errors import UsageError
 from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
@@ -343,7 +343,7 @@ def _split_names(url: str) -> list[str]:
     storage = open_storage(url)
     manifest = read_manifest(storage)
     if manifest is None:
-        raise UsageError(f"{storage.url_of(MANIFEST)}: not found; give a dataset that `dataprep build` finished")
+        raise no_dataset(storage)
     return [split.name for split in manifest.splits]
 
 

@@ -52,8 +52,9 @@ def test_what_restart_markers_bring():
     )
     text = told("DATA.md")
     assert f"in {marked / plain:.2f} of the time;" in text
+    kilobytes = found["bytes"] / found["images"] / 1000
     assert (
-        f"On {found['images']:,} crops of photographs of {found['bytes'] / found['images'] / 1000:.0f} kB the files have "
+        f"On {found['images']:,} crops of photographs of {kilobytes:.0f} kB the files have "
         f"{found['restart_bytes'] / found['bytes']:.2f} of their bytes, and one core codes "
         f"{found['transcoded_images_per_s']:.0f} images a second." in text
     )

@@ -238,7 +238,7 @@ def test_a_strangers_file_inside_would_be_taken_for_data(sources, target):
         ("{0}", "{0}", "it is, holds or lies in"),
         ("{0}", "{0}/copy", "it is, holds or lies in"),
         ("{0}", "gs://copies-eu", "it is, holds or lies in"),
-        ("gs://copies-eu/none", "gs://copies-us/none", "no finished dataset there"),
+        ("gs://copies-eu/none", "gs://copies-us/none", "no dataset there"),
     ],
 )
 def test_a_copy_into_its_source_and_a_missing_dataset_are_refused(sources, source, target, said):
@@ -250,7 +250,7 @@ def test_an_unfinished_build_is_neither_copied_nor_overwritten(sources, target):
     open_storage(target).create("_build/plan.json", b"{}")
     with pytest.raises(UsageError, match="a build is under way there"):
         replicate(sources(), target)
-    with pytest.raises(UsageError, match="a build is under way there: run it again"):
+    with pytest.raises(UsageError, match="a build there is not finished: run it again"):
         replicate(target, "gs://copies-us/elsewhere")
 
 

@@ -114,7 +114,7 @@ def test_a_copy_above_the_price_limit_is_refused_before_anything_is_written(sour
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["gs://from-eu/none", "--to", "gs://to-us/none"], 2, "no finished dataset there"),
+        (["gs://from-eu/none", "--to", "gs://to-us/none"], 2, "no dataset there"),
         (["gs://from-eu/imagenet", "--to", "gs://to-us/a", "--to", "gs://to-us/a/"], 2, "given twice"),
         (["gs://from-eu/imagenet", "--to", "gs://no-such-bucket-here/a"], 2, "does not exist"),
         (["gs://from-eu/imagenet", "--to", "s3://x/y"], 2, "s3:// is not known"),

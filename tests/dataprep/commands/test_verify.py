@@ -32,5 +32,5 @@ def test_verify_prints_its_findings_and_exits_with_the_verdict(finished, damaged
 def test_verify_names_an_unfinished_build(tmp_path):
     (tmp_path / "_build").mkdir()
     (tmp_path / "_build/plan.json").write_text("{}")
-    with pytest.raises(UsageError, match="a build is under way there: run it again to finish it"):
+    with pytest.raises(UsageError, match="a build there is not finished: run it again to finish it"):
         verify_here(tmp_path)

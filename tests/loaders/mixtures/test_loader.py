@@ -301,7 +301,7 @@ def test_splits_that_all_datasets_have(dataset):
     assert with_coco(dataset).split_names() == ("train",)
     assert mixture([(dataset("webdataset"), 1), (dataset("tfrecord"), 1)]).split_names() == ("train", "val")
     assert splits_of(dataset("webdataset")).split_names() == ("train",)
-    with pytest.raises(UsageError, match=r"dataset.json: not found"):
+    with pytest.raises(UsageError, match=r"no dataset there"):
         mixture([("nowhere", 1)]).split_names()
 
 
