@@ -144,7 +144,7 @@ class _FolderReader(PictureReader[_Picture]):
     def _note_passed_over(self, tree: Tree) -> None:
         if tree.passed_over:
             counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            self._notes.append(f"passed over, because they are not images: {counts}")
+            self._notes.append(f"passed over: {counts}")
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
             suffix = name.lower().rpartition(".")[2]
