@@ -651,7 +651,7 @@ def site() -> Iterator[Case]:
 
 
 def _site(_folder: Path) -> str:
-    for words in (["make", "site"], [sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/site"]):
+    for words in (["make", "site"], [sys.executable, "-m", "pytest", "-n", "0", "tests/site"]):
         run = subprocess.run(words, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
     return next(line for line in run.stdout.splitlines() if " passed" in line)
