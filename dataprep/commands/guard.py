@@ -46,7 +46,7 @@ libraries are counted, and what no guard sees.
     type=Finite(min=0),
     default=GRACE_S,
     show_default=True,
-    help="Seconds between SIGTERM and SIGKILL when the budget has ended.",
+    help="Seconds between SIGTERM and SIGKILL for the command's processes when the budget has ended.",
 )
 @json_option
 def command(

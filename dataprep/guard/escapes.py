@@ -20,7 +20,9 @@ MAX_ESCAPES = 200
 _ESTABLISHED = "01"
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _PROC = Path("/proc")
-_PARENT_FIELD, _SESSION_FIELD = 1, 3
+ENDED_STATES = frozenset("ZX")
+"""States of processes that have ended and are not yet forgotten: zombie and dead."""
+_STATE_FIELD, _PARENT_FIELD, _GROUP_FIELD, _SESSION_FIELD = range(4)
 """Positions in /proc/PID/stat after the program's name."""
 
 
@@ -89,17 +91,29 @@ def parse_address(text: str) -> tuple[str, int]:
     return str(mapped or found), int(port, 16)
 
 
+def states_of_group(leader: int) -> set[str]:
+    """Return the states of the processes of a group; none where the system has no /proc."""
+    with contextlib.suppress(FileNotFoundError):
+        return {fields[_STATE_FIELD] for _, fields in _statuses() if int(fields[_GROUP_FIELD]) == leader}
+    return set()
+
+
+def _statuses() -> Iterator[tuple[int, list[str]]]:
+    """Yield every process, and the fields of its /proc/PID/stat after the program's name."""
+    for entry in os.scandir(_PROC):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                yield int(entry.name), Path(entry.path, "stat").read_text().rpartition(")")[2].split()
+
+
 def _processes(root: int) -> Iterator[Path]:
     """Yield the folders of a process and of those that it has started, without this one."""
     parents: dict[int, int] = {}
     found = set()
-    for entry in os.scandir(_PROC):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = Path(entry.path, "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[_PARENT_FIELD])
-                if int(fields[_SESSION_FIELD]) == root:
-                    found.add(int(entry.name))
+    for process, fields in _statuses():
+        parents[process] = int(fields[_PARENT_FIELD])
+        if int(fields[_SESSION_FIELD]) == root:
+            found.add(process)
     for process in parents:
         line = process
         while line and line != root:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 from dataprep.cloud.prices import Prices, published_prices
 from dataprep.errors import UsageError, install_hint
 from dataprep.guard.clients import client_environment, usual_certificates
-from dataprep.guard.escapes import Watch
+from dataprep.guard.escapes import ENDED_STATES, Watch, states_of_group
 from dataprep.guard.ledger import Budget, Ledger
 from dataprep.guard.places import Places
 from dataprep.guard.proxy import GuardProxy
@@ -35,6 +36,8 @@ GRACE_S = 10.0
 ANSWER_S = 0.5
 """Time in which the command can still report the refused read before it is asked to end."""
 SAMPLE_S = 0.25
+POLL_S = 0.05
+"""Interval at which the end of the command's processes is looked for."""
 _BUNDLE = "certificates.pem"
 
 
@@ -51,7 +54,8 @@ class GuardSettings:
     budget: Budget = field(default_factory=Budget)
     prices: Prices = field(default_factory=published_prices)
     grace_s: float = GRACE_S
-    """Time between SIGTERM and SIGKILL when the budget has ended."""
+    """Time from SIGTERM to SIGKILL for all processes of the command when the budget has ended; also for those that a
+    signal to the guard, passed on, has left running when the command itself has ended."""
 
     def __post_init__(self) -> None:
         if self.budget.max_usd is not None and self.where is None:
@@ -138,8 +142,10 @@ async def run_guarded(
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE, guard.report()
         watch = asyncio.create_task(guard.watch(process.pid))
         try:
-            with _forwarded_signals(process.pid):
+            with _forwarded_signals(process.pid) as forwarded:
                 code = await _end_of(process, guard, settings.grace_s)
+                if forwarded:
+                    await _end_of_group(process.pid, settings.grace_s)
         finally:
             watch.cancel()
             _signal_group(process.pid, signal.SIGKILL)  # what the command has left running
@@ -156,15 +162,32 @@ async def _end_of(process: asyncio.subprocess.Process, guard: RunningGuard, grac
     spent.cancel()
     if not guard.spent.is_set():
         return _shell_code(await end)
-    for number, patience_s in ((None, ANSWER_S), (signal.SIGTERM, grace_s)):
-        if number is not None:
-            _signal_group(process.pid, number)
-        await asyncio.wait((end,), timeout=patience_s)
-        if end.done():
-            return BUDGET_ENDED
+    await asyncio.wait((end,), timeout=ANSWER_S)
+    _signal_group(process.pid, signal.SIGTERM)
+    await _end_of_group(process.pid, grace_s)
     _signal_group(process.pid, signal.SIGKILL)
     await end
     return BUDGET_ENDED
+
+
+async def _end_of_group(leader: int, patience_s: float) -> None:
+    """Wait for the end of all processes of the command's group, which may outlive the first one, but not for ever."""
+    deadline_s = time.monotonic() + patience_s
+    while _group_runs(leader) and (left_s := deadline_s - time.monotonic()) > 0:
+        await asyncio.sleep(min(POLL_S, left_s))
+
+
+def _group_runs(leader: int) -> bool:
+    """Return whether a process of the group can still be signalled.
+
+    A zombie counts as ended: in a container whose first process does not reap orphans, it stays for ever.
+    """
+    try:
+        os.killpg(leader, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    states = states_of_group(leader)
+    return not states or not states <= ENDED_STATES
 
 
 def _shell_code(code: int) -> int:
@@ -178,13 +201,20 @@ def _signal_group(leader: int, number: int) -> None:
 
 
 @contextlib.contextmanager
-def _forwarded_signals(leader: int) -> Iterator[None]:
-    """Pass Ctrl-C and SIGTERM on to the command, which then ends as it would without the guard."""
+def _forwarded_signals(leader: int) -> Iterator[set[int]]:
+    """Pass Ctrl-C and SIGTERM on to the command, which then ends as it would without the guard; yield the signals that
+    were passed on."""
     loop, numbers = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    forwarded: set[int] = set()
+
+    def forward(number: int) -> None:
+        forwarded.add(number)
+        _signal_group(leader, number)
+
     for number in numbers:
-        loop.add_signal_handler(number, _signal_group, leader, number)
+        loop.add_signal_handler(number, forward, number)
     try:
-        yield
+        yield forwarded
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)

@@ -86,6 +86,55 @@ def test_a_command_that_ignores_sigterm_is_killed(placed, tmp_path):
     assert not processes_with(str(tmp_path))
 
 
+TRAINING = """
+import pathlib, signal, sys, time
+from tests.support.guarded import CLIENTS
+
+def store(*_):
+    time.sleep(0.7)  # longer than the command has to report the refused read
+    pathlib.Path(sys.argv[1], "checkpoint").touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, store)
+pathlib.Path(sys.argv[1], "trains").touch()
+try:
+    CLIENTS["obstore"](sys.argv[2])
+except Exception as error:
+    print(error, file=sys.stderr)
+pathlib.Path(sys.argv[1], "refused").touch()
+time.sleep(1000)
+"""
+"""Stores a checkpoint when it is asked to end."""
+SCRIPTS = {
+    "that SIGTERM ends at once": '"$@"; echo "it goes on here"',
+    "that ends when the read is refused": '"$@" & while [ ! -e "$4/refused" ]; do sleep 0.02; done',
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_training_behind_a_shell_script_has_the_grace_time(placed, tmp_path, script):
+    words = ("bash", "-c", script, "bash", *python(TRAINING), tmp_path, f"gs://guard-far/{NAME}")
+    code, _ = ran(*words, max_usd=0)
+    assert code == BUDGET_ENDED
+    assert (tmp_path / "checkpoint").exists()
+    assert not processes_with(str(tmp_path))
+
+
+def test_a_training_behind_a_shell_script_is_killed_after_the_grace_time(placed, tmp_path):
+    words = ("bash", "-c", '"$@"; true', "bash", *python(TRAINING), tmp_path, f"gs://guard-far/{NAME}")
+    assert ran(*words, max_usd=0, grace_s=0.1)[0] == BUDGET_ENDED
+    assert not (tmp_path / "checkpoint").exists()
+    assert not processes_with(str(tmp_path))
+
+
+def test_a_signal_to_the_guard_leaves_the_grace_time_as_well(placed, tmp_path):
+    ask = f'"$@" & while [ ! -e "$4/trains" ]; do sleep 0.02; done; kill -TERM {os.getpid()}; wait'
+    words = ("bash", "-c", ask, "bash", *python(TRAINING), tmp_path, f"gs://guard-region/{NAME}")
+    assert ran(*words)[0] == 128 + signal.SIGTERM
+    assert (tmp_path / "checkpoint").exists()
+    assert not processes_with(str(tmp_path))
+
+
 def processes_with(word: str) -> list[str]:
     """Command lines of processes with a word among theirs."""
     found = []
