@@ -21,7 +21,7 @@ from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, BucketLocation, bucket_location, running_caches
 
 POLICIES = ("refuse", "warn", "off")
-"""What to do when reading is known to cost money."""
+"""What to do when the transfer is charged: the verdict is PAID."""
 SCHEME = "gs://"
 ADVICE = "read it from its own region or copy it beside the reader (dataprep check-region {url} shows what both cost)"
 _log = logging.getLogger("dataprep")
@@ -52,7 +52,7 @@ def guard(url: str, policy: str, *, where: str | None = None, advice: str = ADVI
         Locations and verdict; None if nothing was checked.
 
     Raises:
-        UsageError: The policy is `refuse` and the reading is known to cost money, or there is no such policy.
+        UsageError: The policy is `refuse` and the transfer is charged, or there is no such policy.
     """
     if policy not in POLICIES:
         raise UsageError(f"the region policy must be one of {', '.join(POLICIES)}, got {policy!r}")

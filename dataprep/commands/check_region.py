@@ -32,7 +32,8 @@ Examples:
   dataprep check-region gs://a gs://b --zone europe-west4-a --json | jq '.urls[].verdict'
 
 \b
-Exit codes: 0 co-located, free or cached, 1 at least one bucket is paid, 2 wrong usage or no such bucket, 3 undecided.
+Exit codes: 0 co-located, free or cached, 1 the transfer from at least one bucket is charged (paid),
+2 wrong usage or no such bucket, 3 undecided.
 Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
 _PAID_CODE, _UNKNOWN_CODE = 1, 3

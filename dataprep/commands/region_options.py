@@ -21,7 +21,7 @@ region_policy_option = click.option(
     type=click.Choice(POLICIES),
     default="refuse",
     show_default=True,
-    help="What to do when reading a bucket is known to cost money.",
+    help="What to do when the transfer from a bucket is charged.",
 )
 prices_option = click.option(
     "--prices",

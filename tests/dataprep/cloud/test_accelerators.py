@@ -18,6 +18,7 @@ from dataprep.cloud.accelerators import (
     zone_note,
 )
 from dataprep.errors import UsageError
+from tests.support.markdown import ROOT
 
 EVERY_TYPE = [name for generation in generations().values() for name in accelerator_types(generation)]
 
@@ -208,3 +209,12 @@ def test_a_slice_has_the_most_compact_shape(name, shape):
 def test_an_unusual_number_of_chips_needs_its_topology():
     with pytest.raises(UsageError, match="v4-24: its topology is not known"):
         shape_of(parse_accelerator("v4-24"))
+
+
+def test_the_document_names_the_machines_whose_network_is_not_published():
+    (line,) = [line for line in (ROOT / "docs/capacity.md").read_text().splitlines() if "not published** (" in line]
+    named = {name.strip("`,)") for name in line.partition("(")[2].partition(")")[0].split()}
+    without = [each for each in machines().values() if each.nic_gbps is None]
+    assert [each.machine_type for each in without if not {each.machine_type, each.generation} & named] == []
+    assert [each.machine_type for each in machines().values() if each.vcpus is None] == ["tpu7x-standard-1t"]
+    assert "`tpu7x-standard-1t`, which also needs `--vcpus`" in line

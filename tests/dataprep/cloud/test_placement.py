@@ -1,12 +1,13 @@
 """The check before a bucket's first byte, with places that are given: nothing is asked of any server."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from dataprep.cloud import placement
 from dataprep.cloud.placement import bucket_name, guard, is_bucket, placement_of, url_to_read
-from dataprep.cloud.region import PAID, UNKNOWN
+from dataprep.cloud.region import CACHED, CO_LOCATED, PAID, UNKNOWN
 from dataprep.errors import AccessError, StorageError, UsageError
 from dataprep.storage.gcs_location import BucketLocation
 
@@ -61,6 +62,15 @@ def test_a_paid_reading_is_warned_of_once(american, caplog):
 
 def test_a_reading_from_the_same_region_is_free(american):
     assert guard("gs://b/x", "refuse", where="europe-west4-b").verdict.is_free
+
+
+def test_retrieval_and_hits_of_a_cache_are_not_refused(american, monkeypatch):
+    american(replace(EUROPE, storage_class="ARCHIVE"))
+    assert guard("gs://b/x", "refuse", where="europe-west4-b").verdict.kind == CO_LOCATED
+    american(BucketLocation(location="US", location_type="multi-region"))
+    monkeypatch.setattr(placement, "_caches", lambda _bucket: ("us-central1-a",))
+    found = guard("gs://b/x", "refuse").verdict
+    assert (found.kind, found.usd_per_gib) == (CACHED, 0.0006)
 
 
 @pytest.mark.parametrize(("url", "policy"), [("/data/x", "refuse"), ("gs://b/x", "off")])

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from dataprep.cloud.accelerators import parse_accelerator
+from dataprep.cloud.tpu.jobs import FRAMEWORKS
 from dataprep.commands.tpu import command
 from tests.support.markdown import ROOT, blocks, commands, words_of
 
@@ -66,3 +67,13 @@ def test_a_wrong_documented_command_is_detected():
 def test_every_tpu_command_has_a_help_text(monkeypatch):
     for found in command.commands.values():
         assert found.get_help(click.Context(found, info_name=found.name))
+
+
+def test_the_document_has_the_variables_of_each_framework():
+    text = (ROOT / DOCUMENT).read_text()
+    shown = dict(re.findall(r"`(PJRT_DEVICE|JAX_PLATFORMS)=(\S+?)` for `", text))
+    ours = [(name, of[name]) for of in FRAMEWORKS.values() for name in ("PJRT_DEVICE", "JAX_PLATFORMS") if name in of]
+    assert shown == dict(ours)
+    assert "`PJRT_DEVICE=TPU` for `torch`, the default, `JAX_PLATFORMS=tpu,cpu` for `jax`" in text
+    assert "neither of them for `torch-tpu`" in text
+    assert not {"PJRT_DEVICE", "JAX_PLATFORMS"} & FRAMEWORKS["torch-tpu"].keys()
