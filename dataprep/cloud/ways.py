@@ -1,7 +1,7 @@
 """Compares ways to read the same data many times: from the bucket where they are, through a Rapid Cache, from a copy.
 
-Pure: amounts, places and prices in, USD out. The first pass through a cache fills it, which is priced apart from the
-reading, and every pass is counted as read from the cache: so the sum is an upper bound.
+Pure: amounts, places and prices in, USD out. The first pass through a cache misses: it costs what reading the bucket
+costs, and what is written into the cache. The other passes are hits.
 """
 
 from __future__ import annotations
@@ -27,22 +27,17 @@ class Way:
     place: str
     """Location of the bucket, zone of the cache, or region of the copy."""
     once: Cost
-    """Cost of making the copy; or of reading the data once from the bucket, which fills the cache."""
+    """Cost of making the copy; or of the first pass through a cache, which reads the bucket and fills the cache."""
     ingest: float
     """Cost of writing the data into the cache."""
     read: Cost
-    """Cost of all passes."""
+    """Cost of all passes; with a cache, of all but the first."""
     kept: float
     """Cost of storing the copy or the cache's content; the original is not counted."""
 
     @property
-    def without_fill(self) -> float:
-        """Sum of all but what is paid once for the transfer."""
-        return self.ingest + self.read.total + self.kept
-
-    @property
     def total(self) -> float:
-        return self.once.total + self.without_fill
+        return self.once.total + self.ingest + self.read.total + self.kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +85,7 @@ def ways(amounts: Sequence[Amount], bucket: BucketLocation, where: str, prices: 
 def _cache(
     amounts: Sequence[Amount], bucket: BucketLocation, where: str, prices: Prices, once: Cost, use: Use
 ) -> Way | None:
-    """Return the costs of reading through a cache in the reader's zone; None if there cannot be one."""
+    """Return the costs of reading through an empty cache in the reader's zone; None if there cannot be one."""
     if can_cache(bucket, where) is False:
         return None
     hit = verdict(replace(bucket, caches=(where.lower(),)), where, prices)
@@ -105,6 +100,6 @@ def _cache(
         place=where.lower(),
         once=once,
         ingest=ingest * gib,
-        read=read.times(use.passes),
+        read=read.times(max(0.0, use.passes - 1)),
         kept=stored * HOURS_PER_MONTH * use.months * gib,
     )

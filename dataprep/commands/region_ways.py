@@ -14,7 +14,6 @@ def way_document(way: Way) -> dict[str, object]:
         **asdict(way),
         "once": {**asdict(way.once), "total": way.once.total},
         "read": {**asdict(way.read), "total": way.read.total},
-        "without_fill": way.without_fill,
         "total": way.total,
     }
 
@@ -24,8 +23,8 @@ def way_line(way: Way) -> str:
     read = f"{usd(way.read.transfer + way.read.retrieval)} to read, {usd(way.read.operations)} for requests"
     if way.kind == CACHE:
         return (
-            f"a Rapid Cache in {way.place}: {usd(way.without_fill)} ({read}, {usd(way.kept)} to keep it, "
-            f"{usd(way.ingest)} to write into it), and at most {usd(way.once.total)} to fill it"
+            f"a Rapid Cache in {way.place}: at most {usd(way.total)} ({usd(way.once.total)} for the first reading, "
+            f"{usd(way.ingest)} to write it into the cache, {usd(way.kept)} to keep it, then {read})"
         )
     if way.kind == COPY:
         return (
