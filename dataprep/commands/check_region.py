@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 
 import click
 
 from dataprep.cloud.cost import Cost
 from dataprep.cloud.machine import this_machine
-from dataprep.cloud.prices import price_dates, published_prices, read_prices, stale_tables
+from dataprep.cloud.prices import price_dates, published_prices, read_prices
 from dataprep.cloud.region import PAID, UNKNOWN, describe
 from dataprep.cloud.ways import CACHE
 from dataprep.commands.options import COUNT, Bytes, json_option
 from dataprep.commands.plan_places import parse_location
 from dataprep.commands.region_options import months_option, named_place, prices_option, tpu_option
 from dataprep.commands.region_report import RegionReport, Training, examine, gib
-from dataprep.commands.region_ways import way_document, way_line
+from dataprep.commands.region_ways import echo_stale_prices, way_document, way_line
 from dataprep.errors import UsageError
 from dataprep.messages import printable, usd
 
@@ -109,8 +108,7 @@ def command(
     else:
         for report in reports:
             _print(report, training)
-        for line in stale_tables(date.today()):
-            click.echo(f"note: {line}")
+        echo_stale_prices()
     verdicts = {report.placement.verdict.kind for report in reports}
     code = _PAID_CODE if PAID in verdicts else _UNKNOWN_CODE if UNKNOWN in verdicts else 0
     click.get_current_context().exit(code)

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.cloud.accelerators import Accelerator, parse_accelerator, zone_note
+from dataprep.cloud.prices import published_prices, read_prices
 from dataprep.cloud.region import check_place
 from dataprep.cloud.ways import Use
 from dataprep.commands.options import COUNT, Bytes, Finite, json_option
@@ -27,7 +28,8 @@ from dataprep.commands.plan_places import (
     places_table,
     priced_places,
 )
-from dataprep.commands.region_options import months_option
+from dataprep.commands.region_options import months_option, prices_option
+from dataprep.commands.region_ways import echo_stale_prices
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import human_bytes
 from dataprep.sources import DATASETS
@@ -61,8 +63,17 @@ _BLOCK_BYTES = 2 * 2**20
 _INTERPRETER_CORES = 16
 """Number of cores that one interpreter can keep busy (docs/loaders.md)."""
 _PIPED_COLUMNS = 80
+_GIVEN, _MEAN_OF = "given", "mean of"
+"""Sources of figures: the options, and a dataset of --dataset."""
+_SIZE_IN_NAME = re.compile(r"_(\d{3,4})$")
+"""Image size at the end of timm's name of a model, or of its weights after a dot."""
+_AT_224_PIXELS = re.compile(
+    r"_?(mae_)?vit_[a-z0-9]+(_(patch)?\d{1,2})?|deit3?_[a-z]+(_distilled)?(_patch\d+)?|resnet\d+|resnext\d+_\d+x\d+d"
+)
+"""Names whose recipes have 224 pixels. What follows in other names (`_dinov2`, `_clip`) may mean another size."""
 _PRICE_OPTIONS = {
-    "bucket_location", "zone", "epochs", "months", "hns", "dataset", "dataset_bytes", "bytes_per_image", "as_json",
+    "bucket_location", "zone", "epochs", "months", "hns", "prices_file", "dataset", "dataset_bytes", "bytes_per_image",
+    "as_json",
 }  # fmt: skip
 """Parameters on which the price of reading depends."""
 
@@ -96,6 +107,7 @@ class _Options:
     zone: str | None
     epochs: int
     months: float
+    prices_file: Path | None
     cache: bool
     hns: bool
 
@@ -103,6 +115,12 @@ class _Options:
 _ABOVE_0 = Finite(min=0, min_open=True)
 _AT_LEAST_1 = COUNT
 _SHARE = Finite(min=0, min_open=True, max=1)
+
+
+def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
+    if value == 0:
+        raise click.BadParameter("got 0 bytes, expected 1 or more", param=parameter)
+    return value
 
 
 @click.command("plan-input", epilog=EPILOG)
@@ -122,8 +140,15 @@ _SHARE = Finite(min=0, min_open=True, max=1)
     "--dataset", type=click.Choice(list(_STORED_SIDES)), default="imagenet", show_default=True,
     help="Dataset whose size and image sizes are assumed.",
 )  # fmt: skip
-@click.option("--dataset-bytes", type=Bytes(), help="Size of another dataset's stored images.")
-@click.option("--bytes-per-image", type=_AT_LEAST_1, help="Mean size of a stored image.")
+@click.option(
+    "--dataset-bytes", type=Bytes(), callback=_above_0_bytes, help="Size of another dataset's stored images, as 500GB."
+)
+@click.option(
+    "--bytes-per-image",
+    type=Bytes(),
+    callback=_above_0_bytes,
+    help="Mean size of a stored image, as 110kB.  [default: that of --dataset]",
+)
 @click.option("--stored-side", type=_AT_LEAST_1, help="Mean shorter side of the stored images, in pixels.")
 @click.option(
     "--resize",
@@ -170,6 +195,7 @@ _SHARE = Finite(min=0, min_open=True, max=1)
 @click.option("--zone", metavar="ZONE", help="Zone of the TPU, to price the reading.")
 @click.option("--epochs", type=_AT_LEAST_1, default=1, show_default=True, help="Epochs to price.")
 @months_option
+@prices_option
 @click.option("--cache", is_flag=True, help="Count the bandwidth of a Rapid Cache in the TPU's zone.")
 @click.option("--hns", is_flag=True, help="Assume a bucket with a hierarchical namespace.")
 @json_option
@@ -199,6 +225,8 @@ class _Found:
     pod: Pod
     cost: ImageCost
     cost_source: str
+    bytes_source: str
+    """Where the bytes of an image come from."""
     image_size: int
     stored: StoredImages
     epoch_images: int | None
@@ -223,7 +251,12 @@ class _Found:
                 "machine": asdict(accelerator.machine),
             },
             "pod": asdict(self.pod),
-            "cost": {**asdict(self.cost), "source": self.cost_source, "image_size": self.image_size},
+            "cost": {
+                **asdict(self.cost),
+                "source": self.cost_source,
+                "bytes_source": self.bytes_source,
+                "image_size": self.image_size,
+            },
             "stored": asdict(self.stored),
             "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
@@ -249,7 +282,7 @@ def _price(context: click.Context, options: _Options, *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps({"schema_version": SCHEMA_VERSION, "places": places.document()}))
     else:
-        _console().print(places_table(places))
+        _print_places(_console(), places)
     return 0 if places.ways else _EXIT_CODES["unknown"]
 
 
@@ -286,6 +319,7 @@ def _plan(options: _Options, accelerator: Accelerator) -> _Found:
         pod=pod,
         cost=costs.chosen,
         cost_source=costs.source,
+        bytes_source=costs.bytes_source,
         image_size=image_size,
         stored=stored,
         epoch_images=None if options.dataset_bytes else samples * facts.repeats,
@@ -306,7 +340,16 @@ def _priced(options: _Options, num_bytes: float, repeats: int) -> PricedPlaces:
         raise UsageError("to price the reading, give both --bucket-location and --zone")
     passes = options.epochs * (1 if options.dataset_bytes else repeats)
     use = Use(passes=passes, months=options.months)
-    return priced_places(options.bucket_location, check_place(options.zone), round(num_bytes), use, hns=options.hns)
+    prices = published_prices() if options.prices_file is None else read_prices(options.prices_file)
+    zone = check_place(options.zone)
+    return priced_places(options.bucket_location, zone, round(num_bytes), use, prices, hns=options.hns)
+
+
+def _print_places(console: Console, places: PricedPlaces) -> None:
+    console.print(places_table(places))
+    for note in places.notes:
+        click.echo(f"note: {note}")
+    echo_stale_prices()
 
 
 def _images_per_s(options: _Options) -> float:
@@ -323,13 +366,20 @@ def _images_per_s(options: _Options) -> float:
 
 
 def _image_size(options: _Options) -> int:
-    """Return the image size. Models for long sequences, at 448 pixels, are those with a decoder in their names."""
+    """Return the image size: the one at the end of the model's name, as timm writes it, or that of its recipe.
+
+    Models for long sequences, at 448 pixels, are those with a decoder in their names.
+    """
     if options.image_size is not None:
         return options.image_size
     model = (options.model or "").lower()
+    for name in (model, model.partition(".")[0]):
+        named = _SIZE_IN_NAME.search(name)
+        if named and not name.startswith("resnet_"):  # resnet_152 has 152 layers
+            return int(named[1])
     if re.match(r"mae_vit_.*_dec\d+d", model):
         return 448
-    if re.match(r"_?(mae_vit|vit|deit|resnet)", model):
+    if _AT_224_PIXELS.fullmatch(model):
         return 224
     raise UsageError(f"the image size of {options.model or 'the model'} is not known; give --image-size")
 
@@ -344,6 +394,8 @@ class _Costs:
     """Known costs of other loaders, by name."""
     source: str
     """Where these figures come from."""
+    bytes_source: str
+    """Where the bytes of an image come from."""
     url: str | None
     """The dataset with which they were measured, if that is known."""
 
@@ -351,6 +403,7 @@ class _Costs:
 def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs:
     from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_cost, measured_here
 
+    bytes_source = _GIVEN if options.bytes_per_image else f"{_MEAN_OF} {options.dataset}"
     bytes_per_image, url = options.bytes_per_image or bytes_per_image, None
     if options.measured is not None:
         measured = costs_from_document(_document(options.measured), options.measured.name)
@@ -362,6 +415,8 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs
         costs, source, url = dict(measured.costs), options.measured.name, measured.url
         if options.bytes_per_image:
             costs = {name: replace(cost, num_bytes=options.bytes_per_image) for name, cost in costs.items()}
+        else:
+            bytes_source = source
     else:
         costs, source = {}, f"measured {measured_here()['dataprep'][0].date} on a Xeon of 2023"
         for name in _LOADERS:
@@ -372,11 +427,11 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs
                     raise
     if options.cpu_ms_per_image is not None:
         num_bytes = costs[options.loader].num_bytes if options.loader in costs else bytes_per_image
-        costs[options.loader], source = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes), "given"
+        costs[options.loader], source = measured_cost(options.loader, options.cpu_ms_per_image, num_bytes), _GIVEN
     if options.loader not in costs:
         raise UsageError(f"{source} has no {options.loader}; it has {', '.join(costs)}")
     chosen = replace(costs.pop(options.loader), serial_ms=options.serial_ms_per_image)
-    return _Costs(chosen=chosen, others=costs, source=source, url=url)
+    return _Costs(chosen=chosen, others=costs, source=source, bytes_source=bytes_source, url=url)
 
 
 def _document(path: Path) -> Any:
@@ -423,7 +478,7 @@ def _print(found: _Found, options: _Options) -> None:
     console.print(_resources(found.plan))
     console.print()
     if found.places is not None:
-        console.print(places_table(found.places))
+        _print_places(console, found.places)
         console.print()
     changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
     console.print(_what_ifs(found.plan, changes))
@@ -445,6 +500,9 @@ def _facts(found: _Found, options: _Options) -> dict[str, str]:
         f"{pod.vcpu_speed:g} of a core",
         "bucket": _bucket(plan.asked_images_per_s * cost.num_bytes, pod, hns=options.hns),
     }
+    if options.dataset_bytes and found.bytes_source.startswith(_MEAN_OF):
+        assumed = f"{human_bytes(cost.num_bytes)} an image, the {found.bytes_source}: give --bytes-per-image"
+        facts["assumed"] = assumed
     if found.epoch_images:
         minutes = found.epoch_images / (plan.asked_images_per_s * plan.utilisation) / 60
         facts["epoch"] = f"{minutes:,.1f} min for the {found.epoch_images:,} images of {options.dataset}"

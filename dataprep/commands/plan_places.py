@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from dataprep.cloud.cost import Amount
-from dataprep.cloud.prices import price_dates, published_prices
+from dataprep.cloud.prices import Prices, price_dates
 from dataprep.cloud.region import (
     DUAL_REGION,
     MULTI_REGION,
@@ -21,7 +21,7 @@ from dataprep.cloud.region import (
 from dataprep.cloud.tables import fact, table
 from dataprep.cloud.ways import CACHE, COPY, DIRECT, Use, Way, ways
 from dataprep.commands.region_report import gib, given_reading
-from dataprep.commands.region_ways import way_document
+from dataprep.commands.region_ways import storage_notes, way_document
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean, usd
 from dataprep.storage.gcs_location import BucketLocation
@@ -43,6 +43,11 @@ class PricedPlaces:
     verdict: Verdict
     ways: list[Way]
 
+    @property
+    def notes(self) -> list[str]:
+        """Assumptions about the prices."""
+        return storage_notes(self.ways)
+
     def document(self) -> dict[str, object]:
         """Return the result as JSON values."""
         return {
@@ -54,11 +59,12 @@ class PricedPlaces:
             "verdict": self.verdict.kind,
             "reason": self.verdict.reason,
             "ways": [way_document(way) for way in self.ways],
+            "notes": self.notes,
             "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
         }
 
 
-def priced_places(text: str, zone: str, num_bytes: int, use: Use, *, hns: bool) -> PricedPlaces:
+def priced_places(text: str, zone: str, num_bytes: int, use: Use, prices: Prices, *, hns: bool) -> PricedPlaces:
     """Price the reading of data of class Standard.
 
     Args:
@@ -66,9 +72,10 @@ def priced_places(text: str, zone: str, num_bytes: int, use: Use, *, hns: bool) 
         zone: The reader's zone or region.
         num_bytes: Size of one pass.
         use: How often the data are read, and for how long a cache or a copy is kept.
+        prices: Prices to apply.
         hns: Whether the bucket has a hierarchical namespace.
     """
-    bucket, prices = parse_location(text, hns=hns), published_prices()
+    bucket = parse_location(text, hns=hns)
     amounts: tuple[Amount, ...] = given_reading(num_bytes, "standard").amounts
     found = verdict(bucket, zone, prices)
     priced = ways(amounts, bucket, zone, prices, use)

@@ -13,6 +13,7 @@ from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import PAID, UNKNOWN, ZONE, Verdict, can_cache, is_ai_zone, is_zone, placement, verdict
 from dataprep.cloud.tables import fact
 from dataprep.cloud.ways import CACHE, Use, Way, ways
+from dataprep.commands.region_ways import storage_notes
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
@@ -228,6 +229,7 @@ def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
     report.copy = copy_cost(reading.amounts, bucket, where, epoch, report.placement.verdict, prices)
     use = Use(passes=reading.passes * training.epochs * readers, months=training.months)
     report.ways = ways(reading.amounts, bucket, where, prices, use)
+    report.notes.extend(storage_notes(report.ways))
     if any(way.kind == CACHE for way in report.ways):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
     target, path = "gs://NEW-BUCKET", url.partition("://")[2].partition("/")[2]

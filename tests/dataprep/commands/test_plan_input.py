@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 
+import click
 import pytest
 
+from dataprep.cloud import prices
 from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UndecidedError, UsageError
 from loaders.bench.peers import PEERS
+from train.models.registry import model_names
 
 MAE = ("--accelerator", "v3-256", "--model", "mae_vit_large_patch16_dec512d16h8b")
 MAE_STEP = ("--step-ms", "1000", "--global-batch", "4096")
 RESNET = ("--accelerator", "v4-32", "--model", "resnet50")
+
+
+OUR_MODELS = [name for name in model_names() if name.startswith(("mae_vit_", "vit_", "resnet"))]
 
 
 @pytest.fixture
@@ -170,6 +176,73 @@ def test_unknown_models_need_a_size_and_coco_has_its_own_bytes(plan_input):
     _, out = plan_input(*MAE, *MAE_STEP, "--dataset", "coco-dup5")
     assert "163.3 kB" in out
     assert "1,208,450 images of coco-dup5" in out
+
+
+@pytest.mark.parametrize(
+    ("model", "pixels"),
+    [
+        ("vit_large_patch14_clip_336", 336),
+        ("vit_large_patch14_clip_336.openai", 336),
+        ("vit_base_patch16_384.augreg_in21k_ft_in1k", 384),
+        ("convnext_base.fb_in22k_ft_in1k_384", 384),
+        ("vit_large_patch16_224", 224),
+        ("vit_base_patch16_dinov2_512", 512),
+        ("resnet152", 224),
+        *((name, 448 if "_dec" in name else 224) for name in OUR_MODELS),
+    ],
+)
+def test_the_image_size_is_that_of_the_models_name(plan_input, model, pixels):
+    words = ("--accelerator", "v5p-8", "--images-per-s", 100, "--cpu-ms-per-image", 1, "--json")
+    document = json.loads(plan_input(*words, "--model", model)[1])
+    assert document["cost"]["image_size"] == pixels
+
+
+@pytest.mark.parametrize(
+    "model", ["vit_base_patch14_dinov2", "vit_large_patch14_clip", "resnet_152", "resnetv2_50x1_bit"]
+)
+def test_a_name_that_may_mean_another_size_is_not_guessed(plan_input, model):
+    with pytest.raises(UsageError, match=f"image size of {model} is not known; give --image-size"):
+        plan_input("--accelerator", "v5p-8", "--images-per-s", 100, "--model", model)
+
+
+def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):
+    words = (*RESNET, "--images-per-s", 8000, "--dataset-bytes", "500GB")
+    _, out = plan_input(*words)
+    assert "  assumed      115.4 kB an image, the mean of imagenet: give --bytes-per-image" in out
+    assert json.loads(plan_input(*words, "--json")[1])["cost"]["bytes_source"] == "mean of imagenet"
+    _, out = plan_input(*words, "--bytes-per-image", "110kB")
+    assert "assumed" not in out
+    cost = json.loads(plan_input(*words, "--bytes-per-image", "110kB", "--json")[1])["cost"]
+    assert (cost["bytes_source"], cost["num_bytes"]) == ("given", 110_000)
+    assert "assumed" not in plan_input(*RESNET, "--images-per-s", 8000)[1]
+
+
+@pytest.mark.parametrize("option", ["--bytes-per-image", "--dataset-bytes"])
+def test_no_bytes_are_wrong_usage(plan_input, option):
+    with pytest.raises(click.BadParameter, match="got 0 bytes, expected 1 or more"):
+        plan_input(*RESNET, "--images-per-s", 8000, option, "0")
+
+
+PLACES = ("--bucket-location", "US", "--zone", "us-west4-a")
+
+
+@pytest.mark.parametrize("words", [PLACES, (*RESNET, "--images-per-s", 1000, *PLACES)])
+def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypatch, words):
+    monkeypatch.setattr(prices, "STALE_DAYS", -1)
+    _, out = plan_input(*words)
+    assert "note: network_prices.csv is of " in out
+    assert "note: keeping data in us-west4 is priced as in us-central1\n" in out
+    assert json.loads(plan_input(*words, "--json")[1])["places"]["notes"] == [
+        "keeping data in us-west4 is priced as in us-central1"
+    ]
+    assert "keeping data" not in plan_input(*PLACES[:3], "us-central1-a")[1]
+
+
+def test_given_prices_replace_the_published_ones(plan_input, tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("item,of,where,usd\ntransfer_per_gib,us,us-west4,0.01\n")
+    _, out = plan_input(*PLACES, "--dataset-bytes", "1GiB", "--prices", path, "--json")
+    assert json.loads(out)["places"]["ways"][0]["read"]["transfer"] == pytest.approx(0.01)
 
 
 def test_plan_knows_the_loaders_of_the_benchmark():
