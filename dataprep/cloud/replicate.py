@@ -26,8 +26,7 @@ from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_r
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.checksums import crc32c_hex
-from dataprep.storage.copies import check_same, copy_object, stored_crc32c
+from dataprep.storage.copies import check_same, copy_object, described_bytes, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
 
 QUEUED_PER_THREAD = 4
@@ -186,7 +185,8 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     """Write the list of all copies to `replicas.json` of the source and of every copy on the list.
 
     A list only grows, except that copies which no longer exist are removed; of two writers at the same time, the second
-    adds to the list of the first. Copies on disk are not listed, because other machines could not read them.
+    adds to the list of the first. Copies on disk are not listed, because other machines could not read them; where all
+    are on disk, no list is written.
 
     Args:
         source: The dataset that was copied.
@@ -207,6 +207,8 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
     others = [open_storage(url) for url in known if url not in urls]
     gone = [place.url for place in others if not _still_exists(place, manifest, warn)]
     listed: dict[str, Replica] = {url: each for url, each in known.items() if url not in gone}
+    if not listed and not gone:
+        return []  # all of them are on disk
     for place in [*made, *(place for place in others if place.url not in gone)]:
         try:
             listed |= {each.url: each for each in record_replicas(place, listed.values(), gone)}
@@ -286,8 +288,8 @@ def _described(storage: Storage, entry: Mapping[str, Any], present: Mapping[str,
         raise VerificationError(f"{storage.url_of(entry['file'])}: not found, but the manifest names it; {step}")
     if info.num_bytes != entry["bytes"] or (None not in (crc32c, info.crc32c) and crc32c != info.crc32c):
         raise VerificationError(
-            f"{storage.url_of(info.name)}: {info.num_bytes:,} bytes with CRC32C {crc32c_hex(info.crc32c)}, the "
-            f"manifest has {entry['bytes']:,} with {crc32c_hex(crc32c)}; {step}"
+            f"{storage.url_of(info.name)}: {described_bytes(info.num_bytes, info.crc32c)}, the manifest has "
+            f"{described_bytes(entry['bytes'], crc32c)}; {step}"
         )
     return replace(info, crc32c=info.crc32c or crc32c)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.cost import GIB, Amount, CopyCost, Cost, copy_cost, reading_cost
@@ -18,7 +18,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import CredentialsError, DataprepError, FormatError, StorageError, UsageError
-from dataprep.messages import first_line
+from dataprep.messages import counted, first_line
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, BucketLocation, StoredObject, stored_objects
 
@@ -122,11 +122,12 @@ def examine(
             f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
         )
     _describe_place(report, where)
-    manifest = _manifest(storage, report.notes) if training.num_bytes is None else None
+    manifest = _manifest(storage, report.notes if training.num_bytes is None else [])
     if training.num_bytes is None:
         report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
     else:
-        report.reading = given_reading(training.num_bytes, bucket.storage_class)
+        given = given_reading(training.num_bytes, bucket.storage_class)
+        report.reading = replace(given, is_dataset=manifest is not None)
     if report.reading is not None and found.kind == PAID:
         report.replica = nearer_copy(report.placement, prices, report.notes.append)
     _price(report, training, prices)
@@ -165,6 +166,8 @@ def _examine_given(found: Placement, training: Training, prices: Prices) -> Regi
     else:
         report.reading = given_reading(training.num_bytes, "standard")
     _price(report, training, prices)
+    if report.commands:
+        report.notes.append(f"if it is a dataset, copy it with `dataprep replicate {found.url}`, which lists the copy")
     return report
 
 
@@ -318,5 +321,8 @@ def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amou
 
 
 def gib(num_bytes: float) -> str:
-    """Write bytes in GiB of 2^30 bytes, the unit in which Cloud Storage bills."""
-    return f"{num_bytes / GIB:,.2f} GiB"
+    """Write bytes in GiB of 2^30 bytes, the unit in which Cloud Storage bills; small ones in MiB, KiB or bytes."""
+    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
+        if num_bytes >= 0.1 * size:
+            return f"{num_bytes / size:,.2f} {unit}"
+    return counted(round(num_bytes), "byte")

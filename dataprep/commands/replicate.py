@@ -19,7 +19,7 @@ from dataprep.commands.region_options import prices_option, region_policy_option
 from dataprep.commands.replicate_price import PlannedCopy, planned_copy
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import human_bytes, printable, usd
+from dataprep.messages import counted, human_bytes, printable, usd
 from dataprep.storage import open_storage
 
 EPILOG = """\b
@@ -138,7 +138,7 @@ def _print_result(
         return
     for plan in plans:
         copying = plan.copying
-        objects = f"{copying.objects + copying.existing:,} objects"
+        objects = counted(copying.objects + copying.existing, "object")
         did = f"{human_bytes(copying.num_bytes)} copied" if copying.objects else "nothing was missing"
         click.echo(f"{copying.target.url} is a whole copy: {objects}, {did}")
 

@@ -13,7 +13,7 @@ from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placem
 from dataprep.cloud.replicate import Copying
 from dataprep.commands.region_report import Training, examine, gib
 from dataprep.errors import AccessError, StorageError, UndecidedError
-from dataprep.messages import usd
+from dataprep.messages import counted, usd
 from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
 
 
@@ -36,10 +36,11 @@ class PlannedCopy:
     def lines(self) -> list[str]:
         """The copy in lines for the user."""
         copying, price = self.copying, self.verdict.usd_per_gib
-        existing = f", {copying.existing:,} more exist there already" if copying.existing else ""
+        verb = "exists" if copying.existing == 1 else "exist"
+        existing = f", {copying.existing:,} more {verb} there already" if copying.existing else ""
         found = [
             f"{copying.source.url} -> {copying.target.url}",
-            f"  copy      {copying.objects:,} objects, {gib(copying.num_bytes)}{existing}",
+            f"  copy      {counted(copying.objects, 'object')}, {gib(copying.num_bytes)}{existing}",
         ]
         if copying.kept:
             found.append(f"  keep      {' and '.join(copying.kept)}: another is there already, and stays")
@@ -51,7 +52,8 @@ class PlannedCopy:
         parts = f"{usd(self.cost.transfer)} transfer, {usd(self.cost.retrieval)} retrieval"
         found.append(f"  price     {usd(self.cost.total)} once ({parts}, {usd(self.cost.operations)} operations)")
         if self.reader is not None:
-            often = f"after {self.epochs:,} epochs" if self.epochs else "never by cheaper reading alone, if"
+            plural = "" if self.epochs == 1 else "s"
+            often = f"after {self.epochs:,} epoch{plural}" if self.epochs else "never by cheaper reading alone, if"
             found.append(f"  pays      {often} read in {self.reader}")
         return found
 

@@ -88,6 +88,22 @@ def test_the_server_copies_a_dataset_of_every_format(sources, target, gcs, fmt):
     assert verify_here(target).verdict == "whole"
 
 
+def test_copies_on_disk_alone_leave_no_list(finished, tmp_path):
+    source, copy = str(finished("imagenet-webdataset")), str(tmp_path / "copy")
+    replicate(source, copy)
+    assert checksums(copy) == checksums(source)
+    assert open_storage(copy).stat(REPLICAS) is None
+    assert open_storage(source).stat(REPLICAS) is None
+
+
+def test_the_list_of_a_copy_on_disk_has_those_in_buckets_alone(sources, target, tmp_path):
+    copy = str(tmp_path / "copy")
+    replicate(sources(), target, copy)
+    urls = {each.url for each in read_replicas(open_storage(copy))}
+    assert {sources(), target} <= urls
+    assert all(url.startswith("gs://") for url in urls)
+
+
 def test_the_annotations_of_an_image_folder_are_copied_with_it(target, tmp_path):
     build_own(annotated(tmp_path / "pets"), tmp_path / "out", "imagefolder")
     replicate(str(tmp_path / "out"), target)

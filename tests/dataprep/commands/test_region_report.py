@@ -13,6 +13,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
+from dataprep.storage.gcs_location import BucketLocation
 
 HERE, THERE = "us-central1-a", "europe-west4-a"
 MIB = 2**20
@@ -111,4 +112,14 @@ def test_a_copy_in_the_readers_region_is_named_and_examined_where_told(uploaded,
 
 
 def test_bytes_are_shown_as_cloud_storage_bills_them():
-    assert gib(3 * 2**29) == "1.50 GiB"
+    sizes = (3 * 2**29, 2**27, 3 * 2**19, 500, 1, 0)
+    assert [gib(size) for size in sizes] == ["1.50 GiB", "0.12 GiB", "1.50 MiB", "0.49 KiB", "1 byte", "0 bytes"]
+
+
+def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
+    url = uploaded("imagenet-webdataset", "gs://report-us/sized")
+    report = examine(url, THERE, Training(num_bytes=MIB), published_prices())
+    assert report.commands[1] == f"dataprep replicate {url} --to gs://NEW-BUCKET/sized"
+    given = BucketLocation(location="US", location_type="multi-region")
+    report = examine(url, THERE, Training(num_bytes=MIB), published_prices(), located=given)
+    assert report.notes[-1:] == [f"if it is a dataset, copy it with `dataprep replicate {url}`, which lists the copy"]

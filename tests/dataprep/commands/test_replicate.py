@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from dataprep.cloud.placement import url_to_read
 from dataprep.commands.check_region import command as check_region
+from dataprep.commands.region_report import gib
 from dataprep.commands.replicate import command as replicate_command
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import DataprepError, UndecidedError, UsageError
@@ -63,7 +64,7 @@ def replicate(*arguments: object) -> dict:
 
 def test_the_price_comes_first_and_a_dry_run_writes_nothing(source, target):
     run = invoke(source, "--to", target, "--dry-run")
-    assert run.stdout.startswith(f"{source} -> {target}\n  copy      11 objects, 0.01 GiB\n")
+    assert run.stdout.startswith(f"{source} -> {target}\n  copy      11 objects, {gib(_num_bytes(source))}\n")
     assert "pays      after 2 epochs read in us-central1\n" in run.stdout
     assert list(open_storage(target).list()) == []
     planned = replicate(source, "--to", target, "--dry-run")["copies"][0]
@@ -273,4 +274,8 @@ def test_check_region_names_the_copy_and_judges_it_with_replicas(source, target)
 
 
 def _megabytes(url: str) -> str:
-    return f"{sum(num_bytes for num_bytes, _ in checksums(url).values()) / 1e6:.1f} MB"
+    return f"{_num_bytes(url) / 1e6:.1f} MB"
+
+
+def _num_bytes(url: str) -> int:
+    return sum(num_bytes for num_bytes, _ in checksums(url).values())

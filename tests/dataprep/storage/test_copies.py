@@ -49,6 +49,15 @@ def test_an_object_of_the_same_size_and_another_crc32c_is_not_kept(places):
     assert target.stat("train/shard") is None
 
 
+def test_another_size_is_named_without_a_crc32c_that_is_not_known(places):
+    source, target, info = places
+    target.create("train/shard", b"")
+    with pytest.raises(
+        ConflictError, match=r"exists there already, 0 bytes( with CRC32C 00000000)?, where 11 bytes with"
+    ):
+        copy_object(source, target, info, lambda num_bytes: None)
+
+
 def test_another_object_of_the_same_size_is_left_as_it_is(places):
     source, target, info = places
     target.create("train/shard", OTHER)
