@@ -73,7 +73,7 @@ def not_one_of(what: str, name: object, choices: Iterable[str]) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one: `1 shard`, `2,000 passes`."""
-    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "tch", "sh")) else "s"
     return f"{count:,} {noun}{ending}"
 
 

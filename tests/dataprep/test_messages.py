@@ -76,6 +76,8 @@ def test_unknown_name_lists_the_choices():
         (1, "pass", "1 pass"),
         (2, "pass", "2 passes"),
         (0, "shard", "0 shards"),
+        (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"),
         (1, "class", "1 class"),
         (1_000, "class", "1,000 classes"),
     ],
