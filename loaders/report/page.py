@@ -30,7 +30,6 @@ from loaders.report.wording import (
     in_order,
     limiting_stages,
     rate,
-    settings_text,
 )
 
 TEMPLATE = "report.html.j2"
@@ -229,7 +228,6 @@ def _fix(fix: Fix) -> JsonObject:
     return {
         "name": fix.name,
         "advice": fix.advice,
-        "settings": settings_text(fix.settings),
         "rate": rate(fix.images_per_s),
         "source": "tried" if fix.is_tried else "predicted",
         "gain": f"× {fix.gain:.2f}",

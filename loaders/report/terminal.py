@@ -21,7 +21,6 @@ from loaders.report.wording import (
     limiting_stages,
     percent,
     rate,
-    settings_text,
 )
 
 _BAR_CHARACTERS = 16
@@ -117,8 +116,7 @@ def _fixes(found: Diagnosis) -> Table:
 
 
 def _fix(fix: Fix) -> Text:
-    settings = f" ({printable(settings_text(fix.settings))})" if fix.settings else ""
-    text = Text(f"{fix.name}{settings}", style="bold")
+    text = Text(fix.name, style="bold")
     source = "tried" if fix.is_tried else "predicted"
     gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s {source}, then limited by {fix.limit}; "
     text.append(f"{gain}needs {NEEDS[fix.needs]}", style="not bold")

@@ -214,6 +214,9 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
     assert " ".join(capsys.readouterr().out.split()).startswith(found["verdict"])
     assert found["device"] == "mae_vit_micro_patch8 on cpu"
     assert not list(tmp_path.glob("checkpoint-*"))
+    own = [fix["advice"] for fix in found["fixes"] if fix["needs"] == "restart"]
+    known = {spelling for each in command.params for spelling in each.opts}
+    assert {word for advice in own for word in advice.split() if word.startswith("--")} <= known
 
 
 if __name__ == "__main__":

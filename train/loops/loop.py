@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from dataprep.errors import UndecidedError, UsageError
 from loaders.diagnosis.monitor import StepMonitor
+from loaders.diagnosis.options import Options
 from loaders.loader import Loader, LoaderState
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
@@ -117,11 +118,12 @@ class Training(Generic[BackendT]):
             self.logs.tell(f"stopped by a signal after step {self.step}; {self.config.resume_hint}")
         return STOPPED_EXIT_CODE if stopped else 0
 
-    def diagnose(self, model: str) -> int:
+    def diagnose(self, model: str, options: Options) -> int:
         """Measure what the run would wait for, with the updates that it would do; return the exit code.
 
         Args:
             model: Name of the model, for the report.
+            options: Options of the run's command, which the advice names.
         """
         from train.telemetry.diagnosis import diagnose_run
 
@@ -131,6 +133,7 @@ class Training(Generic[BackendT]):
                 _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
                 transfer_ahead=self.backend.transfer_ahead,
                 folder=self.logs.folder,
+                options=options,
             )
         return UndecidedError.exit_code if found.undecided else 0
 

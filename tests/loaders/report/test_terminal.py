@@ -24,7 +24,7 @@ def test_a_terminal_shows_the_same_in_80_columns():
         "790 of 1,840 images/s that the accelerator takes: 43 % used (90 % is a pass)",
         "predicted together 812, observed 790",
         "wait 55 %",
-        "1. workers (threads=8): × 2.27, 1,790 images/s tried, then limited by compute;",
+        "1. workers: × 2.27, 1,790 images/s tried, then limited by compute;",
         "measured 1,738",
     ):
         assert part in text
