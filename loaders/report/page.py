@@ -29,6 +29,7 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    others_sentence,
     rate,
 )
 
@@ -141,6 +142,7 @@ def _found(found: Diagnosis) -> JsonObject:
         "utilisation": found.utilisation,
         "passes": PASSES,
         "contention": found.contention,
+        "others": others_sentence(found),
         "cores_limit": found.limit == "cores",
         "stages": [_stage(found, stage) for stage in in_order(found.stages)],
         "rates": _rates(found),

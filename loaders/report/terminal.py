@@ -19,6 +19,7 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    others_sentence,
     percent,
     rate,
 )
@@ -44,7 +45,11 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _stages(found),
         "",
         _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
-        *(_line(note, "dim") for note in (found.contention, attainable_sentence(found)) if note),
+        *(
+            _line(note, "dim")
+            for note in (found.contention, attainable_sentence(found), others_sentence(found))
+            if note
+        ),
         "",
         *_steps(found),
         "",
