@@ -60,6 +60,7 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain
         _, errors = process.communicate(timeout=60)
     done = len(losses(tmp_path))
     assert (process.returncode, done < STEPS) == (143, True), errors
+    assert "stopping after this step, with a checkpoint; a second signal ends the run at once, without one" in errors
     assert f"stopped by a signal after step {done}" in errors
     assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.pth"))) == 1
     assert pretrain(output_dir=str(tmp_path), resume="automatic") == 0

@@ -108,7 +108,8 @@ class Training(Generic[BackendT]):
         )
         profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
         try:
-            with stop_signals(SIGNALS if self.backend.catches_signals else ()) as stop, contextlib.closing(profile):
+            signals = SIGNALS if self.backend.catches_signals else ()
+            with stop_signals(signals, self._announce_stop) as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)
         finally:
             self.logs.close()
@@ -136,6 +137,13 @@ class Training(Generic[BackendT]):
                 options=options,
             )
         return UndecidedError.exit_code if found.undecided else 0
+
+    def _announce_stop(self) -> None:
+        when = "this step" if self.loader.config.world_size == 1 else "the next log line"
+        saved = "without" if self.checkpoints is None else "with"
+        self.logs.tell(
+            f"stopping after {when}, {saved} a checkpoint; a second signal ends the run at once, without one"
+        )
 
     def _train(self, stop: Stop, profile: StepProfile) -> bool:
         """Do all remaining steps; return whether a signal came."""
