@@ -160,7 +160,9 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     rates = [json.loads(line)["lr"] for line in log_lines(tmp_path)]
     peak = 0.05 * 8 / 256
     assert rates[0] == 0.0
-    assert rates[2] == pytest.approx(HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60))
+    assert rates[2] == pytest.approx(
+        HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60), rel=1e-5
+    )
     note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup_epochs is 40\n"
     assert note in capsys.readouterr().err
     with pytest.raises(UsageError, match="warmup_epochs 40 of 3 epochs"):

@@ -28,6 +28,8 @@ from train.telemetry.logs import Logs
 from train.telemetry.profiling import StepProfile
 
 BackendT = TypeVar("BackendT", bound=Backend)
+_DIGITS = 6
+"""Significant digits of rates, shares, times, epochs and learning rates in a log line."""
 AUTOMATIC = "automatic"
 """Value of --resume that means the newest valid checkpoint."""
 
@@ -195,8 +197,8 @@ class Training(Generic[BackendT]):
 
     def _log(self, monitor: StepMonitor) -> None:
         means = self._unread.take()
-        line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": self._lr}
-        line |= monitor.take()
+        line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": _rounded(self._lr)}
+        line |= {name: _rounded(value) for name, value in monitor.take().items()}
         memory_bytes = self.backend.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
         if self._report_loader is not None:
@@ -262,7 +264,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _epoch(self) -> float:
-        return self.step * self.loader.config.batch_size / self._epoch_samples
+        return _rounded(self.step * self.loader.config.batch_size / self._epoch_samples)
 
     @property
     def _epoch_samples(self) -> int:
@@ -283,6 +285,11 @@ class _DiagnosedDevice:
     def step(self, resident: Any) -> None:
         """Do one update; return when the devices are done."""
         self.backend.try_step(resident)
+
+
+def _rounded(value: float) -> float:
+    """Return a number as a log line shows it; losses are not rounded, so that runs can be compared bit for bit."""
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _shown(value: object) -> str:
