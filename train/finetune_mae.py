@@ -20,6 +20,7 @@ import torch
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from loaders.config import MAX_THREADS, LoaderConfig
+from loaders.diagnosis.options import Option, Options
 from loaders.loader import Loader
 from train.batches.data import Data, classes_of
 from train.batches.finetune_augment import ERASE_MODES, Erasing, FinetuneAugment
@@ -250,6 +251,15 @@ class Flags(ShardingFlags, RecipeFlags):
     def threads(self) -> None:
         """Number of decoding threads: None, the loader's default, because augmentations run in `processes`; threads
         would wait for each other's interpreter lock."""
+
+    def diagnosed_options(self, images: int) -> Options:
+        """Return the options with which this command sets what a diagnosis may advise.
+
+        Args:
+            images: Images of one update, of all devices together.
+        """
+        batch = super().diagnosed_options(images)["batch_size"]
+        return {"processes": Option("--num_workers"), "batch_size": batch}
 
     @property
     def processes(self) -> int:

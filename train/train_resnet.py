@@ -143,6 +143,11 @@ class Flags(RunFlags):
             raise UsageError(f"--model {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
         check_fake_data(self, self.fake_data)
 
+    @property
+    def batch_flag(self) -> tuple[str, int]:
+        """Name and value of the flag that sets the size of a batch."""
+        return "batch_size", self.batch_size
+
     def schedule(self) -> Schedule:
         """Return the schedule of the learning rate.
 

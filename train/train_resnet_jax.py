@@ -20,6 +20,7 @@ import click
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError, install_hint
 from loaders.config import LoaderConfig, RegionPolicy
+from loaders.diagnosis.options import Option, Options
 from train.batches.tfds import find_tfds
 from train.flags.entry import EntryCommand, run_entry
 from train.flags.options import (
@@ -215,6 +216,14 @@ class Config:
         return HalfCosine(lr=peak, min_lr=0.0, warmup_epochs=self.warmup_epochs, epochs=self.num_epochs)
 
 
+DIAGNOSED_OPTIONS: Options = {
+    "threads": Option("--config.dataset.num_workers"),
+    "prefetch_batches": Option("--config.dataset.prefetch_factor"),
+    "cache_dir": Option("--config.dataset.cache", value="True"),
+    "batch_size": Option("--config.batch_size"),
+    "transfer_ahead": Option("--config.prefetch"),
+}
+"""Options that set what a diagnosis may advise."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "tpu": {"batch_size": 1024, "half_precision": True, "dataset.cache": True},
@@ -359,7 +368,7 @@ def command(context: click.Context, /, workdir: str, path: str, debug: bool, is_
 
     join_processes()
     if is_diagnosed:
-        return open_training(config, workdir).diagnose(config.model)
+        return open_training(config, workdir).diagnose(config.model, DIAGNOSED_OPTIONS)
     return run(config, workdir, debug=debug)
 
 

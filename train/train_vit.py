@@ -159,6 +159,11 @@ class Flags(JaxFlags, PackFlags, RunFlags):
             }
         )
 
+    @property
+    def batch_flag(self) -> tuple[str, int]:
+        """Name and value of the flag that sets the size of a batch."""
+        return "batch_size", self.batch_size
+
     def model_config(self) -> ViTConfig:
         """Configuration of the network: no class token, mean of all patches."""
         return ViTConfig(

@@ -54,7 +54,7 @@ commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfe
 transfer.
 
 Exit codes: 0 diagnosed, 2 wrong usage or input, 3 undecided: the run was clearly faster than one of its stages alone,
-which happens when other programs use the machine for a while.
+or slower than the stages promise while other programs used the cores.
 """
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "fixes",
     "monitor",
     "observed_run",
+    "options",
     "prediction",
     "prediction_errors",
     "rehearsal",

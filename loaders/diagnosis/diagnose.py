@@ -23,10 +23,10 @@ from loaders.diagnosis.devices import Device
 from loaders.diagnosis.findings import Applied, Diagnosis, Fix, Limit, StepTimes
 from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import ObservedRun, RunSetup, observe
-from loaders.diagnosis.prediction import COMPUTE_BOUND, Prediction, Rates, allocate, predict
+from loaders.diagnosis.prediction import Prediction, Rates, allocate, predict
 from loaders.diagnosis.stages import StageBench, Stages
 from loaders.diagnosis.trials import try_leading
-from loaders.diagnosis.verdict import contention, contradiction, verdict
+from loaders.diagnosis.verdict import contention, contradiction, disturbance, limit_of, verdict
 from loaders.loader import Batch, Loader
 
 TIMELINE_STEPS = 200
@@ -69,18 +69,19 @@ def diagnose(
         compute = stages.alone["compute"]
         rates = stages.rates(setup)
         predicted = predict(rates)
-        is_compute_bound = observed.images_per_s >= COMPUTE_BOUND * compute.images_per_s
-        limit: Limit = "compute" if is_compute_bound else predicted.limit
+        limit = limit_of(observed.images_per_s, compute.images_per_s, predicted)
         # A run may find in the page cache what fetching alone reads from the disk.
         compared = [each for each in stages.alone.values() if each.name != "fetch" or not rates.fetch_in_turn]
+        # Processes that serve a stage (a mount of a bucket) are busy during the run, other programs beside it as well.
+        cores, others = available_cores(), max(busy_cores, background_cores())
         undecided = contradiction(
-            observed.images_per_s, compared, cores=available_cores(), other_cores=used.cores_of_others
-        )
+            observed.images_per_s, compared, cores=cores, other_cores=used.cores_of_others
+        ) or disturbance(observed.images_per_s, predicted, cores=cores, other_cores=others)
         fixes: list[Fix] = []
         if not undecided:
             fixes = find_fixes(stages, observed.images_per_s, predicted, limit)
             fixes = try_leading(stages, fixes, observed.images_per_s, limit)
-        found = _diagnosis(stages, observed, rates, predicted, limit, fixes)
+        found = replace(_diagnosis(stages, observed, rates, predicted, limit, fixes), other_cores=others)
         return replace(found, undecided=undecided, verdict=f"Undecided: {undecided}") if undecided else found
 
 
@@ -135,7 +136,7 @@ def _diagnosis(
     return Diagnosis(
         url=stages.loader.dataset.url,
         device=stages.device.name,
-        verdict=verdict(observed.images_per_s, compute, limit, fixes),
+        verdict=verdict(observed.images_per_s, compute, limit, predicted, fixes),
         limit=limit,
         observed_images_per_s=observed.images_per_s,
         predicted_images_per_s=predicted.images_per_s,

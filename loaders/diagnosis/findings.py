@@ -18,8 +18,8 @@ SCHEMA_VERSION = 1
 Stage = Literal["fetch", "prepare", "transfer", "compute"]
 STAGES: tuple[Stage, ...] = ("fetch", "prepare", "transfer", "compute")
 """Stages in the order in which an image passes them."""
-Limit = Literal["fetch", "prepare", "transfer", "compute", "cores"]
-"""What limits a run: a stage, or the cores that several stages share."""
+Limit = Literal["fetch", "prepare", "transfer", "compute", "cores", "contention"]
+"""What limits a run: a stage, the cores that several stages share, or that the stages slow each other down."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,8 +132,10 @@ class Diagnosis:
     allocation: dict[str, float] = field(default_factory=dict)
     """Cores that each stage takes at that rate."""
     undecided: str = ""
-    """Why the measured rates contradict each other, so that neither `limit` nor a change can be named; empty if they
-    agree."""
+    """Why neither `limit` nor a change can be named: the measured rates contradict each other, or other programs may be
+    the reason for them; empty otherwise."""
+    other_cores: float = 0.0
+    """Cores that other programs used before or after the measurement, whichever is more; 0 if unknown."""
 
 
 def to_document(found: Diagnosis) -> dict[str, object]:

@@ -149,7 +149,8 @@ def _more_workers(stages: Stages) -> Iterator[_Change]:
         changed = stages.setup.changed(settings)
         stage = stages.prepared(changed.config)
         whole = stages.tried(changed) if stages.has_contention else None
-        yield _Change("workers", settings, "restart", _workers_advice(settings), {"prepare": stage}, whole)
+        advice = f"{_workers_reason(settings)}: {stages.setup.typed(settings)}"
+        yield _Change("workers", settings, "restart", advice, {"prepare": stage}, whole)
 
 
 def _other_workers(stages: Stages) -> list[Changes]:
@@ -164,35 +165,36 @@ def _other_workers(stages: Stages) -> list[Changes]:
     workers = min(stages.available_cores(), config.num_threads * max(1, config.processes))
     if config.transform is not None and prepare.images_per_s * prepare.cpu_s_per_image < IDLE_SHARE * workers:
         found.append({"threads": MORE_AHEAD * cores, "processes": 0})  # the workers wait for something other than cores
-    return [each for each in found if each != {"threads": config.num_threads, "processes": config.processes}]
+    now = {"threads": config.num_threads, "processes": config.processes}
+    return [each for each in found if each != now and stages.setup.can_set(each)]
 
 
-def _workers_advice(settings: Changes) -> str:
+def _workers_reason(settings: Changes) -> str:
     threads, processes = settings["threads"], settings["processes"]
     if processes:
-        reason = "a transform holds the interpreter lock"
-        return f"Decode in {processes} processes, because {reason}: --processes {processes} --threads {threads}"
-    count = f"{threads} thread{'s' if threads > 1 else ''}"
-    return f"Decode with {count}: --threads {threads} --processes 0"
+        return f"Decode in {processes} processes, because a transform holds the interpreter lock"
+    return f"Decode with {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _faster_decoder(stages: Stages) -> Iterator[_Change]:
-    config = stages.setup.config
-    if config.decoder == "library" and extension_available():
+    config, settings = stages.setup.config, Changes(decoder="extension")
+    if config.decoder == "library" and extension_available() and stages.setup.can_set(settings):
         stage = stages.prepared(replace(config, decoder="extension"))
-        advice = "Decode the crop alone, with the extension: --decoder extension"
-        yield _Change("decoder", {"decoder": "extension"}, "restart", advice, {"prepare": stage})
+        advice = f"Decode the crop alone, with the extension: {stages.setup.typed(settings)}"
+        yield _Change("decoder", settings, "restart", advice, {"prepare": stage})
 
 
 def _more_ahead(stages: Stages) -> Iterator[_Change]:
     if stages.is_local:
         return
-    settings = stages.ahead_settings
-    advice = (
-        f"Keep more requests in flight: --prefetch-batches {settings['prefetch_batches']} "
-        f"--reads-in-flight {settings['reads_in_flight']}"
-    )
-    yield _Change("prefetch", settings, "restart", advice, {"fetch": stages.fetched_ahead.rate})
+    setup = stages.setup
+    settings = setup.settable(stages.ahead_settings)
+    if not settings:
+        return
+    is_whole = settings == stages.ahead_settings
+    found = stages.fetched_ahead if is_whole else stages.fetched_with(setup.changed(settings).config)
+    advice = f"Keep more requests in flight: {setup.typed(settings)}"
+    yield _Change("prefetch", settings, "restart", advice, {"fetch": found.rate})
 
 
 def _local_cache(stages: Stages) -> Iterator[_Change]:
@@ -202,11 +204,12 @@ def _local_cache(stages: Stages) -> Iterator[_Change]:
     needed = stages.loader.dataset.split.num_bytes // config.world_size
     if needed > config.cache_bytes:
         return
-    folder = str(Path(tempfile.gettempdir()) / "dataprep-cache")
-    advice = f"Keep what was read on a local disk, {needed / 1e9:,.1f} GB: --cache-dir DIR, from the second epoch on"
-    yield _Change(
-        "cache", {"cache_dir": folder}, "restart", advice, {"fetch": stages.cached}, request_latency_s=CACHED_S
-    )
+    settings = Changes(cache_dir=str(Path(tempfile.gettempdir()) / "dataprep-cache"))
+    if not stages.setup.can_set(settings):
+        return
+    what = f"Keep what was read on a local disk, {needed / 1e9:,.1f} GB"
+    advice = f"{what}: {stages.setup.typed(settings)}, from the second epoch on"
+    yield _Change("cache", settings, "restart", advice, {"fetch": stages.cached}, request_latency_s=CACHED_S)
 
 
 def _smaller_images(stages: Stages) -> Iterator[_Change]:
@@ -259,7 +262,8 @@ def _bandwidth_rate(stages: Stages) -> float:
 def _larger_batch(stages: Stages) -> Iterator[_Change]:
     config, setup = stages.setup.config, stages.setup
     batch_size = MORE_AHEAD * config.batch_size
-    if batch_size > stages.loader.order.num_samples:
+    settings = Changes(batch_size=batch_size)
+    if batch_size > stages.loader.order.num_samples or not setup.can_set(settings):
         return
     larger = replace(config, batch_size=batch_size)
     try:
@@ -271,8 +275,8 @@ def _larger_batch(stages: Stages) -> Iterator[_Change]:
         changed["fetch"] = stages.fetched_with(larger).rate
     if predict(stages.rates(setup, changed)).limit in ("prepare", "cores"):
         changed["prepare"] = stages.prepared(larger)
-    advice = f"Train with batches of {batch_size:,} (and adapt the learning rate): --batch-size {batch_size}"
-    yield _Change("batch", {"batch_size": batch_size}, "restart", advice, changed)
+    advice = f"Train with batches of {batch_size:,} (and adapt the learning rate): {setup.typed(settings)}"
+    yield _Change("batch", settings, "restart", advice, changed)
 
 
 def _repeated(batch: Batch, times: int) -> Batch:
@@ -283,9 +287,10 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 
 def _transfer_ahead(stages: Stages) -> Iterator[_Change]:
-    if stages.setup.transfer_ahead == 0:
-        advice = "Send the next batch while the device computes: --transfer-ahead 2"
-        yield _Change("transfer-ahead", {"transfer_ahead": 2}, "restart", advice, {})
+    settings = Changes(transfer_ahead=2)
+    if stages.setup.transfer_ahead == 0 and stages.setup.can_set(settings):
+        advice = f"Send the next batch while the device computes: {stages.setup.typed(settings)}"
+        yield _Change("transfer-ahead", settings, "restart", advice, {})
 
 
 _CHANGES: tuple[tuple[Callable[[Stages], Iterator[_Change]], frozenset[str]], ...] = (

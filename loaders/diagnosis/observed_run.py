@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 from loaders.config import LoaderConfig
 from loaders.diagnosis.devices import Device
 from loaders.diagnosis.feed import FedStep, endless, feed
 from loaders.diagnosis.findings import Changes
+from loaders.diagnosis.options import DIAGNOSE, Options
 from loaders.loader import Loader, open_configured
 
 if TYPE_CHECKING:
@@ -30,12 +31,37 @@ class RunSetup:
     config: LoaderConfig
     transfer_ahead: int = 2
     """Batches sent to the device while it computes."""
+    options: Options = field(default_factory=lambda: DIAGNOSE)
+    """Options with which the user sets the run up; no change is advised that they cannot set."""
 
     def changed(self, settings: Changes) -> RunSetup:
         """Return the run with other settings: fields of the config, or `transfer_ahead`."""
         config: Any = {name: value for name, value in settings.items() if name in LoaderConfig.__dataclass_fields__}
         ahead = settings.get("transfer_ahead", self.transfer_ahead)
         return replace(self, config=replace(self.config, **config), transfer_ahead=ahead)
+
+    def settable(self, settings: Changes) -> Changes:
+        """Return the settings that differ from those of the run and have an option."""
+        return cast(Changes, {name: value for name, value in self._differing(settings) if name in self.options})
+
+    def can_set(self, settings: Changes) -> bool:
+        """Whether all settings that differ from those of the run have an option."""
+        return all(name in self.options for name, _ in self._differing(settings))
+
+    def typed(self, settings: Changes) -> str:
+        """Return the options that set what differs from the run, as they are typed."""
+        return " ".join(self.options[name].text(value) for name, value in self._differing(settings))
+
+    def _differing(self, settings: Changes) -> list[tuple[str, object]]:
+        config = self.config
+        if config.threads is None:  # then their number follows that of the processes
+            now = replace(config, processes=settings.get("processes", config.processes))
+            config = replace(config, threads=now.num_threads)
+        return [
+            (name, value)
+            for name, value in settings.items()
+            if value != (self.transfer_ahead if name == "transfer_ahead" else getattr(config, name))
+        ]
 
     def open(self) -> Loader:
         """Open the run's loader."""

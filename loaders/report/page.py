@@ -29,8 +29,8 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    others_sentence,
     rate,
-    settings_text,
 )
 
 TEMPLATE = "report.html.j2"
@@ -142,6 +142,7 @@ def _found(found: Diagnosis) -> JsonObject:
         "utilisation": found.utilisation,
         "passes": PASSES,
         "contention": found.contention,
+        "others": others_sentence(found),
         "cores_limit": found.limit == "cores",
         "stages": [_stage(found, stage) for stage in in_order(found.stages)],
         "rates": _rates(found),
@@ -229,7 +230,6 @@ def _fix(fix: Fix) -> JsonObject:
     return {
         "name": fix.name,
         "advice": fix.advice,
-        "settings": settings_text(fix.settings),
         "rate": rate(fix.images_per_s),
         "source": "tried" if fix.is_tried else "predicted",
         "gain": f"× {fix.gain:.2f}",

@@ -19,9 +19,9 @@ from loaders.report.wording import (
     figure_words,
     in_order,
     limiting_stages,
+    others_sentence,
     percent,
     rate,
-    settings_text,
 )
 
 _BAR_CHARACTERS = 16
@@ -45,7 +45,11 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _stages(found),
         "",
         _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
-        *(_line(note, "dim") for note in (found.contention, attainable_sentence(found)) if note),
+        *(
+            _line(note, "dim")
+            for note in (found.contention, attainable_sentence(found), others_sentence(found))
+            if note
+        ),
         "",
         *_steps(found),
         "",
@@ -117,8 +121,7 @@ def _fixes(found: Diagnosis) -> Table:
 
 
 def _fix(fix: Fix) -> Text:
-    settings = f" ({printable(settings_text(fix.settings))})" if fix.settings else ""
-    text = Text(f"{fix.name}{settings}", style="bold")
+    text = Text(fix.name, style="bold")
     source = "tried" if fix.is_tried else "predicted"
     gain = f": × {fix.gain:.2f}, {rate(fix.images_per_s)} images/s {source}, then limited by {fix.limit}; "
     text.append(f"{gain}needs {NEEDS[fix.needs]}", style="not bold")

@@ -1,4 +1,4 @@
-"""A device that is slow while it is measured alone, as beside a program that ends meanwhile."""
+"""Devices with other speeds alone than in a run: beside a program that ends or begins meanwhile, or by contention."""
 
 import time
 
@@ -23,5 +23,24 @@ class DisturbedDevice:
     def step(self, resident):
         if self._slow_steps:
             self._slow_steps -= 1
+            time.sleep(SLOW_STEP_S)
+        self._device.step(resident)
+
+
+class CrowdedDevice:
+    """Takes 400 images/s alone, and slow steps as soon as batches are sent while it works."""
+
+    name = "crowded"
+
+    def __init__(self):
+        self._device = parse_simulated("simulated:400")
+        self._batches = 0
+
+    def put(self, images_NHWC, labels_N):
+        self._batches += 1
+        return self._device.put(images_NHWC, labels_N)
+
+    def step(self, resident):
+        if self._batches > 1:
             time.sleep(SLOW_STEP_S)
         self._device.step(resident)

@@ -60,6 +60,7 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain
         _, errors = process.communicate(timeout=60)
     done = len(losses(tmp_path))
     assert (process.returncode, done < STEPS) == (143, True), errors
+    assert "stopping after this step, with a checkpoint; a second signal ends the run at once, without one" in errors
     assert f"stopped by a signal after step {done}" in errors
     assert len(list(tmp_path.glob(f"checkpoint-{done:09d}-*.pth"))) == 1
     assert pretrain(output_dir=str(tmp_path), resume="automatic") == 0
@@ -159,7 +160,9 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     rates = [json.loads(line)["lr"] for line in log_lines(tmp_path)]
     peak = 0.05 * 8 / 256
     assert rates[0] == 0.0
-    assert rates[2] == pytest.approx(HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60))
+    assert rates[2] == pytest.approx(
+        HalfCosine(lr=peak, min_lr=0, warmup_epochs=0.3, epochs=3).at(2 * 8 / 60), rel=1e-5
+    )
     note = "note: the learning rate rises for 0.3 of 3 epochs; the default of --warmup_epochs is 40\n"
     assert note in capsys.readouterr().err
     with pytest.raises(UsageError, match="warmup_epochs 40 of 3 epochs"):
@@ -214,6 +217,9 @@ def test_diagnose_says_what_the_run_waits_for_and_trains_nothing(dataset, tmp_pa
     assert " ".join(capsys.readouterr().out.split()).startswith(found["verdict"])
     assert found["device"] == "mae_vit_micro_patch8 on cpu"
     assert not list(tmp_path.glob("checkpoint-*"))
+    own = [fix["advice"] for fix in found["fixes"] if fix["needs"] == "restart"]
+    known = {spelling for each in command.params for spelling in each.opts}
+    assert {word for advice in own for word in advice.split() if word.startswith("--")} <= known
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def run(training: Training[Any], flags: RunFlags, *, model: str) -> int:
         model: Name of the model, for the report of `--diagnose`.
     """
     if flags.diagnose:
-        return training.diagnose(model)
+        return training.diagnose(model, flags.diagnosed_options(training.loader.config.batch_size))
     training.resume(flags.resume)
     return training.run()
 

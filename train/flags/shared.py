@@ -12,6 +12,7 @@ import click
 from dataprep.cloud.placement import POLICIES
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, RegionPolicy
+from loaders.diagnosis.options import Option, Options
 from train.batches.data import Data, open_data
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.flags.options import (
@@ -147,6 +148,20 @@ class RunFlags:
         """Number of decoding threads; None: the loader's default."""
         return self.num_workers
 
+    def diagnosed_options(self, images: int) -> Options:
+        """Return the options with which this command sets what a diagnosis may advise.
+
+        Args:
+            images: Images of one update, of all devices together.
+        """
+        name, value = self.batch_flag
+        return {"threads": Option("--num_workers"), "batch_size": Option(f"--{name}", unit=images // value)}
+
+    @property
+    def batch_flag(self) -> tuple[str, int]:
+        """Name and value of the flag that sets the size of a batch."""
+        raise NotImplementedError
+
     def open_runtime(self) -> Runtime:
         """Open the devices of the kind `device_name`."""
         from train.loops.runtime import open_runtime
@@ -238,6 +253,13 @@ class RecipeFlags(RunFlags):
             warmup_epochs=self.warmup_epochs,
             epochs=self.epochs,
         )
+
+    @property
+    def batch_flag(self) -> tuple[str, int]:
+        """Name and value of the flag that sets the size of a batch."""
+        if self.effective_batch_size > 0:
+            return "effective_batch_size", self.effective_batch_size
+        return "batch_size", self.batch_size or DEVICE_BATCH
 
     def effective_batch(self, devices: Devices) -> int:
         """Return the number of images of one update.

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from dataprep.errors import UndecidedError, UsageError
 from loaders.diagnosis.monitor import StepMonitor
+from loaders.diagnosis.options import Options
 from loaders.loader import Loader, LoaderState
 from loaders.metrics.callback import MetricsCallback
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
@@ -27,6 +28,8 @@ from train.telemetry.logs import Logs
 from train.telemetry.profiling import StepProfile
 
 BackendT = TypeVar("BackendT", bound=Backend)
+_DIGITS = 6
+"""Significant digits of rates, shares, times, epochs and learning rates in a log line."""
 AUTOMATIC = "automatic"
 """Value of --resume that means the newest valid checkpoint."""
 
@@ -107,7 +110,8 @@ class Training(Generic[BackendT]):
         )
         profile = StepProfile(self.config.profile_steps, self.logs.folder, self.backend.profile)
         try:
-            with stop_signals(SIGNALS if self.backend.catches_signals else ()) as stop, contextlib.closing(profile):
+            signals = SIGNALS if self.backend.catches_signals else ()
+            with stop_signals(signals, self._announce_stop) as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)
         finally:
             self.logs.close()
@@ -117,11 +121,12 @@ class Training(Generic[BackendT]):
             self.logs.tell(f"stopped by a signal after step {self.step}; {self.config.resume_hint}")
         return STOPPED_EXIT_CODE if stopped else 0
 
-    def diagnose(self, model: str) -> int:
+    def diagnose(self, model: str, options: Options) -> int:
         """Measure what the run would wait for, with the updates that it would do; return the exit code.
 
         Args:
             model: Name of the model, for the report.
+            options: Options of the run's command, which the advice names.
         """
         from train.telemetry.diagnosis import diagnose_run
 
@@ -131,8 +136,16 @@ class Training(Generic[BackendT]):
                 _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
                 transfer_ahead=self.backend.transfer_ahead,
                 folder=self.logs.folder,
+                options=options,
             )
         return UndecidedError.exit_code if found.undecided else 0
+
+    def _announce_stop(self) -> None:
+        when = "this step" if self.loader.config.world_size == 1 else "the next log line"
+        saved = "without" if self.checkpoints is None else "with"
+        self.logs.tell(
+            f"stopping after {when}, {saved} a checkpoint; a second signal ends the run at once, without one"
+        )
 
     def _train(self, stop: Stop, profile: StepProfile) -> bool:
         """Do all remaining steps; return whether a signal came."""
@@ -184,8 +197,8 @@ class Training(Generic[BackendT]):
 
     def _log(self, monitor: StepMonitor) -> None:
         means = self._unread.take()
-        line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": self._lr}
-        line |= monitor.take()
+        line = {"step": self.step, "epoch": self._epoch, "loss": means["loss"], **means, "lr": _rounded(self._lr)}
+        line |= {name: _rounded(value) for name, value in monitor.take().items()}
         memory_bytes = self.backend.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
         if self._report_loader is not None:
@@ -251,7 +264,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _epoch(self) -> float:
-        return self.step * self.loader.config.batch_size / self._epoch_samples
+        return _rounded(self.step * self.loader.config.batch_size / self._epoch_samples)
 
     @property
     def _epoch_samples(self) -> int:
@@ -272,6 +285,11 @@ class _DiagnosedDevice:
     def step(self, resident: Any) -> None:
         """Do one update; return when the devices are done."""
         self.backend.try_step(resident)
+
+
+def _rounded(value: float) -> float:
+    """Return a number as a log line shows it; losses are not rounded, so that runs can be compared bit for bit."""
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _shown(value: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -46,7 +47,8 @@ class XLARuntime:
         try:
             from loaders.xla import host_rank
 
-            self.rank, self.world_size = host_rank()
+            with _without_notes_on_devices():
+                self.rank, self.world_size = host_rank()
             import torch_xla
             import torch_xla.runtime as xr
 
@@ -226,6 +228,20 @@ class XLARuntime:
         from torch_xla.distributed.spmd import ShardingSpec
 
         return ShardingSpec(self._mesh, (None,))
+
+
+@contextlib.contextmanager
+def _without_notes_on_devices() -> Iterator[None]:
+    """Leave out torch_xla's warning that it takes the only kind of device that this host has."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "PJRT_DEVICE" not in record.getMessage()
+
+    logging.getLogger().addFilter(is_other)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(is_other)
 
 
 def _piece(shard: XLAShard) -> tuple[tuple[int, ...], torch.Tensor]:

@@ -13,13 +13,16 @@ from loaders.diagnosis.devices import Device
 from loaders.diagnosis.diagnose import diagnose
 from loaders.diagnosis.findings import Diagnosis, to_document
 from loaders.diagnosis.observed_run import RunSetup
+from loaders.diagnosis.options import Options
 from loaders.loader import Loader
 
 RUN_S = 3.0
 """Length of the measurement of the run itself, seconds; each stage takes half of it."""
 
 
-def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder: Path | None) -> Diagnosis:
+def diagnose_run(
+    loader: Loader, device: Device, *, transfer_ahead: int, folder: Path | None, options: Options
+) -> Diagnosis:
     """Measure a run, print what it waits for, and write that as JSON and as a page into the folder of its logs.
 
     Args:
@@ -27,6 +30,7 @@ def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder:
         device: Device that does the run's steps.
         transfer_ahead: Number of batches that are sent to the device while it computes.
         folder: Folder of the run's logs; None: nothing is written.
+        options: Options of the run's command, which the advice names.
 
     Raises:
         UsageError: The run has several hosts, which would stop after different numbers of steps.
@@ -42,6 +46,7 @@ def diagnose_run(loader: Loader, device: Device, *, transfer_ahead: int, folder:
         split=loader.dataset.split.name,
         config=replace(loader.config, metrics_port=None),  # loaders of trials are not the run that is watched
         transfer_ahead=transfer_ahead,
+        options=options,
     )
     found = diagnose(setup, device, seconds=RUN_S, progress=_say)
     _show(found)

@@ -4,14 +4,16 @@ import time
 
 import pytest
 
+from dataprep.host.cpu import available_cores
 from loaders.config import LoaderConfig
+from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.devices import parse_simulated
 from loaders.diagnosis.diagnose import apply_best, diagnose
 from loaders.diagnosis.findings import STAGES
 from loaders.diagnosis.observed_run import RunSetup
 from loaders.fetch.cache import DiskCache
 from loaders.report.wording import limiting_stages
-from tests.support.disturbed_device import DisturbedDevice
+from tests.support.disturbed_device import CrowdedDevice, DisturbedDevice
 from tests.support.slow_transforms import one_at_a_time
 
 SECONDS = 0.6
@@ -28,11 +30,18 @@ def run(url, device, *, transfer_ahead=2, **settings):
     return apply_best(setup, device, diagnose(setup, device, seconds=SECONDS), seconds=SECONDS)
 
 
+@pytest.fixture
+def _undisturbed(monkeypatch):
+    """Tests that run beside this one explain no slow run."""
+    monkeypatch.setattr(diagnosing, "disturbance", lambda *_rates, **_cores: "")
+
+
 def predicted_is_measured(found):
     applied = found.applied
     return applied.measured_images_per_s == pytest.approx(applied.predicted_images_per_s, rel=CLOSE)
 
 
+@pytest.mark.usefixtures("_undisturbed")
 def test_a_run_limited_by_the_device_has_no_change_to_make(dataset):
     found = run(dataset("webdataset"), "simulated:60")
 
@@ -52,6 +61,29 @@ def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dat
     assert limiting_stages(found) == set()
 
 
+def crowded(url, monkeypatch, *, other_cores):
+    monkeypatch.setattr(diagnosing, "background_cores", lambda: other_cores)
+    setup = RunSetup(url=str(url), split="train", config=LoaderConfig(**SMALL))
+    return diagnose(setup, CrowdedDevice(), seconds=SECONDS)
+
+
+@pytest.mark.usefixtures("_undisturbed")
+def test_a_device_that_is_slow_beside_the_other_stages_is_not_called_the_limit(dataset, monkeypatch):
+    found = crowded(dataset("webdataset"), monkeypatch, other_cores=0.0)
+    assert (found.undecided, found.other_cores) == ("", 0.0)
+    assert found.contention
+    assert found.limit != "compute"
+    assert "slow each other down" in found.verdict
+
+
+def test_a_slow_run_is_undecided_where_other_programs_kept_the_cores_busy(dataset, monkeypatch):
+    found = crowded(dataset("webdataset"), monkeypatch, other_cores=float(available_cores()))
+    assert "which may be the reason. Run it again" in found.undecided
+    assert found.verdict == f"Undecided: {found.undecided}"
+    assert (found.fixes, found.other_cores) == ((), available_cores())
+
+
+@pytest.mark.usefixtures("_undisturbed")
 def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
     found = run(dataset("tfrecord"), "simulated:2000,step-ms=60")
 
@@ -61,6 +93,7 @@ def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
     assert predicted_is_measured(found)
 
 
+@pytest.mark.usefixtures("_undisturbed")
 def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset):
     found = run(dataset("webdataset"), "simulated:100,transfer=120", transfer_ahead=0)
 
@@ -70,6 +103,7 @@ def test_a_transfer_that_steps_wait_for_is_lifted_by_transferring_ahead(dataset)
     assert predicted_is_measured(found)
 
 
+@pytest.mark.usefixtures("_undisturbed")
 def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
     found = run(dataset("webdataset"), "simulated:1000", transform=one_at_a_time)
 
@@ -80,6 +114,7 @@ def test_a_transform_that_holds_a_lock_is_lifted_by_processes(dataset):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("_undisturbed")
 def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer_bucket(bucket_dataset, gcs):
     url = bucket_dataset("webdataset")
     gcs.set_latency(150)
@@ -95,6 +130,7 @@ def test_slow_requests_to_a_bucket_are_lifted_by_prefetching_a_cache_or_a_nearer
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("_undisturbed")
 def test_a_cache_is_judged_by_its_rate_once_filled_and_not_while_it_fills_slowly(bucket_dataset, gcs, monkeypatch):
     """Three batches of 8 are fetched at once: 48 images/s while the cache fills, which is not what it gives later."""
     write = DiskCache.put

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loaders.diagnosis.findings import STAGES, StageRate
 from loaders.diagnosis.prediction import Prediction
-from loaders.diagnosis.verdict import HIGHEST_RATIO, contention, contradiction, verdict
+from loaders.diagnosis.verdict import HIGHEST_RATIO, contention, contradiction, disturbance, limit_of, verdict
 
 RATES = st.fixed_dictionaries({name: st.floats(0.1, 1e6) for name in STAGES})
 
@@ -62,9 +62,66 @@ def test_a_faster_run_is_undecided_wherever_a_slower_one_is(rates, observed, fac
     ],
 )
 def test_the_sentence_names_the_limit(observed, limit, start):
-    assert verdict(observed, 100.0, limit, ()) == f"{start} No single change would bring 5 %."
+    predicted = Prediction(observed, limit)
+    assert verdict(observed, 100.0, limit, predicted, ()) == f"{start} No single change would bring 5 %."
 
 
 def test_contention_is_a_run_more_than_a_tenth_below_its_prediction():
     assert contention(91.0, Prediction(100.0, "prepare")) == ""
     assert "the stages promise 100 images/s, together they make 80" in contention(80.0, Prediction(100.0, "prepare"))
+
+
+def sentence(observed, compute, predicted):
+    return verdict(observed, compute, limit_of(observed, compute, predicted), predicted, ())
+
+
+def test_a_run_far_below_the_rates_of_its_stages_does_not_wait_for_the_device():
+    assert sentence(92.0, 137.0, Prediction(136.0, "compute")) == (
+        "The stages slow each other down: 92 images/s, 67 % of what the device could take, where alone they promise "
+        "136. No single change would bring 5 %."
+    )
+    assert sentence(40.0, 137.0, Prediction(60.0, "prepare")) == (
+        "You are waiting for images to be decoded: 40 images/s, 29 % of what the device could take. The stages slow "
+        "each other down, too: alone they promise 60. No single change would bring 5 %."
+    )
+
+
+PREDICTIONS = st.builds(Prediction, st.floats(0.1, 1e6), st.sampled_from([*STAGES, "cores"]))
+SHARES = st.floats(0.001, 1.2)
+"""Observed rate divided by the predicted one."""
+
+
+@given(predicted=PREDICTIONS, share=SHARES, faster=st.floats(1.0, 10.0))
+def test_the_device_is_named_only_near_its_rate_or_near_the_prediction(predicted, share, faster):
+    observed, compute = share * predicted.images_per_s, faster * predicted.images_per_s
+    if contention(observed, predicted) and observed < 0.95 * compute:
+        assert limit_of(observed, compute, predicted) != "compute"
+        assert "for the device" not in sentence(observed, compute, predicted)
+        assert "slow each other down" in sentence(observed, compute, predicted)
+    else:
+        assert "slow each other down" not in sentence(observed, compute, predicted)
+
+
+def disturbed(share, predicted, other_cores):
+    return disturbance(share * predicted.images_per_s, predicted, cores=2, other_cores=other_cores)
+
+
+def test_other_programs_that_may_explain_the_gap_are_named():
+    assert disturbed(92 / 136, Prediction(136.0, "compute"), 1.18) == (
+        "alone the stages promise 136 images/s, together they made 92, and other programs used 1.2 of 2 cores, which "
+        "may be the reason. Run it again while nothing else runs."
+    )
+
+
+@given(predicted=PREDICTIONS, share=SHARES, other_cores=st.floats(0.0, 2.0))
+def test_other_programs_leave_a_run_undecided_only_where_they_explain_contention(predicted, share, other_cores):
+    is_undecided = bool(disturbed(share, predicted, other_cores))
+    assert not (is_undecided and not contention(share * predicted.images_per_s, predicted))
+    assert not disturbed(share, predicted, 0.0)
+    if is_undecided:
+        assert disturbed(share, predicted, other_cores + 0.5), "more of other programs explain more"
+        assert other_cores / 2 >= 0.099, "few cores explain no contention"
+
+
+def test_programs_that_keep_all_cores_busy_explain_any_contention():
+    assert disturbed(0.01, Prediction(100.0, "prepare"), 2.0)

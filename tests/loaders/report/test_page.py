@@ -39,7 +39,7 @@ def test_page_shows_every_part_of_the_diagnosis(full):
         "all together, observed 790",
         "120 steps, median 327.1 ms",
         "wait 55 %",
-        "workers threads=8 Decode with 8 threads (--threads 8) × 2.27 1,790 tried compute another run",
+        "workers Decode with 8 threads (--threads 8) × 2.27 1,790 tried compute another run",
         "predicted 1,790 images/s, measured 1,738; the prediction is 3.0 % too high.",
         "With the best division of the cores: 1,840 images/s (fetch 0.6, prepare 6.7,",
         "dataprep loads 1,562 images/s, 1.40 times tf.data, the fastest of the others.",

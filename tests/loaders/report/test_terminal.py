@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from loaders.report.page import diagnosis_page
 from loaders.report.terminal import diagnosis_text
 from tests.support.findings import diagnosis
 
@@ -24,11 +25,25 @@ def test_a_terminal_shows_the_same_in_80_columns():
         "790 of 1,840 images/s that the accelerator takes: 43 % used (90 % is a pass)",
         "predicted together 812, observed 790",
         "wait 55 %",
-        "1. workers (threads=8): × 2.27, 1,790 images/s tried, then limited by compute;",
+        "1. workers: × 2.27, 1,790 images/s tried, then limited by compute;",
         "measured 1,738",
     ):
         assert part in text
     assert [line.split()[0] for line in text.splitlines() if line.endswith("the limit")] == ["prepare"]
+
+
+def test_cores_that_other_programs_used_are_said_unless_the_verdict_says_so():
+    busy = replace(diagnosis(), other_cores=3.25)
+    sentence = "Other programs used 3.2 of 8 cores; run it again on an idle machine."
+    assert sentence in printed(busy)
+    assert sentence in diagnosis_page(busy)
+    assert "Other programs" not in printed(replace(busy, other_cores=0.7))
+    assert "Other programs" not in printed(replace(busy, undecided="other programs used 3.2 of 8 cores"))
+
+
+def test_no_stage_is_marked_where_the_stages_slow_each_other_down():
+    text = printed(replace(diagnosis(), limit="contention"))
+    assert not [line for line in text.splitlines() if line.endswith("the limit")]
 
 
 def test_escape_sequences_do_not_reach_the_terminal():

@@ -136,6 +136,17 @@ def test_log_lines_evaluations_and_checkpoints_come_after_their_steps(tmp_path):
     assert backend.closed
 
 
+def test_log_lines_have_six_digits_but_for_losses(tmp_path):
+    backend = Counter(total=1 / 3)
+    training = opened(tmp_path, backend)
+    training.schedule = Steps(lr=1 / 3, divisor=1, every_epochs=1)
+    training.run()
+    assert lines(tmp_path, "lr")[2] == 0.333333
+    for name in ("epoch", "images_per_s", "step_s", "wait_share", "utilisation"):
+        assert all(value == float(f"{value:.6g}") for value in lines(tmp_path, name).values()), name
+    assert lines(tmp_path, "loss")[15] == backend.total != round(backend.total, 3)
+
+
 def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys):
     backend = Counter(stop_in_update=7)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE

@@ -1,29 +1,66 @@
-"""Signals: the first one asks, the second one acts as it does outside."""
+"""Signals: the first one asks and is announced at once, the second one ends the process."""
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from train.loops.stopping import STOPPED_EXIT_CODE, stop_signals
+from train.loops.stopping import SAME_S, STOPPED_EXIT_CODE, stop_signals
+
+BUSY_IN_C = """
+import hashlib, sys
+from train.loops.stopping import stop_signals
+with stop_signals(announce=lambda: print("stopping", flush=True)) as stop:
+    print("started", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", {iterations})
+    print("asked" if stop.asked else "not asked", flush=True)
+"""
+"""Program whose main thread runs no Python while it works, as in a compilation."""
+
+
+def busy(iterations):
+    command = [sys.executable, "-c", BUSY_IN_C.format(iterations=iterations)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "started\n"
+    return process
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_requests_a_stop_and_the_second_acts_as_before(number):
+def test_the_first_signal_requests_a_stop_and_afterwards_signals_act_as_before(number):
     seen = []
     before = signal.signal(number, lambda *_: seen.append("outside"))
     try:
-        with stop_signals() as stop:
+        with stop_signals(announce=lambda: seen.append("announced")) as stop:
             assert not stop.asked
             os.kill(os.getpid(), number)
             assert stop.asked
-            assert seen == []
-            os.kill(os.getpid(), number)
-            assert seen == ["outside"]
+            os.kill(os.getpid(), number)  # so soon it is the same one, passed on by another process
+        assert seen == ["announced"]
         os.kill(os.getpid(), number)
-        assert seen == ["outside"] * 2
+        assert seen == ["announced", "outside"]
+        assert signal.set_wakeup_fd(-1) == -1
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_announced_while_the_main_thread_compiles_and_a_second_one_ends_it(number):
+    with busy(2**31 - 1) as process:
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(SAME_S + 0.2)
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+
+
+def test_after_one_signal_the_main_thread_ends_what_it_does():
+    with busy(500_000) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == "stopping\nasked\n"
+    assert process.returncode == 0
 
 
 def test_no_signal_handler_is_installed_if_no_signals_are_given():

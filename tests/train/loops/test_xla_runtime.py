@@ -1,6 +1,8 @@
 """XLA's devices; what runs on them, the tests of the entries show."""
 
 import itertools
+import os
+import subprocess
 import sys
 import threading
 
@@ -22,6 +24,16 @@ def test_a_missing_xla_device_is_an_error_of_one_line(tmp_path):
     assert "; on a TPU pip install 'tpu-dataprep[tpu-torch]'; " in line
     assert line.endswith("; elsewhere set PJRT_DEVICE=CPU, or use --device cpu")
     assert "Traceback" not in errors
+
+
+def test_the_device_that_is_taken_by_default_is_no_warning(tmp_path):
+    arguments = flags_of(device="xla", model="tiny_cnn", output_dir=tmp_path, data_path="none")
+    variables = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
+    command = [sys.executable, "-m", "train.train_resnet", *arguments]
+    run = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240, check=False)
+    assert run.returncode == 2, run.stderr
+    assert "PJRT_DEVICE" not in run.stderr
+    assert len(run.stderr.splitlines()) == 1, "the error about the data"
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
