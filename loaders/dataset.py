@@ -161,7 +161,7 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         manifest = read_manifest(storage)
     if manifest is None:
         refuse_mixture(url)
-        raise UsageError(f"{no_dataset(storage)}; data of other tools are indexed with `dataprep adopt`")
+        raise no_dataset(storage)
     found = {each.name: each for each in manifest.splits}
     if split not in found:
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")

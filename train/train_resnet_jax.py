@@ -136,7 +136,7 @@ class Config:
         float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", POSITIVE_OR_UNSET
     )
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", COUNT)
-    profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
+    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.")
     metrics_port: int | None = flag(
         None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT
     )

@@ -272,9 +272,14 @@ class Pipeline:
             raise FormatError(f"{self._where(image)}: {error}") from error
 
     def _read_fields(self, record: bytes, image: _Image, rows: Rows) -> None:
-        if self._fields is not None:
-            for name, value in self._fields.read(record, image.pick.piece.shard, image.pick.sample).items():
-                rows.fields[name][image.row] = value
+        if self._fields is None:
+            return
+        try:
+            values = self._fields.read(record, image.pick.piece.shard, image.pick.sample)
+        except FormatError as error:
+            raise FormatError(f"{self._where(image)}: {error}") from error
+        for name, value in values.items():
+            rows.fields[name][image.row] = value
 
     def _check_digest(self, image: _Image) -> None:
         expected = image.ticket.entries.image_crc32c

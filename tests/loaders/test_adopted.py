@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.loaders.conftest import FORMATS
+from tests.support.adoption import image_of, tar_of
 from tests.support.builds import dataprep
 
 OURS = ("dataset.json", "index")
@@ -68,3 +70,17 @@ def test_an_adopted_image_folder_of_linked_classes_loads_as_the_original(dataset
         (tmp_path / "linked/train" / folder.name).symlink_to(folder)
     adopt(tmp_path / "linked")
     assert contents(tmp_path / "linked") == contents(dataset("imagefolder"))
+
+
+def test_a_sample_that_lacks_a_field_is_named_with_its_shard_and_key(tmp_path):
+    members = [(f"{number}.jpg", image_of(number)) for number in range(8)]
+    captions = [(f"{number}.txt", b"a cup") for number in range(8) if number != 5]
+    (tmp_path / "shards").mkdir()
+    tar_of(tmp_path / "shards/cups-0.tar", sorted(members + captions))
+    adopt(tmp_path / "shards", "--labels", "none")
+    settings = {"batch_size": 8, "image_size": 32, "fields": ("txt",), "shuffle": False}
+    with (
+        open_loader(str(tmp_path / "shards"), **settings) as loader,
+        pytest.raises(FormatError, match=r"shards/cups-0\.tar: 5: field 'txt' does not exist"),
+    ):
+        next(iter(loader))

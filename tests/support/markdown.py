@@ -115,6 +115,14 @@ def anchors(document: str) -> set[str]:
     return found
 
 
+UNDECIDED = 3
+
+
+def is_undecided(command: str, code: int, output: str) -> bool:
+    """Whether a diagnosis could not be made because other programs, such as other tests, keep the machine busy."""
+    return code == UNDECIDED and " diagnose " in command and "Run it again while nothing else runs" in output
+
+
 def shows(expected: str, output: str) -> bool:
     """Whether an output is the one that a document shows.
 

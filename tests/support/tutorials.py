@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.gcs_emulator import GCSEmulator
-from tests.support.markdown import ROOT, blocks, commands, shows
+from tests.support.markdown import ROOT, blocks, commands, is_undecided, shows
 
 FOLDER = "docs/tutorials"
 TUTORIALS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).glob("*.md"))
@@ -56,11 +56,13 @@ def run_tutorial(document: str, folder: Path) -> str:
 
 def _compare(where: str, words: list[str], shown: str, environment: Mapping[str, str]) -> None:
     output = printed(where, words, environment)
+    if output is None:
+        return
     assert shows(shown, output), f"{where}: {words[-1]}\n--- shown ---\n{shown}--- printed ---\n{output}"
 
 
-def printed(where: str, words: list[str], environment: Mapping[str, str]) -> str:
-    """Run a command; return what it prints.
+def printed(where: str, words: list[str], environment: Mapping[str, str]) -> str | None:
+    """Run a command; return what it prints, or None for a diagnosis that a busy machine leaves undecided.
 
     Raises:
         AssertionError: The command failed.
@@ -75,6 +77,8 @@ def printed(where: str, words: list[str], environment: Mapping[str, str]) -> str
         timeout=LONGEST_S,
         check=False,
     )
+    if is_undecided(words[-1], run.returncode, run.stdout):
+        return None
     assert run.returncode == 0, f"{where}: {words[-1]}\nended with {run.returncode}:\n{run.stdout}"
     return run.stdout
 

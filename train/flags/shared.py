@@ -116,7 +116,7 @@ class RunFlags:
     wandb: str | None = flag(
         None, "Project of Weights & Biases for numbers of the training and its loader; default: none."
     )
-    profile_steps: str = flag("", "A:B traces updates A to B-1 for TensorBoard.")
+    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.")
 
     def __post_init__(self) -> None:
         check_ranges(self)

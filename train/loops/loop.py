@@ -152,8 +152,8 @@ class Training(Generic[BackendT]):
         last_step = self.config.last_step(self.loader.order)
         if self.step < last_step:
             self.logs.tell(
-                f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}; the first may take "
-                "minutes where it compiles the network (XLA, JAX, --compile)"
+                f"training on {self.backend.name}: updates {self.step + 1:,} to {last_step:,}; where the network "
+                "is compiled (XLA, JAX, --compile), the first may take minutes"
             )
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True

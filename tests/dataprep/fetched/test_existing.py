@@ -12,7 +12,9 @@ from dataprep.storage import open_storage
 
 
 def test_a_place_without_a_dataset_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"no dataset there \(no dataset\.json\); check the URL"):
+    with pytest.raises(
+        UsageError, match=r"no dataset there \(no dataset\.json\); check the URL, or index data of other tools"
+    ):
         open_fetched(str(tmp_path))
 
 

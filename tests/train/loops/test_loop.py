@@ -222,7 +222,7 @@ def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_p
 
 def test_the_steps_to_do_are_said_before_the_first_which_may_compile(tmp_path, capsys):
     opened(tmp_path, Counter(), max_steps=4).run()
-    assert "training on counter: updates 1 to 4; the first may take minutes where it" in capsys.readouterr().err
+    assert "training on counter: updates 1 to 4; where the network is compiled" in capsys.readouterr().err
     again = opened(tmp_path, Counter(), max_steps=4)
     again.resume("automatic")
     again.run()
