@@ -100,7 +100,10 @@ def manifest_command(
     if output is None:
         click.echo(text, nl=as_json)
         return
-    output.write_text(as_yaml(documents), encoding="utf-8")
+    try:
+        output.write_text(as_yaml(documents), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output}: cannot be written ({error.strerror}); choose another file") from error
     if as_json:
         click.echo(text)
     note(f"{output}: written; kubectl apply -f {shlex.quote(str(output))}")

@@ -46,6 +46,13 @@ def test_a_file_is_written_and_the_next_step_is_named(tmp_path):
     assert f"kubectl apply -f {path}" in result.stderr
 
 
+@pytest.mark.parametrize("output", ["", "missing/mae.yaml"])
+def test_a_file_that_cannot_be_written_is_named(output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"--output .*: cannot be written \(.*\); choose another file"):
+        run("--type", "v6e-16", "--output", output, *TRAINING)
+
+
 def test_notes_name_a_translated_type_and_a_missing_resume():
     said = run("--type", "tpu7x-8", "--", "dataprep-pretrain-mae").stderr
     assert "tpu7x-8 is xpk's name for 8 TensorCores: tpu7x-2x2x1, 4 chips" in said
