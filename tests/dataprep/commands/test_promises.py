@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from dataprep.cli import group
 from dataprep.demo.web_table import demo_server, write_demo_laion
+from dataprep.errors import UndecidedError
 from tests.support.builds import dataprep
 from tests.support.fake_gcloud import fake_gcloud
 from tests.support.tables import hub
@@ -172,8 +173,10 @@ def test_every_command_has_json_and_every_writing_command_a_dry_run(name):
 @pytest.mark.parametrize("name", sorted(set(CASES) - SHOWN_ELSEWHERE))
 def test_json_is_one_object_and_all_of_stdout(name, places):
     code, out, said = run(name, places, "--json")
-    assert code == 0, said
-    assert isinstance(json.loads(out), dict)
+    document = json.loads(out)
+    # Other tests may keep the machine too busy for a diagnosis.
+    assert code == 0 or (name == "diagnose" and code == UndecidedError.exit_code and document["undecided"]), said
+    assert isinstance(document, dict)
 
 
 def entries(folder: Path) -> dict[str, object]:
