@@ -4,7 +4,7 @@
 
 A run computes for a while each step, and reads the next four objects of 256 KiB meanwhile, from an emulator that waits
 20 ms before it answers. A second kind of run computes nothing, so that it shows what each read costs. The time is that
-of the steps alone, without the start of the process; every way is first as often as the others. One way leads through a
+of the steps alone, without the start of the process; each way is first in its turn. One way leads through a
 process that only passes bytes on: what it costs, no proxy in Python can save.
 """
 
@@ -45,14 +45,14 @@ WAYS: tuple[Way, ...] = get_args(Way)
 READ_BYTES = 1 << 20
 
 
-def run_s(client: str, compute_s: float, way: Way, passing_on: str) -> float:
-    """Return the seconds that the steps of a run take; `passing_on` is the URL of the process that passes bytes on."""
+def run_s(client: str, compute_s: float, way: Way, relay_url: str) -> float:
+    """Return the seconds that the steps of a run take; `relay_url` is that of the process that passes bytes on."""
     words = [sys.executable, "-c", EPOCHS, client, f"gs://{BUCKET}/{NAME}", str(compute_s)]
     environment = dict(os.environ)
     if way == "guarded":
         words = [sys.executable, "-m", "dataprep", "guard", "--zone", HERE, "--json", "--", *words]
     elif way == "passed on":
-        environment["STORAGE_EMULATOR_HOST"] = passing_on
+        environment["STORAGE_EMULATOR_HOST"] = relay_url
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
     if run.returncode:
         raise SystemExit(run.stderr[-2000:])
@@ -98,13 +98,13 @@ def _pass_on(host: str, port: int, started: Connection) -> None:
     asyncio.run(serve())
 
 
-def overhead(client: str, compute_s: float, rounds: int, passing_on: str) -> dict[str, Any]:
+def overhead(client: str, compute_s: float, rounds: int, relay_url: str) -> dict[str, Any]:
     """Measure a kind of run in rounds; return its times, and what each way costs, in the median round."""
     found: dict[Way, list[float]] = {way: [] for way in WAYS}
     for number in range(rounds):
         first = number % len(WAYS)
         for way in (*WAYS[first:], *WAYS[:first]):
-            found[way].append(run_s(client, compute_s, way, passing_on))
+            found[way].append(run_s(client, compute_s, way, relay_url))
     row: dict[str, Any] = {"client": client, "compute_ms": 1000 * compute_s, "s": found, "overhead": {}}
     for way in WAYS[1:]:
         lost = [through / alone - 1 for through, alone in zip(found[way], found["alone"], strict=True)]

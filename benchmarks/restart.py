@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, repeat
@@ -125,7 +125,7 @@ class RowsContender:
     def __init__(self, images: list[bytes], image_size: int) -> None:
         heights, widths = zip(*map(open_decoder(backend="library").image_size, images), strict=True)
         views = train_views(0, range(len(images)), heights, widths, size=image_size)
-        self._images = chain.from_iterable(repeat(list(zip(images, views, strict=True))))
+        self._images = repeat_each(list(zip(images, views, strict=True)))
 
     def __call__(self) -> float:
         batch = [next(self._images) for _ in range(BATCH)]
@@ -149,7 +149,7 @@ class FullDecode:
         return time.process_time() - started_s
 
 
-def repeat_each(images: list[bytes]) -> Any:
+def repeat_each(images: list[Any]) -> Iterator[Any]:
     """Yield the images, one epoch after another."""
     return chain.from_iterable(repeat(images))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
-from dataprep.messages import did_you_mean
+from dataprep.messages import counted, did_you_mean
 from loaders.decode.annotations import FieldsTransform
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
@@ -203,12 +203,12 @@ class LoaderConfig:
         rows, images, ranks = self.batch_size // packs.images, packs.images, self.world_size
         _require(
             self.batch_size % (images * ranks) == 0,
-            f"packs: {self.batch_size} images in rows of {images} cannot be shared by {_counted(ranks, 'rank')}; "
+            f"packs: {self.batch_size} images in rows of {images} cannot be shared by {counted(ranks, 'rank')}; "
             f"choose a batch_size that is a multiple of {images * ranks}",
         )
         _require(
             rows // ranks % max(1, self.processes) == 0,
-            f"packs: {_counted(rows // ranks, 'row')} of a rank cannot be shared by {self.processes} processes; "
+            f"packs: {counted(rows // ranks, 'row')} of a rank cannot be shared by {self.processes} processes; "
             "choose processes that divide them",
         )
 
@@ -400,10 +400,6 @@ _KINDS: dict[str, _Kind] = {
     "metrics_port": _Int(0, below=2**16),
     "metrics_address": _Address(),
 }
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _require(condition: bool, message: str) -> None:

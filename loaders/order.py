@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dataprep.dataset.randomness import permutation, philox_words
 from dataprep.errors import UsageError
+from dataprep.messages import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,7 @@ class Order:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if any(samples < 0 for samples in self.shard_samples) or not self.num_samples:
-            shards = "1 shard" if len(self.shard_samples) == 1 else f"{len(self.shard_samples)} shards"
+            shards = counted(len(self.shard_samples), "shard")
             raise UsageError(f"no sample to load: {shards} of 0 samples; expected 1 or more")
 
     @property

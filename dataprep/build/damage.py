@@ -1,4 +1,4 @@
-"""Compares the files of a finished dataset with its manifest by name and size, from listings alone.
+"""Compares the files of a finished dataset with its manifest by name and size, without reading them.
 
 A build that finds a manifest asks here whether the dataset is still whole. `dataprep verify` compares bytes.
 """
@@ -43,14 +43,14 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
 def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Yield a clause for each file of a dataset that is missing or has another size: `x.tar has 3 bytes, expected 9`.
 
-    On disk each file is looked at; a bucket is listed once.
+    On disk every file is looked at, a bucket of shards is listed once. Images that are files of their own are listed.
     """
-    size_of = _sizes(storage)
     due = {entry["file"]: entry["bytes"] for entry in manifest.files}
     single = FORMATS[manifest.format].one_file_per_image
     for split in manifest.splits:
         shards = () if single else split.shards
         due |= {entry["file"]: entry["bytes"] for entry in chain(index_files(split), [split.events], shards)}
+    size_of = _looked_up(storage) if storage.is_local or single else _listed(storage)
     damaged = list(_differences(iter(due.items()), size_of))
     yield from damaged
     if single and not damaged:  # otherwise the index, which names the images, may be missing
@@ -58,16 +58,19 @@ def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
             yield from _damaged_images(storage, manifest, split, set(due))
 
 
-def _sizes(storage: Storage) -> Callable[[str], int | None]:
+def _looked_up(storage: Storage) -> Callable[[str], int | None]:
     """Return a function that returns the size of a file in bytes; None if there is none."""
-    if not storage.is_local:
-        return {info.name: info.num_bytes for info in storage.list()}.get
 
     def size_of(name: str) -> int | None:
         info = storage.stat(name)
         return None if info is None else info.num_bytes
 
     return size_of
+
+
+def _listed(storage: Storage) -> Callable[[str], int | None]:
+    """Do what `_looked_up` does, from one listing."""
+    return {info.name: info.num_bytes for info in storage.list()}.get
 
 
 def _differences(due: Iterator[tuple[str, int]], size_of: Callable[[str], int | None]) -> Iterator[str]:

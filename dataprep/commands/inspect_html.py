@@ -114,7 +114,7 @@ def _plots(split: SplitInspection, sheet: Sheet) -> list[JsonObject]:
     if 0 < len(sheet.classes) <= FEW_CLASSES:
         names, images = zip(*_by_count(sheet), strict=True)
         labels = [shortened(name, CLASS_CHARACTERS) for name in names]
-        caption = f"{len(names)} class{'es' if len(names) > 1 else ''}"
+        caption = counted(len(names), "class")
         plots.append(_histogram("Images of a class", Histogram(tuple(labels), images), caption))
     elif split.classes is not None:
         counts = split.classes.counts

@@ -1,6 +1,7 @@
 """Reads and writes `dataset.json`, the manifest.
 
-The manifest is written last and once. Its bytes hold no time, no absolute path and nothing about who built it.
+The manifest is written once, when all data are there. Its bytes hold no time, no absolute path and nothing about who
+built it.
 """
 
 from __future__ import annotations

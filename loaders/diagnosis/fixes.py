@@ -17,6 +17,7 @@ from typing import Any
 from dataprep.dataset.links import is_adopted
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
+from dataprep.messages import counted
 from loaders.dataset import Dataset
 from loaders.decode.decoders import extension_available
 from loaders.diagnosis.findings import Changes, Fix, Limit, Stage, StageRate
@@ -173,7 +174,7 @@ def _workers_reason(settings: Changes) -> str:
     threads, processes = settings["threads"], settings["processes"]
     if processes:
         return f"Decode in {processes} processes, because a transform holds the interpreter lock"
-    return f"Decode with {threads} thread{'s' if threads > 1 else ''}"
+    return f"Decode with {counted(threads, 'thread')}"
 
 
 def _faster_decoder(stages: Stages) -> Iterator[_Change]:

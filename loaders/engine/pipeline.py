@@ -49,7 +49,7 @@ CLOSE_S = 10.0
 """Longest wait of `close` for an image that is being decoded, unless `stall_s` is shorter; a thread that hangs is left
 behind."""
 CHUNK_ROWS = 32
-"""Images decoded in one task: with fewer, handing tasks over takes 1 % of the decoding time."""
+"""Images decoded in one task; with half of them, handing tasks over and planning crops takes 4 % more of the time."""
 CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
 LOOKUPS_IN_FLIGHT = 32
 """Shards whose index entries are read at once, over a network."""
