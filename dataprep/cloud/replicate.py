@@ -26,8 +26,9 @@ from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_r
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.copies import check_same, copy_object, described_bytes, stored_crc32c
+from dataprep.storage.copies import check_same, copy_object, stored_crc32c
 from dataprep.storage.gcs_location import BucketLocation, bucket_location
+from dataprep.storage.messages import described_bytes
 
 QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""

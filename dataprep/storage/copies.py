@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.errors import ConflictError, StorageError
-from dataprep.messages import counted
 from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.checksums import BLOCK_BYTES, crc32c_hex, crc32c_of, crc32c_of_stream, crc32c_text
 from dataprep.storage.disk_errors import disk_errors
-from dataprep.storage.messages import GO_ON
+from dataprep.storage.messages import GO_ON, described_bytes
 
 if TYPE_CHECKING:
     from dataprep.storage.gcs import GCSStorage
@@ -59,11 +58,6 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
             f"{described_bytes(*ours)} belong; it is left as it is: choose another place, or remove it and run the "
             "same command again"
         )
-
-
-def described_bytes(num_bytes: int, crc32c: str | None) -> str:
-    """Describe an object as `5 bytes with CRC32C e3069283`; without the CRC32C where it is not known."""
-    return counted(num_bytes, "byte") + (f" with CRC32C {crc32c_hex(crc32c)}" if crc32c else "")
 
 
 def _rewrite(source: GCSStorage, target: GCSStorage, info: ObjectInfo, copied: Callable[[int], None]) -> None:

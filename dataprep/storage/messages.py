@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from dataprep.messages import counted
 from dataprep.storage.checksums import crc32c_hex
 
 GO_ON = "run the same command again: it goes on where it stopped"
@@ -29,12 +30,16 @@ def ends_before(url: str, offset: int, num_bytes: int, size: int) -> str:
     )
 
 
+def described_bytes(num_bytes: int, crc32c: str | None) -> str:
+    """Describe an object as `5 bytes with CRC32C e3069283`; without the CRC32C where it is not known."""
+    return counted(num_bytes, "byte") + (f" with CRC32C {crc32c_hex(crc32c)}" if crc32c else "")
+
+
 def conflict(url: str, ours: tuple[int, str], theirs: tuple[int, str]) -> str:
     """Make the error for an existing object with other bytes; each side is its size in bytes and its CRC32C."""
     return (
-        f"{url}: another object exists there already, {theirs[0]:,} bytes with CRC32C {crc32c_hex(theirs[1])}, "
-        f"where {ours[0]:,} bytes with CRC32C {crc32c_hex(ours[1])} belong; move it away and run the same command "
-        "again, or choose another output"
+        f"{url}: another object exists there already, {described_bytes(*theirs)}, where {described_bytes(*ours)} "
+        "belong; move it away and run the same command again, or choose another output"
     )
 
 
