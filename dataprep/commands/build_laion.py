@@ -28,7 +28,7 @@ from dataprep.sources.own import UNSTATED
 EPILOG = """\b
 Examples:
   dataprep build laion --source laion400m/*.parquet --output gs://bucket/laion --format tfrecord \\
-      --contact https://example.org/our-crawler --max-punsafe 0.5 --verify-hash md5
+      --contact https://example.org/our-crawler --nsfw UNLIKELY --min-similarity 0.3
   dataprep build laion --source gs://bucket/relaion --output laion --format webdataset \\
       --contact mailto:me@example.org --min-image-size 200 --resize-mode border --exact-duplicates drop
   dataprep build laion --source datacomp/*.parquet --output datacomp --format webdataset --name datacomp-1b \\

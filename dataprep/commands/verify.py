@@ -21,7 +21,8 @@ Examples:
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
-Exit codes: 0 whole, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is right.
+Exit codes: 0 whole, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is
+right.
 """
 
 
