@@ -52,7 +52,9 @@ typedef struct {
 } huffman_t;
 
 #define MCU_BYTES 2560 /* no MCU has more: 10 blocks of 65 codes, each of 31 bits at most with its value */
-#define WINDOW_BYTES 8192
+#ifndef WINDOW_BYTES
+#define WINDOW_BYTES 8192 /* MCU_BYTES at least */
+#endif
 
 /* A part of a scan without the zeros that are stuffed behind each 0xff, so that reading it needs no look at its bytes.
  * `MCU_BYTES` behind the part may be read, and hold anything. */
