@@ -179,7 +179,7 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
     place = open_storage(source or str(default))
     if not place.is_local:
-        raise UsageError(f"--source {source}: {dataset.name} generates its originals on a disk; expected a folder there")
+        raise UsageError(f"--source {source}: {dataset.name} generates its originals on a disk; expected a folder")
     directory = Path(place.url)
     if write:
         dataset.write_originals(directory)

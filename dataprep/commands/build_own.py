@@ -41,7 +41,11 @@ _OPTIONS = (
         default=0.0,
         help="Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
     ),
-    click.option("--group-by", metavar="COLUMN", help="With --val-fraction, keep pictures with the same value in this column together."),
+    click.option(
+        "--group-by",
+        metavar="COLUMN",
+        help="With --val-fraction, keep pictures with the same value in this column together.",
+    ),
     click.option(
         "--default",
         "defaults",

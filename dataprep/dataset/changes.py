@@ -122,11 +122,7 @@ def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[Objec
 
 
 def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[ObjectInfo]) -> str:
-    images = [
-        info
-        for info in listing
-        if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])
-    ]
+    images = [info for info in listing if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])]
     before = split.samples + sum(split.rejected.values())
     if len(images) != before:
         return f"{split.name}: {len(images):,} images, {before:,} when they were adopted"
