@@ -40,8 +40,8 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
     counts with the published ones. Missing and extra files are found, too. Every difference is printed as one line.
 
-    With --replicas, size and CRC32C of every object of every copy are compared too, as Cloud Storage lists them, which
-    costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
+    With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
+    lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
     with VerifyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)
