@@ -88,7 +88,7 @@ def command(
 
     Of a bucket are read its settings, the listing of its objects, and of a dataset its manifest, part of its index
     and its list of copies; of a zonal bucket also the first byte of an object. With --bucket-location nothing is
-    read, and prices are those of class Standard.
+    read, and prices are those of class Standard, for a zone of class Rapid.
     """
     if bucket_location is not None and replicas:
         raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")
