@@ -93,7 +93,7 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
         (["--default", "age"], "expected COLUMN=VALUE"),
         (["--split", "training"], "--split training: expected one of train, val, test"),
         (["--split", "test"], "--split test"),
-        (["--val-fraction", "1"], "must be from 0 to below 1"),
+        (["--val-fraction", "1"], "is not in the range 0<=x<1"),
         (["--group-by", "patient"], "it needs --val-fraction"),
         (["--pass-over", "a/b.jpg"], "--pass-over a/b.jpg: expected a suffix or the name of a file"),
         (["--text-files", "caption", "--pass-over", ".TXT"], "--pass-over txt leaves out the files that --text-files"),
