@@ -27,7 +27,7 @@ Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could 
 
 @click.command("verify", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--deep", is_flag=True, help="Decode every image completely as well: about 700 images/s for each worker.")
+@click.option("--deep", is_flag=True, help="Decode every image completely as well, which takes longer.")
 @click.option(
     "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well, by their listings only."
 )
