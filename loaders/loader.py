@@ -83,7 +83,7 @@ class Batch:
     labels: NDArray[np.int64]
     """(rows,); -1 where an image has no label."""
     keys: list[str]
-    """Name of each image, unique in the split of its dataset; empty where a row holds no sample."""
+    """Name of each image, unique in the split of its dataset; empty in the tail of an evaluation."""
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
