@@ -21,6 +21,7 @@ from dataprep.dataset.columns import strings
 from dataprep.dataset.events import events_file, events_schema, events_table
 from dataprep.dataset.index_parts import index_files, publish_index
 from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.labels import renumbering
 from dataprep.dataset.links import is_adopted, open_data, open_linked
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.paths import BUILD, PLAN_JSON
@@ -189,6 +190,8 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
     """Yield a line if labels are numbered by their texts, or if some of the numbers below the largest do not occur."""
     if texts:
         yield f"labels are text: {counted(len(texts), 'class')}, sorted by name"
+    elif read.found.images and (line := renumbering(read.classes)):
+        yield line
     elif read.found.classes is None and read.classes:
         used = set[int]().union(*(result.labels for result in read.results))
         unused = len(read.classes) - len(used)

@@ -82,6 +82,14 @@ def test_integers_that_leave_numbers_out_stay_as_they_are_and_are_reported(tmp_p
     assert [label for _, label, *_ in read_all(tmp_path)[0]] == [2, 5]
 
 
+def test_class_folders_whose_names_are_other_numbers_are_reported(tmp_path):
+    for name in ("1", "2", "10"):
+        (tmp_path / "data/train" / name).mkdir(parents=True)
+        (tmp_path / "data/train" / name / "a.jpg").write_bytes(image_of(1))
+    [line] = adopt_here(tmp_path / "data").notes
+    assert line.startswith("labels are renumbered, 0 to 2 in the order of the names of the classes: 1 is 0, 10 is 1; dataset.json")
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_integers_beside_texts_are_refused(tmp_path, shards):
     tar_of(tmp_path / "0.tar", [("a.jpg", image_of(1)), ("a.cls", b"1")])
