@@ -6,7 +6,7 @@ import base64
 import re
 from collections import Counter
 
-from dataprep.dataset.features import MAX_FEATURES, RESERVED
+from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
 from dataprep.dataset.hashes import name_hash
 from dataprep.errors import SourceError
 from dataprep.formats.checked import MAX_SIDE, is_key
@@ -70,7 +70,7 @@ def side_from(value: object) -> int | None:
 def listed_fields(fields: Counter[str]) -> Counter[str]:
     """Return the fields to list, with the number of samples that have each: the most frequent ones, without those of
     every dataset, such as height, and without names that no message can show."""
-    named = {name: count for name, count in fields.items() if name not in RESERVED and _SHOWABLE.fullmatch(name)}
+    named = {name: count for name, count in fields.items() if name not in STORED_ANEW and _SHOWABLE.fullmatch(name)}
     return Counter(dict(Counter(named).most_common(MAX_FEATURES)))
 
 
