@@ -1,7 +1,7 @@
 """Reads the labels of other tools: integers, which are kept, or texts, which become classes once all are known.
 
-    a shard ─▶ LabelReader: the texts of the shard, numbered as they occur
-    all shards ─▶ text_classes: the sorted texts, which are the names of the classes
+a shard ─▶ LabelReader: the texts of the shard, numbered as they occur
+all shards ─▶ text_classes: the sorted texts, which are the names of the classes
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
     """Return the error for texts that are too many for classes."""
     listed = ", ".join(map(shown, nsmallest(3, texts)))
     return SourceError(
-        f"{where}: labels are text with {len(texts):,} different values for {samples:,} samples ({listed}, ...): captions or names "
-        f"rather than classes; ignore them with --labels {NO_LABELS}, or name the field of the classes with "
-        "--labels FIELD"
+        f"{where}: labels are text with {len(texts):,} different values for {samples:,} samples ({listed}, ...): "
+        f"captions or names rather than classes; ignore them with --labels {NO_LABELS}, or name the field of the "
+        "classes with --labels FIELD"
     )
 
 

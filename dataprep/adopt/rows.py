@@ -8,7 +8,6 @@ from collections import Counter
 
 from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
 from dataprep.dataset.hashes import name_hash
-from dataprep.errors import SourceError
 from dataprep.formats.checked import MAX_SIDE, is_key
 from dataprep.formats.tars import ByteReader, damaged
 from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes

@@ -159,7 +159,7 @@ def _check_existing(index: Storage, existing: Manifest, data: Storage, request: 
 
 
 def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptRequest) -> None:
-    """Raise UsageError for a flag that says something else than the existing index; what is not given is not compared."""
+    """Raise UsageError for a flag that differs from the existing index; flags that are not given are not compared."""
     adopted = existing.options["adopted"] if is_adopted(existing) else {}
     splits = [list(pair) for pair in request.splits]
     other = {

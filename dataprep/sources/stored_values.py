@@ -140,7 +140,7 @@ class _Nothing:
     """Samples without annotations."""
 
     are_annotations = True
-    notes = ()
+    notes: tuple[str, ...] = ()
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         return []
@@ -156,7 +156,7 @@ class _Annotations:
     """Annotations of a dataset with features, each compared with its checksum in the index."""
 
     are_annotations = True
-    notes = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest

@@ -87,7 +87,9 @@ def test_class_folders_whose_names_are_other_numbers_are_reported(tmp_path):
         (tmp_path / "data/train" / name).mkdir(parents=True)
         (tmp_path / "data/train" / name / "a.jpg").write_bytes(image_of(1))
     [line] = adopt_here(tmp_path / "data").notes
-    assert line.startswith("labels are renumbered, 0 to 2 in the order of the names of the classes: 1 is 0, 10 is 1; dataset.json")
+    assert line.startswith(
+        "labels are renumbered, 0 to 2 in the order of the names of the classes: 1 is 0, 10 is 1; dataset.json"
+    )
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -100,7 +102,9 @@ def test_integers_beside_texts_are_refused(tmp_path, shards):
     assert read_manifest(open_storage(str(tmp_path))) is None
 
 
-@pytest.mark.parametrize("value", ["", "  ", "1.5", "1e3", "9" * 20, "a\nb", "a\x00b", "\udcff", "x" * 1001, True, 1.5, []])
+@pytest.mark.parametrize(
+    "value", ["", "  ", "1.5", "1e3", "9" * 20, "a\nb", "a\x00b", "\udcff", "x" * 1001, True, 1.5, []]
+)
 def test_values_that_name_no_class_are_refused(value):
     with pytest.raises(SourceError, match="expected an integer from 0 to 999,999, or the text of a class: name the"):
         LabelReader(None, None).label(value, "cls")

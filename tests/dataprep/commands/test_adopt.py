@@ -119,7 +119,7 @@ def test_a_flag_that_an_existing_index_was_made_without_is_refused(pairs, flag):
 
 def test_several_flags_that_an_existing_index_was_made_without_are_named_together(pairs):
     run("adopt", pairs)
-    with pytest.raises(UsageError, match="made without --shuffled, --labels txt; .* these flags, or leave them out"):
+    with pytest.raises(UsageError, match=r"made without --shuffled, --labels txt; .* these flags, or leave them out"):
         run("adopt", pairs, "--labels", "txt", "--shuffled")
 
 

@@ -80,7 +80,7 @@ def test_what_is_said_of_the_pictures_is_in_the_json_result_too(tmp_path):
 def test_integers_that_get_other_labels_are_named_with_them(tmp_path, by):
     numbers = [5, 100, 12]
     names = [f"{number}/{number}.jpg" if by == "folder" else f"{number}.jpg" for number in numbers]
-    files = {name: JPEG for name in names}
+    files = dict.fromkeys(names, JPEG)
     if by == "column":
         files["metadata.csv"] = "file_name,label\n" + "".join(f"{number}.jpg,{number}\n" for number in numbers)
     run = dataprep(*command(write_files(tmp_path / "in", files), tmp_path / "out", "--workers", 1))

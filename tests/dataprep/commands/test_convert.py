@@ -102,10 +102,11 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
     again = dataprep(*words, *more, "--workers", 1, "--json")
     assert json.loads(again.stdout)["shards_built"] == 0
     assert json.loads(again.stdout)["options"]["own"]["val_fraction"] == 0.3
-    other = dataprep("convert", tmp_path / "one", "--output", tmp_path / "o", "--format", "tfrecord", "--val-fraction", 0.1)
+    words = ["--output", tmp_path / "o", "--format", "tfrecord", "--val-fraction"]
+    other = dataprep("convert", tmp_path / "one", *words, 0.1)
     assert other.returncode == 2
     assert "the splits to convert are train, val; it needs train, and no val: choose them with --split" in other.stderr
-    tiny = dataprep("convert", pairs, "--output", tmp_path / "o", "--format", "tfrecord", "--val-fraction", 0.0001)
+    tiny = dataprep("convert", pairs, *words, 0.0001)
     assert tiny.returncode == 2
     assert "leaves 20 images for train and 0 for val; choose another fraction" in tiny.stderr
 
@@ -119,7 +120,7 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"], "are all kept (caption, "),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"], "are all kept (caption, "),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "--val-fraction must be from 0"),
+        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "must be from 0 to below 1"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--default", "a"], "expected NAME=VALUE"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"], "is not repeated"),

@@ -28,8 +28,8 @@ def test_names_that_are_the_labels_or_no_integers_are_not_renumbered(classes):
 
 def test_names_that_are_other_integers_than_the_labels_are_shown_with_them():
     assert renumbering(("1", "2")) == (
-        "labels are renumbered, 0 to 1 in the order of the names of the classes: 1 is 0, 2 is 1; dataset.json lists the "
-        "names in classes, by label"
+        "labels are renumbered, 0 to 1 in the order of the names of the classes: 1 is 0, 2 is 1; dataset.json lists "
+        "the names in classes, by label"
     )
     assert ": 1 is 0, 2 is 1, 3 is 2, ...; " in renumbering(("1", "2", "3", "4"))
     assert len(renumbering(("9" * 1000,))) < 200

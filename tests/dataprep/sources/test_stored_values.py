@@ -72,9 +72,7 @@ ALL = {"all_fields": True}
 def all_kept(tmp_path, rows, **how):
     """Values and notes of a conversion that keeps all fields."""
     notes = Notes()
-    manifest = converted(
-        shards(tmp_path / "data", rows), tmp_path / "out", how=ALL | how, num_shards=1, progress=notes
-    )
+    manifest = converted(shards(tmp_path / "data", rows), tmp_path / "out", how=ALL | how, num_shards=1, progress=notes)
     return values(tmp_path / "out", *manifest.features), notes.lines
 
 
