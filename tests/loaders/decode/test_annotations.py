@@ -190,6 +190,27 @@ def test_settings_that_do_not_fit_are_refused(marked):
     assert not isinstance(len, FieldsTransform)
 
 
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_annotations_of_a_dataset_without_sizes_are_refused_with_what_needs_none(fmt, tmp_path):
+    rows = "".join(f'{{"file_name": "{n}.jpg", "objects": [{{"bbox": [1, 2, 9, 9]}}]}}\n' for n in range(2))
+    pictures = {f"{number}.jpg": picture(number, size=(24, 16)) for number in range(2)}
+    write_files(tmp_path / "source", {"metadata.jsonl": rows, **pictures})
+    url = tmp_path / "out"
+    build_own(tmp_path / "source", url, fmt, options={"images": ImagePolicy()})
+    transform = AnnotationTransform(AnnotationFields())
+    hint = r"; if annotations are in pixels of the stored images, AnnotationFields\(size=None\) needs no fields of a size$"
+    settings = {"batch_size": 2, "image_size": 16, "transform": transform}
+    with pytest.raises(UsageError, match=rf"set fields=\('objects', 'original_height', 'original_width'\){hint}"):
+        open_loader(url, fields=("objects",), **settings)
+    with pytest.raises(UsageError, match=rf"field 'original_height', expected one of .*objects.*{hint}"):
+        open_loader(url, fields=transform.needed_fields, **settings)
+    with pytest.raises(UsageError, match=r"field 'captoin', expected one of [^;]*$"):
+        open_loader(url, fields=(*transform.needed_fields, "captoin"), **settings)
+    transform = AnnotationTransform(BOXES)
+    with open_loader(url, **settings | {"fields": ("objects",), "transform": transform}) as loader:
+        assert next(iter(loader)).fields["objects"][0]["bbox"].shape[1:] == (4,)
+
+
 @pytest.mark.parametrize(
     ("image", "fields", "words"),
     [
