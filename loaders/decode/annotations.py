@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no fields of a size"
+WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no such fields"
 """End of an error about missing fields with the size of annotations."""
 _LEAST_SIDE = 1e-3
 """Least width and height of a box, pixels; libraries refuse a box that rounding leaves without any."""

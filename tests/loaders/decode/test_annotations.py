@@ -198,7 +198,7 @@ def test_annotations_of_a_dataset_without_sizes_are_refused_with_what_needs_none
     url = tmp_path / "out"
     build_own(tmp_path / "source", url, fmt, options={"images": ImagePolicy()})
     transform = AnnotationTransform(AnnotationFields())
-    hint = r"; if annotations are in pixels of the stored images, AnnotationFields\(size=None\) needs no fields of a size$"
+    hint = r"; if annotations are in pixels of the stored images, AnnotationFields\(size=None\) needs no such fields$"
     settings = {"batch_size": 2, "image_size": 16, "transform": transform}
     with pytest.raises(UsageError, match=rf"set fields=\('objects', 'original_height', 'original_width'\){hint}"):
         open_loader(url, fields=("objects",), **settings)
