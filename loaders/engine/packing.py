@@ -123,7 +123,7 @@ def _size(index: SplitIndex, pick: Pick) -> tuple[int, int]:
     height, width = int(entries.height[pick.sample]), int(entries.width[pick.sample])
     if height < 1 or width < 1:
         raise UsageError(
-            f"packs: the index has no height and width of {named(entries.key(pick.sample))}, and packs are planned from "
-            "them; make a dataset that has them with `dataprep convert`"
+            f"packs: the index has no height and width of {named(entries.key(pick.sample))}, and packs are planned "
+            "from them; make a dataset that has them with `dataprep convert`"
         )
     return height, width

@@ -38,8 +38,8 @@ def broken(dataset, tmp_path):
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_deleted_shard_is_named(broken, processes):
     shard = sorted(broken.glob("train/*.tar"))[1]
-    shard.unlink()
     with open_loader(str(broken), **SMALL, processes=processes, stall_s=HOURS_S) as loader:
+        shard.unlink()
         whole = list(itertools.takewhile(lambda pick: pick.piece.shard != 1, loader.order.picks(0)))
         batches = iter(loader)
         given = [next(batches) for _ in range(len(whole) // SMALL["batch_size"])]
