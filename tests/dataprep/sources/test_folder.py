@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
@@ -269,3 +270,14 @@ def test_folders_beside_the_classes_without_an_image_are_named(tmp_path):
 
 def test_no_folder_is_named_where_each_is_a_class(tmp_path):
     assert not any("without an image" in note for note in opened(tree(tmp_path, "a/1.jpg", "b/1.jpg")).notes)
+
+
+def test_boxes_are_records_in_json_lines_and_texts_in_csv(tmp_path):
+    objects = [{"bbox": [1, 2, 3.5, 4], "category": 3}]
+    write_files(tmp_path, {"0.jpg": JPEG, "metadata.jsonl": json.dumps({"file_name": "0.jpg", "objects": objects})})
+    features = opened(tmp_path, label_from="none").found["train"].features
+    assert (features["objects"].kind, features["objects"].columns["bbox"].shape) == ("records", (None, 4))
+    (tmp_path / "metadata.jsonl").unlink()
+    with (tmp_path / "metadata.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("file_name", "objects"), ("0.jpg", json.dumps(objects))])
+    assert opened(tmp_path, label_from="none").found["train"].features["objects"].kind == "text"

@@ -309,3 +309,14 @@ def test_what_holds_no_annotations_is_refused(objects, words):
 def test_a_size_that_no_image_has_is_refused(height, words):
     with pytest.raises(FormatError, match=f"^field objects: .*{re.escape(words)}"):
         carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)
+
+
+def test_boxes_of_pictures_that_a_build_has_shrunk_are_scaled_by_their_own_sizes(tmp_path):
+    row = {"file_name": "0.jpg", "objects": [{"bbox": [8, 16, 32, 16]}], "original_height": 64, "original_width": 64}
+    write_files(tmp_path / "in", {"0.jpg": picture(0, size=(64, 64)), "metadata.jsonl": json.dumps(row)})
+    build_own(tmp_path / "in", tmp_path / "out", options={"images": ImagePolicy(short_side=32), "num_shards": 1})
+    transform = AnnotationTransform(AnnotationFields())
+    settings = {"image_size": 32, "resize": 32, "shuffle": False, "transform": transform}
+    with open_loader(tmp_path / "out", batch_size=1, fields=transform.needed_fields, **settings) as loader:
+        (batch,) = loader
+    assert batch.fields["objects"][0]["bbox"].tolist() == [[4, 8, 16, 8]]
