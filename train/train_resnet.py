@@ -254,7 +254,10 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
         )
     data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
-    return data.training_loader(training), data.validation_loader(evaluation), num_classes
+    validation = data.validation_loader(evaluation)
+    if validation is None:
+        data.tell_no_evaluation(settings)
+    return data.training_loader(training), validation, num_classes
 
 
 @click.command("dataprep-train-resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})

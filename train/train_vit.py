@@ -342,7 +342,10 @@ def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None
     if packs is not None:
         check_packs(packs, flags.batch_size, devices, flags.accum_iter)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
-    return data.training_loader(training), data.validation_loader(replace(evaluation, packs=packs))
+    validation = data.validation_loader(replace(evaluation, packs=packs))
+    if validation is None:
+        data.tell_no_evaluation(settings)
+    return data.training_loader(training), validation
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:

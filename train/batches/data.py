@@ -63,6 +63,14 @@ class Data:
         split = self._first_of(VALIDATION)
         return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
 
+    def tell_no_evaluation(self, config: LoaderConfig) -> None:
+        """Say in a line on stderr that the run does not evaluate, and how to get a split for that; rank 0 says it."""
+        if config.rank == 0:
+            _Progress().log(
+                f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
+                "build folder and build table with --val-fraction 0.1 make one of a tenth of train"
+            )
+
     def _first_of(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.splits), None)
 
