@@ -186,9 +186,10 @@ def command(
 ) -> None:
     """Fetch the images of a table of URLs, and build shards of them.
 
-    Requests go to public addresses and --allow-network only, and are limited for each host; robots.txt and opt-out
-    headers are respected (docs/fetching.md). Every row ends with one status and a reason, in the shard's sidecar
-    parquet file. Keys, names and columns are those of img2dataset. The rows stay in the table's order.
+    Requests go to public addresses only, unless --allow-network names others, and are limited for each host; robots.txt
+    and opt-out headers are respected (docs/fetching.md). Every row ends with one status and, unless it succeeded, a
+    reason, in the shard's sidecar parquet file. Keys, names and columns are those of img2dataset. The rows stay in the
+    table's order.
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     engine_options = others[len(more) :]

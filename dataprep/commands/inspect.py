@@ -18,7 +18,7 @@ from dataprep.dataset.events import events_file
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
-from dataprep.messages import counted, human_bytes, printable
+from dataprep.messages import counted, described_fields, human_bytes, printable
 from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
@@ -80,6 +80,8 @@ def _print(inspection: Inspection) -> None:
     }
     if inspection.features:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
+    if inspection.fields:
+        facts["fields"] = described_fields(inspection.fields, inspection.samples)
     console.print(_facts(facts))
     for split in inspection.splits:
         _print_split(console, split)

@@ -43,8 +43,8 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     the dataset. Every difference is one line; of many, the first 1,000 are printed, at most 50 of each shard, and the
     rest is counted.
 
-    With --replicas, size and CRC32C of every object of every copy are compared too, as Cloud Storage lists them, which
-    costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
+    With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
+    lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
     with VerifyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)

@@ -45,7 +45,7 @@ _OPTIONS = (
         type=_COUNT,
         default=8,
         show_default=True,
-        help="Requests to one host at the same time, by all workers.",
+        help="Requests to one host at the same time, by all workers; at least one for each.",
     ),
     click.option(
         "--host-per-second",

@@ -14,12 +14,6 @@ BUGS = {
         "if (found && window->source_end - from >= 2 && !from[1])",
         "if (found && !from[1])",
     ),
-    "reads an MCU that is not whole in the window": (
-        "decoder",
-        "loaders/decode/_jpeg.c",
-        "scan->window.end - scan->bits.next < MCU_BYTES",
-        "scan->window.end - scan->bits.next < 32",
-    ),
     "stores a coefficient behind the block": (
         "decoder",
         "loaders/decode/_jpeg_huffman.h",
