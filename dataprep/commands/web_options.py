@@ -92,7 +92,11 @@ _OPTIONS = (
         help="Largest answer that is read.",
     ),
     click.option(
-        "--retries", type=COUNT_OR_NONE, default=2, show_default=True, help="Number of retries after a 429, or a 503 with Retry-After."
+        "--retries",
+        type=COUNT_OR_NONE,
+        default=2,
+        show_default=True,
+        help="Number of retries after a 429, or a 503 with Retry-After.",
     ),
 )
 
