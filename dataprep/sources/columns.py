@@ -32,6 +32,20 @@ LEAVE_OUT = "leave the column out with --drop {}"
 """What a user does to leave out a column."""
 
 
+class ColumnError(SourceError):
+    """A column that cannot be a feature.
+
+    Args:
+        reason: Which row of the column shows it, and why; one clause.
+        advice: What the user does about it.
+        mark: Punctuation between both.
+    """
+
+    def __init__(self, reason: str, advice: str, mark: str = "; ") -> None:
+        super().__init__(f"{reason}{mark}{advice}")
+        self.reason = reason
+
+
 class Columns:
     """Takes all rows, then returns the features and the values of each row.
 
@@ -39,10 +53,20 @@ class Columns:
         defaults: Value for rows without one, as JSON or as plain text, by column.
         drop: Columns to leave out.
         leave_out: What a user does to leave a column out, with {} for its name.
+        faults: Receives why a column cannot be a feature, by column, which is left out then; None to raise an error.
     """
 
-    def __init__(self, defaults: Mapping[str, str], drop: frozenset[str], *, leave_out: str = LEAVE_OUT) -> None:
+    def __init__(
+        self,
+        defaults: Mapping[str, str],
+        drop: frozenset[str],
+        *,
+        leave_out: str = LEAVE_OUT,
+        faults: dict[str, str] | None = None,
+    ) -> None:
         self._defaults, self._drop, self._leave_out = dict(defaults), drop, leave_out
+        self._faults: dict[str, str] = {} if faults is None else faults
+        self._is_strict = faults is None
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
         """First row without a value, by column."""
@@ -54,7 +78,8 @@ class Columns:
         Raises:
             SourceError: The row has a value that no feature can have, or is too large.
         """
-        values = {name: value for name, value in row.values.items() if name not in self._drop}
+        unused = self._drop | self._faults.keys()
+        values = {name: value for name, value in row.values.items() if name not in unused}
         for name, value in values.items():
             if name not in self._types:
                 self._types[name] = _TextTypes() if row.is_text else _Types()
@@ -63,15 +88,19 @@ class Columns:
             if _is_missing(value):
                 self._missing.setdefault(name, row.where)
             else:
-                self._types[name].add(value, _Place(name, row.where, self._leave_out))
+                try:
+                    self._types[name].add(value, _Place(name, row.where, self._leave_out))
+                except ColumnError as error:
+                    self._collect(name, error)
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
-        kept = msgspec.msgpack.encode({name: value for name, value in values.items() if not _is_missing(value)})
+        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self._faults}
+        kept = msgspec.msgpack.encode(used)
         if len(kept) > MAX_ANNOTATION_BYTES:
             raise SourceError(
                 f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an image; "
-                "leave a column out with --drop"
+                f"{self._leave_out.format('NAME')}"
             )
         return kept
 
@@ -87,14 +116,26 @@ class Columns:
                 f"--default {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
             )
         found = {}
-        for name in sorted(self._types):
-            types = self._types[name]
-            if name in self._defaults:
-                types.add(types.default(self._defaults[name]), _Place(name, "--default", self._leave_out))
-            if name in self._missing and name not in self._defaults:
-                raise _no_value(name, self._missing[name], self._leave_out)
-            found[name] = types.feature(name, has_default=name in self._defaults, leave_out=self._leave_out)
+        for name in sorted(self._types.keys() - self._faults.keys()):
+            try:
+                found[name] = self._feature(name)
+            except ColumnError as error:
+                self._collect(name, error)
         return found
+
+    def _feature(self, name: str) -> Feature:
+        types = self._types[name]
+        if name in self._defaults:
+            types.add(types.default(self._defaults[name]), _Place(name, "--default", self._leave_out))
+        if name in self._missing and name not in self._defaults:
+            raise _no_value(name, self._missing[name], self._leave_out)
+        return types.feature(name, has_default=name in self._defaults, leave_out=self._leave_out)
+
+    def _collect(self, name: str, error: ColumnError) -> None:
+        """Keep the fault of a column; raise it if columns are not left out, or if the user gives this one a default."""
+        if self._is_strict or name in self._defaults:
+            raise error
+        self._faults[name] = error.reason
 
     def values(self, kept: bytes, features: Mapping[str, Feature]) -> Values:
         """Return the values of an encoded row, in the types of their features."""
@@ -116,9 +157,9 @@ class _Place:
     row: str
     leave_out: str = LEAVE_OUT
 
-    def error(self, what: str, advice: str = "") -> SourceError:
+    def error(self, what: str, advice: str = "") -> ColumnError:
         step = f"{advice or 'correct it'}, or {self.leave_out.format(self.column)}"
-        return SourceError(f"{self.row}: column {quoted(self.column)}: {what}; {step}")
+        return ColumnError(f"{self.row}: column {quoted(self.column)}: {what}", step)
 
 
 class _TextTypes:
@@ -306,8 +347,9 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _no_value(name: str, row: str, leave_out: str) -> SourceError:
-    return SourceError(
-        f"{row}: column {quoted(name)} has no value, and every image needs one: give one with "
-        f"--default {name}=VALUE, or {leave_out.format(name)}"
+def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
+    return ColumnError(
+        f"{row}: column {quoted(name)} has no value, and every image needs one",
+        f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
+        mark=": ",
     )
