@@ -418,7 +418,8 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs
         else:
             bytes_source = source
     else:
-        costs, source = {}, f"measured {measured_here()['dataprep'][0].date} on a Xeon of 2023"
+        row = measured_here()["dataprep"][0]
+        costs, source = {}, f"measured {row.date} on {row.machine}"
         for name in _LOADERS:
             try:
                 costs[name] = cost_from_table(name, image_size, bytes_per_image)
