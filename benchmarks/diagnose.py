@@ -6,7 +6,9 @@
     python benchmarks/diagnose.py --corpus DIR --set unseen --situations 40 --results unseen.jsonl      # as root
 
 The first set has causes that the diagnosis knows, and the diagnosis was tuned on its situations of seed 0. The unseen
-set is drawn from a seed that nothing was tuned on, with causes that are in no list of the diagnosis. Datasets, and the rates that this machine reaches without a planted cause, are kept in --work.
+set is drawn from a seed that nothing was tuned on, with causes that are in no list of the diagnosis.
+
+Datasets, and the rates that this machine reaches without a planted cause, are kept in --work.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from benchmarks.loader_arena import commit
 from benchmarks.situations import judge
 from benchmarks.situations.generate import SEEDS, SETS, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates
+from benchmarks.situations.planting import CannotPlantError
 from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document
 from benchmarks.situations.unseen import COMBINED
 from loaders.decode.decoders import extension_available
@@ -40,13 +43,13 @@ MAX_ERROR = 0.10
 HEADER = f"""\
 truth:  the best change, each tried alone in the judge's loop; none: no change gains {judge.MIN_GAIN - 1:.0%}
 named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects a gain below {judge.MIN_GAIN - 1:.0%}
-undecided: the diagnosis says so (exit code 3) while other programs use the cores: counts as right, only in the unseen set
+undecided: (unseen set) the diagnosis says so, exit code 3, while other programs use the cores: counts as right
 tie:    not the best change, but within {1 - judge.TIE:.0%} of it: counts as right
 what-if: rate predicted for the named fix, and rate measured with its settings (none: the unchanged situation)
 stages: the same with the prediction from the stages alone, before the fix was tried
 """
 COLUMNS = (
-    f"{'situation':21}{'planted':48}{'truth':>15}{'named':>15}  {'':10}{'predicted':>10}{'measured':>10}{'error':>7}"
+    f"{'situation':21}{'planted':62}{'truth':>15}{'named':>15}  {'':10}{'predicted':>10}{'measured':>10}{'error':>7}"
 )
 
 
@@ -57,6 +60,16 @@ def main() -> None:
     # Threads of a model wait for each other: on cores that also decode, two are a tenth as fast as one.
     os.environ["OMP_NUM_THREADS"] = str(max(1, cores // 2))
     work = options.work.resolve()
+    try:
+        results = _judge_all(work, options, cores)
+    except CannotPlantError as error:
+        sys.exit(f"diagnose.py: {error}")
+    if results and not options.judge_only:
+        sys.exit(0 if _summarise(results) else 1)
+
+
+def _judge_all(work: Path, options: argparse.Namespace, cores: int) -> list[Mapping[str, Any]]:
+    """Judge and print the chosen situations, or print what they are."""
     known = _read_results(options.results)
     with Machine(work, options.corpus) as machine:
         rates = Rates(machine, work / "rates.json")
@@ -64,11 +77,11 @@ def main() -> None:
         chosen = [plant(id_, rates, seed=options.seed, cores=cores) for id_ in ids]
         if options.list:
             for situation in chosen:
-                print(f"{situation.id:21}{situation.cause:48}{_setting(situation)}")
-            return
+                print(f"{situation.id:21}{situation.cause:62}{_setting(situation)}")
+            return []
         print(HEADER)
         print(COLUMNS)
-        results = []
+        results: list[Mapping[str, Any]] = []
         for situation in chosen:
             before = known.get(situation.id, {})
             result = before if before.get("situation") == to_document(situation) else {}
@@ -80,8 +93,7 @@ def main() -> None:
                 _keep(options.results, result)
             print(_line(situation, result), flush=True)
             results.append(result)
-    if not options.judge_only:
-        sys.exit(0 if _summarise(results) else 1)
+    return results
 
 
 def _parsed() -> argparse.Namespace:
@@ -158,7 +170,7 @@ def _judge(
 
 
 def _line(situation: Situation, result: Mapping[str, Any]) -> str:
-    line = f"{situation.id:21}{situation.cause:48}{result['truth']:>15}"
+    line = f"{situation.id:21}{situation.cause:62}{result['truth']:>15}"
     if "failure" in result:
         return f"{line}  {result['failure']}"
     if "named" not in result:

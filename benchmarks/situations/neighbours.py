@@ -171,22 +171,29 @@ class _Pace:
 async def _proxy(host: str, port: int, connection_bytes_per_s: float, bytes_per_s: float) -> None:
     shared = _Pace(bytes_per_s)
 
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, paces: Iterable[_Pace]) -> None:
-        try:
-            while piece := await reader.read(PIECE_BYTES):
-                for pace in paces:
-                    await pace.passes(len(piece))
-                writer.write(piece)
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ours = b"127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        while piece := await reader.read(PIECE_BYTES):
+            writer.write(piece.replace(ours, f"{host}:{port}".encode()))  # the emulator answers to its own name only
+            await writer.drain()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        paces = (shared, _Pace(connection_bytes_per_s))
+        while piece := await reader.read(PIECE_BYTES):
+            for pace in paces:
+                await pace.passes(len(piece))
+            writer.write(piece)
+            await writer.drain()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection(host, port)
-        paces = (shared, _Pace(connection_bytes_per_s))
-        await asyncio.gather(forward(reader, there[1], ()), forward(there[0], writer, paces))
+        directions = asyncio.create_task(ask(reader, there[1])), asyncio.create_task(answer(there[0], writer))
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        for end in (writer, there[1]):
+            end.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)

@@ -8,12 +8,10 @@ Shapes: image_HWC, uint8, 0..255.
 from __future__ import annotations
 
 import fcntl
-import gc
 import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +62,14 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Transform of a program that keeps many objects and collects garbage among all of them for each image."""
+    """Transform that leaves objects in cycles behind for each image, which the interpreter stops to collect."""
 
     objects: int
 
     def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        _heap(self.objects)
-        gc.collect()
+        for _ in range(self.objects):
+            cycle: list[object] = []
+            cycle.append(cycle)
         return image_HWC
 
 
@@ -85,11 +84,6 @@ class MachineLock:
             fcntl.flock(file, fcntl.LOCK_EX)
             time.sleep(self.seconds)
         return image_HWC
-
-
-@lru_cache(maxsize=1)
-def _heap(objects: int) -> list[list[None]]:
-    return [[None] for _ in range(objects)]
 
 
 def python_pixels(values: int) -> str:

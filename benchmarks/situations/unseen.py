@@ -19,8 +19,8 @@ from benchmarks.situations.real import narrow_link_model as listed_narrow_link
 from benchmarks.situations.situation import Situation
 from benchmarks.situations.transforms import garbage, machine_lock
 
-CALIBRATED_OBJECTS = 50_000
-"""Objects of a garbage-collected heap while its speed is measured: some milliseconds."""
+CALIBRATED_OBJECTS = 20_000
+"""Objects left behind for an image while the speed of collecting them is measured: some milliseconds."""
 SLEEP_OVERHEAD_US = 60
 READS_PER_IMAGE = 1.0
 """Requests that an image of 105 kB takes of a disk; more images of a shard share one."""
@@ -52,11 +52,11 @@ def shared_disk(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 
 
 def paging(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """The run's memory is paged out."""
+    """Memory is short: the run's own is paged out, the page cache is lost, and the disk is an ordinary one."""
     bare = draw.one_of((_plain(cores), _with_model(draw, cores)))
-    bytes_per_s = draw.log_uniform(30, 300) * MEGABYTE
-    cause = f"{bytes_per_s / MEGABYTE:.0f} MB/s are paged out"
-    return _planted(draw, rates, bare, cause, Outside(paged_out_bytes_per_s=bytes_per_s))
+    paged_out, disk = draw.log_uniform(100, 600) * MEGABYTE, draw.log_uniform(60, 250) * MEGABYTE
+    cause = f"{paged_out / MEGABYTE:.0f} MB/s paged out, a disk of {disk / MEGABYTE:.0f} MB/s"
+    return _planted(draw, rates, bare, cause, Outside(paged_out_bytes_per_s=paged_out, disk_bytes_per_s=disk))
 
 
 def many_omp_threads(draw: Draw, rates: KnownRates, cores: int) -> Situation:
@@ -114,12 +114,12 @@ def _steal(draw: Draw) -> tuple[str, Outside]:
 
 
 def garbage_collection(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """A transform makes the interpreter collect garbage for every image."""
+    """A transform leaves garbage behind that the interpreter collects while it holds its lock."""
     bare = _plain(cores)
     slow = replace(bare, transform=garbage(CALIBRATED_OBJECTS))
     rate = rates.loader(bare) / draw.log_uniform(2, 4)
     objects = round(CALIBRATED_OBJECTS * rates.loader(slow) / rate)
-    cause = f"garbage of {objects} objects is collected"
+    cause = f"{objects} objects of garbage an image"
     return replace(bare, cause=cause, transform=garbage(objects), device=simulated(rate * draw.ratio()))
 
 
