@@ -49,7 +49,7 @@ what-if: rate predicted for the named fix, and rate measured with its settings (
 stages: the same with the prediction from the stages alone, before the fix was tried
 """
 COLUMNS = (
-    f"{'situation':21}{'planted':62}{'truth':>15}{'named':>15}  {'':10}{'predicted':>10}{'measured':>10}{'error':>7}"
+    f"{'situation':26}{'planted':62}{'truth':>15}{'named':>15}  {'':10}{'predicted':>10}{'measured':>10}{'error':>7}"
 )
 
 
@@ -77,7 +77,7 @@ def _judge_all(work: Path, options: argparse.Namespace, cores: int) -> list[Mapp
         chosen = [plant(id_, rates, seed=options.seed, cores=cores) for id_ in ids]
         if options.list:
             for situation in chosen:
-                print(f"{situation.id:21}{situation.cause:62}{_setting(situation)}")
+                print(f"{situation.id:26}{situation.cause:62}{_setting(situation)}")
             return []
         print(HEADER)
         print(COLUMNS)
@@ -170,7 +170,7 @@ def _judge(
 
 
 def _line(situation: Situation, result: Mapping[str, Any]) -> str:
-    line = f"{situation.id:21}{situation.cause:62}{result['truth']:>15}"
+    line = f"{situation.id:26}{situation.cause:62}{result['truth']:>15}"
     if "failure" in result:
         return f"{line}  {result['failure']}"
     if "named" not in result:
