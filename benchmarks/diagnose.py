@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.loader_arena import commit
+from benchmarks.originals import commit
 from benchmarks.situations import judge
 from benchmarks.situations.generate import SEEDS, SETS, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates

@@ -34,7 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.loader_arena import commit
+from benchmarks.originals import commit
 from benchmarks.situations.generate import plant
 from benchmarks.situations.machine import Machine, Rates
 from benchmarks.situations.searches import (
