@@ -95,8 +95,9 @@ def command(
 ) -> None:
     """Make a new dataset of the dataset at URL: in another format, with smaller images, or in other shards.
 
-    Keys, labels, classes, splits, repeats and annotations stay the same. Images that need no change keep their bytes,
-    and each is compared with its checksum in the index. Images of adopted data are checked like original files.
+    Keys, labels, splits, repeats, named classes and declared features stay the same. Images that need no change keep
+    their bytes, and each is compared with its checksum where the index has one. Images of adopted data are checked like
+    original files.
     """
     refuse_unknown_runner(run, engine_options)
     index = open_storage(url)

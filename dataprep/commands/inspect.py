@@ -41,9 +41,9 @@ _PIPED_COLUMNS = 120
 def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
     """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, repairs and rejections.
 
-    Only the manifest and the index are read. With --html, at most 420 images of each split are read as well. The
-    page shows duplicates, images of extreme shapes and sizes, and 48 others with their neighbours in the shards;
-    its classes can be searched and sorted.
+    Only manifest, index and events are read. With --html, at most 420 images of each split are read as well. The
+    page shows duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their
+    neighbours in the shards; its classes can be searched and sorted.
     """
     if html is not None:
         require_report_packages()
