@@ -50,11 +50,11 @@ Examples:
 
 \b
 `simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. After
-commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and each
-transfer.
+commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and
+each transfer.
 
-Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster than one of its stages alone,
-or slower than the stages promise while other programs used the cores.
+Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
+than one of its stages alone, or slower than the stages promise while other programs used the cores.
 """
 
 

@@ -65,9 +65,9 @@ def command(url: str, once: bool, interval: float, as_json: bool, page: bool, po
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
     RUN_OR_URL is the output of a build, on disk or in a bucket, or the folder on disk with a training's log.txt.
-    Nothing is written. Watching a build ends when its dataset is whole; a training is watched until Ctrl-C, because its files do not say
-    that it has ended. With --page, both are shown until Ctrl-C. In a bucket a look takes a few requests, and at most 64
-    more for receipts that are new.
+    Nothing is written. Watching a build ends when its dataset is whole; a training is watched until Ctrl-C, because
+    its files do not say that it has ended. With --page, both are shown until Ctrl-C. In a bucket a look takes a few
+    requests, and at most 64 more for receipts that are new.
     """
     if page and (once or as_json):
         raise UsageError("--page shows every look until Ctrl-C; leave --once and --json out")
