@@ -63,7 +63,7 @@ class MixtureChange(TypedDict):
 
 
 class LoaderState(TypedDict):
-    """Where a loader goes on: JSON, under 4 KB."""
+    """Where a loader goes on, as values of JSON."""
 
     state_version: int
     position: int
@@ -84,7 +84,7 @@ class Batch:
     labels: NDArray[np.int64]
     """(rows,); -1 where an image has no label."""
     keys: list[str]
-    """Name of each image, unique in its split."""
+    """Name of each image, unique in the split of its dataset; empty in the tail of an evaluation."""
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
@@ -219,8 +219,9 @@ def open_views(
 ) -> ViewLoader:
     """Open a loader that delivers several views of each image, made of one decode: random crops, in groups of one size.
 
-    A view depends on the seed, the image's position and the view's number only, counted over all groups: its pixels are
-    the same whatever the other views are, and view 0 is the image that `open_loader` delivers for the same crop.
+    Besides its own settings, a view depends on the seed, the image's position and the view's number only, counted over
+    all groups: its pixels are the same whatever the other views are, and view 0 is the image that `open_loader`
+    delivers for the same crop.
 
     Args:
         url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
@@ -423,9 +424,10 @@ class Loader:
             trace_batch(tracer, rows.moments, {"split": self.dataset.split.name, **numbers})
 
     def positions(self, batch: int) -> Sequence[int]:
-        """Return the position of each row of this rank in a batch, counted over all epochs: a key for random draws.
+        """Return the position of each image of this rank in a batch, counted over all epochs: a key for random draws.
 
-        Whatever is drawn for a sample by its position is the same for every number of ranks.
+        Whatever is drawn for a sample by its position is the same for every number of ranks. Positions ascend; the
+        images of a pack's rows lie in another order.
 
         Args:
             batch: Number of the batch, counted over all epochs: `batch.state["position"] // batch_size - 1`.
@@ -434,7 +436,7 @@ class Loader:
         return range(batch * size + self.config.rank, (batch + 1) * size, self.config.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch."""
+        """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is."""
         if self.config.shuffle:
             self._go_to(self.order.first_batch(epoch))
 

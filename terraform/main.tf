@@ -1,10 +1,11 @@
-# A bucket, the account that may read and write it and nothing else, a TPU that runs as that account, and a dashboard.
+# A bucket, an account that may read and write it and write logs and metrics, a TPU of the TPU API that runs as that
+# account, and a dashboard.
 #
 #   terraform init
 #   terraform apply -var project=PROJECT -var zone=us-central2-b -var name=mae -var accelerator_type=v4-32
 #
 # `dataprep tpu setup`, `run` and the rest then take the TPU by its name. What is here costs money until
-# `terraform destroy`; a bucket with objects in it is not destroyed.
+# `terraform destroy`; a bucket with objects in it is not destroyed. It is not tested on a TPU.
 
 terraform {
   required_version = ">= 1.5"
@@ -26,22 +27,22 @@ variable "project" {
 
 variable "zone" {
   type        = string
-  description = "Of the TPU; the bucket is made in its region, where reading is free."
+  description = "Zone of the TPU; the bucket is made in its region, where reading it costs no transfer."
 }
 
 variable "name" {
   type        = string
-  description = "Of the TPU; the bucket and the account are named after it."
+  description = "Name of the TPU, after which the bucket and the account are named; at most 22 characters."
 }
 
 variable "accelerator_type" {
   type        = string
-  description = "Such as v4-32; `dataprep tpu plan TYPE` explains it."
+  description = "Accelerator type, such as v4-32; `dataprep tpu plan TYPE` explains it."
 }
 
 variable "runtime_version" {
   type        = string
-  description = "`dataprep tpu plan TYPE` shows the one for the type."
+  description = "Software of the workers; the command that `dataprep tpu plan TYPE` shows has the one for the type as --version."
   default     = "tpu-ubuntu2204-base"
 }
 
@@ -52,7 +53,7 @@ variable "spot" {
 
 variable "startup_script" {
   type        = string
-  description = "File that `dataprep tpu create --dry-run` writes out; empty: packages alone."
+  description = "File with a start-up script, such as the one that `dataprep tpu create --dry-run` shows; empty: packages alone."
   default     = ""
 }
 
@@ -79,7 +80,7 @@ resource "google_storage_bucket" "data" {
   public_access_prevention    = "enforced"
   labels                      = local.labels
 
-  # Uploads that nobody finished cost as much as objects.
+  # Parts of unfinished uploads cost as much as objects.
   lifecycle_rule {
     action {
       type = "AbortIncompleteMultipartUpload"
@@ -95,14 +96,14 @@ resource "google_service_account" "trainer" {
   display_name = "Workers of the TPU ${var.name}"
 }
 
-# This bucket and no other: a training that is pointed at a bucket in another region is refused, not billed.
+# This bucket and no other: a training that is pointed at another private bucket is refused, not billed.
 resource "google_storage_bucket_iam_member" "objects" {
   bucket = google_storage_bucket.data.name
   role   = "roles/storage.objectAdmin"
   member = google_service_account.trainer.member
 }
 
-# `dataprep check-region` asks where the bucket is.
+# With it `dataprep check-region` sees the bucket's location, class and Autoclass.
 resource "google_storage_bucket_iam_member" "location" {
   bucket = google_storage_bucket.data.name
   role   = "roles/storage.legacyBucketReader"

@@ -84,7 +84,8 @@ Examples:
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, the accuracy below --target_accuracy, or a disk or bucket failed;
-2 usage or input; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
+2 usage or input; 3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with
+--resume automatic continues.
 """
 
 

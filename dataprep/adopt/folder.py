@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dataprep.adopt.rows import crc32c_number
-from dataprep.dataset.changes import IMAGE_SUFFIXES, is_in_class_folder
+from dataprep.dataset.changes import IMAGE_SUFFIXES, is_in_class_folder, is_text
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import SourceError, UsageError
@@ -71,7 +71,7 @@ def find_folder_images(
                 f"different meanings; adopt one of them, --split {widest}={folders[widest] or '.'}"
             )
     for name in classes:
-        if not _is_text(name):
+        if not is_text(name):
             raise UsageError(f"{storage.url}: class folder {shown(name)} is no UTF-8, expected text; rename it")
     position = {name: number for number, name in enumerate(classes)}
     images = {}
@@ -131,15 +131,7 @@ def _fault(info: ObjectInfo) -> str:
         return "it has no bytes"
     if any(character in FORBIDDEN for character in info.name):
         return "its name holds a backslash, NUL or line end; rename it"
-    return "" if info.name.isascii() or _is_text(info.name) else "its name is no UTF-8; rename it"
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return "" if is_text(info.name) else "its name is no UTF-8; rename it"
 
 
 def _digests(storage: Storage, infos: Sequence[ObjectInfo]) -> list[int]:

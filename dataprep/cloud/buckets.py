@@ -204,7 +204,7 @@ def _check_place(found: Bucket, request: BucketRequest) -> None:
     if place.location.upper() != request.location.upper() or place.location_type not in ("", "region"):
         raise UsageError(
             f"gs://{request.name}: it exists already, in {describe(place)}, not in {request.location.lower()}, and "
-            "buckets do not move; choose another name"
+            "is not moved; choose another name"
         )
 
 

@@ -42,8 +42,8 @@ Examples:
       --sdk_container_image=IMAGE
 
 \b
-After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
-result has the same bytes.
+After an interruption, a crash or a full disk run the same command again: it builds only what is missing. Of the same
+original files the result has the same bytes.
 """
 _OF_THEIR_OWN = {
     "coco": "dataprep.commands.build_coco",
@@ -137,7 +137,7 @@ def _archives(
     max_reject_ratio: float | None,
     **options: Any,
 ) -> None:
-    """Images are read as byte ranges of the archives, so nothing is unpacked.
+    """Images are read as byte ranges of the archives, which are not unpacked.
 
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
@@ -176,7 +176,11 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
         if source is None:
             raise UsageError(f"{dataset.name} needs --source, the folder or gs:// prefix of its original files")
         return pinned(source).url if is_hub(source) else source
-    directory = Path(source or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name))
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
+    place = open_storage(source or str(default))
+    if not place.is_local:
+        raise UsageError(f"--source {source}: {dataset.name} generates its originals on a disk; expected a folder")
+    directory = Path(place.url)
     if write:
         dataset.write_originals(directory)
     return str(directory)

@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Build COCO 2017: images with captions, objects, person keypoints and panoptic segments.
 
-    Images are read as byte ranges of the archives, so nothing is unpacked. A valid RGB or grey JPEG keeps its bytes.
+    Images are read as byte ranges of the archives, which are not unpacked. A valid RGB or grey JPEG keeps its bytes.
     Annotations keep their values: boxes are [x, y, width, height] in pixels, and segmentations are the JSON of their
     polygons or run-length encodings.
     """

@@ -28,7 +28,7 @@ from dataprep.sources.own import UNSTATED
 EPILOG = """\b
 Examples:
   dataprep build laion --source laion400m/*.parquet --output gs://bucket/laion --format tfrecord \\
-      --contact https://example.org/our-crawler --max-punsafe 0.5 --verify-hash md5
+      --contact https://example.org/our-crawler --nsfw UNLIKELY --min-similarity 0.3
   dataprep build laion --source gs://bucket/relaion --output laion --format webdataset \\
       --contact mailto:me@example.org --min-image-size 200 --resize-mode border --exact-duplicates drop
   dataprep build laion --source datacomp/*.parquet --output datacomp --format webdataset --name datacomp-1b \\
@@ -186,9 +186,10 @@ def command(
 ) -> None:
     """Fetch the images of a table of URLs, and build shards of them.
 
-    Requests go to public addresses only and are limited for each host; robots.txt and opt-out headers are respected
-    (docs/fetching.md). Every row ends with one status and a reason, in the shard's sidecar parquet file. Keys, names
-    and columns are those of img2dataset. The rows stay in the table's order.
+    Requests go to public addresses only, unless --allow-network names others, and are limited for each host; robots.txt
+    and opt-out headers are respected (docs/fetching.md). Every row ends with one status and, unless it succeeded, a
+    reason, in the shard's sidecar parquet file. Keys, names and columns are those of img2dataset. The rows stay in the
+    table's order.
     """
     more = tuple(takewhile(lambda word: not word.startswith("-"), others))
     engine_options = others[len(more) :]

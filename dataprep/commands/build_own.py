@@ -37,11 +37,15 @@ _OPTIONS = (
     ),
     click.option(
         "--val-fraction",
-        type=Finite(0, 1),
+        type=Finite(0, 1, max_open=True),
         default=0.0,
         help="Share of train that becomes val. A picture's key and --seed decide, so new pictures move no others.",
     ),
-    click.option("--group-by", metavar="COLUMN", help="Keep pictures with the same value in this column in one split."),
+    click.option(
+        "--group-by",
+        metavar="COLUMN",
+        help="With --val-fraction, keep pictures with the same value in this column together.",
+    ),
     click.option(
         "--default",
         "defaults",

@@ -43,18 +43,23 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 @click.option("--zone", help="Zone or region of the reader.  [default: this machine's, from its metadata server]")
 @tpu_option
 @click.option("--epochs", type=COUNT, default=1, show_default=True, help="Epochs of the whole training.")
-@click.option("--hosts", type=COUNT, help="Hosts that share the reading.  [default: those of this TPU, else 1]")
+@click.option(
+    "--hosts",
+    type=COUNT,
+    help="Hosts that share the reading.  [default: 1, or without --zone and --tpu those of this machine's TPU]",
+)
 @click.option(
     "--hosts-read-all", is_flag=True, help="Assume that every host reads the whole dataset, not just its share."
 )
-@click.option("--split", help="Split that is read.  [default: train]")
+@click.option("--split", help="Split that is read.  [default: train, else the first]")
 @click.option(
     "--bytes", "num_bytes", type=Bytes(), help="Size of the data that will be read, instead of looking it up."
 )
 @click.option(
     "--bucket-location",
     metavar="PLACE",
-    help="Location of the buckets, instead of looking it up: no request is sent, and no credentials are needed.",
+    help="Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "
+    "needed.",
 )
 @months_option
 @click.option(
@@ -81,8 +86,9 @@ def command(
 ) -> None:
     """Show where each bucket is, where it is read from, and what reading it costs.
 
-    Only metadata is read: of the bucket and its objects, and a dataset's manifest and part of its index. With
-    --bucket-location nothing is read, and prices are those of class Standard.
+    Of a bucket are read its settings, the listing of its objects, and of a dataset its manifest, part of its index
+    and its list of copies; of a zonal bucket also the first byte of an object. With --bucket-location nothing is
+    read, and prices are those of class Standard, for a zone of class Rapid.
     """
     if bucket_location is not None and replicas:
         raise UsageError("--replicas reads the dataset's list of copies; leave --bucket-location out")

@@ -21,7 +21,7 @@ from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
-from dataprep.messages import counted, human_bytes, printable
+from dataprep.messages import counted, described_fields, human_bytes, printable
 from dataprep.pages.page import require_report_packages, write_page
 from dataprep.storage import open_storage
 
@@ -44,9 +44,9 @@ _PIPED_COLUMNS = 120
 def command(url: str, split: str | None, html: Path | None, as_json: bool) -> None:
     """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, repairs and rejections.
 
-    Only the manifest and the index are read. With --html, at most 420 images of each split are read as well. The
-    page shows duplicates, images of extreme shapes and sizes, and 48 others with their neighbours in the shards;
-    its classes can be searched and sorted.
+    Only manifest, index and events are read. With --html, at most 420 images of each split are read as well. The
+    page shows duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their
+    neighbours in the shards; its classes can be searched and sorted.
     """
     if html is not None:
         require_report_packages()
@@ -93,6 +93,8 @@ def _print(inspection: Inspection) -> None:
     }
     if inspection.features:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
+    if inspection.fields:
+        facts["fields"] = described_fields(inspection.fields, inspection.samples)
     console.print(_facts(facts.items()))
     for split in inspection.splits:
         _print_split(console, split)

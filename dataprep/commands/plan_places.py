@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
@@ -11,6 +11,7 @@ from dataprep.cloud.prices import Prices, price_dates
 from dataprep.cloud.region import (
     DUAL_REGION,
     MULTI_REGION,
+    ZONE,
     Verdict,
     area_of,
     check_place,
@@ -65,7 +66,7 @@ class PricedPlaces:
 
 
 def priced_places(text: str, zone: str, num_bytes: int, use: Use, prices: Prices, *, hns: bool) -> PricedPlaces:
-    """Price the reading of data of class Standard.
+    """Price the reading of data of class Standard, or Rapid where the bucket lies in a zone.
 
     Args:
         text: Location of the bucket, as the user writes it.
@@ -76,7 +77,7 @@ def priced_places(text: str, zone: str, num_bytes: int, use: Use, prices: Prices
         hns: Whether the bucket has a hierarchical namespace.
     """
     bucket = parse_location(text, hns=hns)
-    amounts: tuple[Amount, ...] = given_reading(num_bytes, "standard").amounts
+    amounts: tuple[Amount, ...] = given_reading(num_bytes, bucket.storage_class).amounts
     found = verdict(bucket, zone, prices)
     priced = ways(amounts, bucket, zone, prices, use)
     return PricedPlaces(bucket=bucket, zone=zone, num_bytes=num_bytes, use=use, verdict=found, ways=priced)
@@ -84,6 +85,8 @@ def priced_places(text: str, zone: str, num_bytes: int, use: Use, prices: Prices
 
 def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
     """Parse the location of a bucket: a region, a zone, `NAM4`, `US`, or two regions of a configurable dual-region.
+
+    A bucket in a zone has the class Rapid; of others the class stays unknown.
 
     Raises:
         UsageError: There is no such location.
@@ -108,7 +111,7 @@ def parse_location(text: str, *, hns: bool = False) -> BucketLocation:
             f"a dual-region ({', '.join(pairs)}, or two regions as us-central1+us-west1), or a region or zone"
             f"{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
         )
-    return bucket
+    return replace(bucket, storage_class="RAPID") if placement(bucket)[0] == ZONE else bucket
 
 
 def first_requests_per_s(*, hns: bool) -> float:

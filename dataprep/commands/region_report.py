@@ -164,7 +164,7 @@ def _examine_given(found: Placement, training: Training, prices: Prices) -> Regi
     if training.num_bytes is None:
         report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give --bytes")
     else:
-        report.reading = given_reading(training.num_bytes, "standard")
+        report.reading = given_reading(training.num_bytes, None if found.bucket is None else found.bucket.storage_class)
     _price(report, training, prices)
     if report.commands:
         report.notes.append(f"if it is a dataset, copy it with `dataprep replicate {found.url}`, which lists the copy")

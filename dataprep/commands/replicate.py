@@ -30,9 +30,9 @@ Examples:
   dataprep verify gs://bucket-eu/imagenet --replicas
 
 \b
-Exit codes: 0 all copies are whole, 1 a copy failed, 2 usage, no dataset, or more than --max-usd, 3 --max-usd was given
-and a price is not known. From bucket to bucket Cloud Storage copies by itself; from or to a disk the bytes pass through
-this machine.
+Exit codes: 0 all copies are whole, 1 a copy failed, or the dataset is damaged, 2 usage, no dataset or bucket, a missing
+permission, or more than --max-usd, 3 --max-usd was given and a price is not known. From bucket to bucket Cloud Storage
+copies by itself; from or to a disk the bytes pass through this machine, whose reading --region-policy is about.
 """
 _WORKERS = 16
 """Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
@@ -70,12 +70,12 @@ def command(
     region_policy: str,
     as_json: bool,
 ) -> None:
-    """Copy the finished dataset at URL to other places, and list all of them in each place's replicas.json.
+    """Copy the finished dataset at URL to other places, and list those in buckets in each place's replicas.json.
 
-    From that list, loaders and check-region choose the copy that is the cheapest to read. No existing object is
-    replaced, and sizes and CRC32C are checked. README.md and croissant.json are copied, too; others that exist at a
-    target stay there. After an interruption the same command copies what is missing. The price is printed before the
-    first byte is copied.
+    From that list, loaders choose the copy that is the cheapest to read, if reading URL is charged. No other existing
+    object is replaced, and sizes and CRC32C are checked. README.md and croissant.json are copied, too; others that
+    exist at a target stay there. After an interruption the same command copies what is missing. Without --json the
+    price is printed before the copying.
     """
     prices = published_prices() if prices_file is None else read_prices(prices_file)
     urls = [open_storage(target).url for target in targets]

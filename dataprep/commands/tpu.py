@@ -18,7 +18,7 @@ Examples:
   dataprep tpu status my-tpu --zone us-central2-b
   dataprep tpu delete my-tpu --zone us-central2-b
 
-The zone may be set in CLOUDSDK_COMPUTE_ZONE. With --dry-run every command shows what it would run.
+The zone may be set in CLOUDSDK_COMPUTE_ZONE. With --dry-run a command shows what it would run; manifest runs nothing.
 """
 
 

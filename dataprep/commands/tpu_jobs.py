@@ -138,10 +138,10 @@ def run_command(
 )
 @click.argument("argv", nargs=-1, required=True, metavar="-- COMMAND…")
 def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) -> Done:
-    """Run a command on all workers at the same time, and print the output of each.
+    """Run a command on all workers, many at the same time, and print the output of each.
 
-    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud repeats a command
-    whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
+    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a
+    command whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
     """
     fleet = where.fleet()
     outside = [worker for worker in workers if worker >= len(fleet.target.instances) and not where.dry_run]
@@ -193,10 +193,11 @@ def status_command(where: Where) -> Done:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation, not even about other users' processes.")
 @_grace_option
 def kill_command(where: Where, runs: tuple[str, ...], others: bool, yes: bool, grace_s: float) -> Done:
-    """End runs and their processes only; then remove libtpu's lock file where no process holds a chip.
+    """End runs and their processes; then remove libtpu's lock file where no process holds a chip.
 
     A run's first process gets SIGTERM and time for a checkpoint. A process of the run is recognised by its number,
-    start time and boot, or by the run's mark in its environment, so that no other process is ever ended.
+    start time and boot, by the process group of that one, or by the run's mark in its environment, so that without
+    --others no other process is ended.
     """
     fleet = where.fleet()
     ended: dict[str, int] = {}

@@ -26,7 +26,8 @@ _FOLDED_CHARACTERS = 110
     context_settings={"ignore_unknown_options": True},
     epilog=examples(
         "tpu manifest mae --type v6e-16 --image IMAGE --queue team-a -- dataprep-pretrain-mae --resume automatic",
-        "tpu manifest mae --type tpu7x-2x2x4 --image IMAGE --mode flex-start --max-run 3d --output mae.yaml \\\n"
+        "tpu manifest mae --type tpu7x-2x2x4 --image IMAGE --mode flex-start --max-run 3d --queue team-a \\\n"
+        "    --output mae.yaml \\\n"
         "    --build 'coco-dup5 --source gs://bucket/originals --output gs://bucket/coco-dup5 --format tfrecord' \\\n"
         "    --parts 16 -- dataprep-pretrain-mae --data_path gs://bucket/coco-dup5 --resume automatic",
     ),
@@ -51,9 +52,9 @@ _FOLDED_CHARACTERS = 110
     "--mode", type=click.Choice(MODES), default="on-demand", show_default=True, help="How the TPU nodes are provided."
 )
 @click.option("--reservation", metavar="NAME", help="Reservation, with --mode reservation.")
-@click.option("--max-run", metavar="DURATION", help="Time for which --mode flex-start gives the nodes.  [default: 7d]")
+@click.option("--max-run", metavar="DURATION", help="Time for which --queue asks for flex-start nodes.  [default: 7d]")
 @click.option(
-    "--max-restarts", type=WHOLE, default=10, show_default=True, help="Failures after which the JobSet fails."
+    "--max-restarts", type=WHOLE, default=10, show_default=True, help="Failures after which the JobSet starts again."
 )
 @click.option(
     "--framework",
@@ -78,7 +79,8 @@ def manifest_command(
     argv: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Write a JobSet for GKE: a build in parts, then the training on a TPU, with restarts when nodes are taken away.
+    """Write a JobSet for GKE: with --build a build in parts, then the training on a TPU, with restarts when its nodes
+    are taken away.
 
     Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for --queue, Kueue.
     """

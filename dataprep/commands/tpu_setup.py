@@ -66,8 +66,9 @@ def setup_command(
     """Copy code to all workers, create an environment for it, check mounts, and open /tmp/tpu_logs to all users.
 
     Code goes into a folder that is named by its digest, so that a running program keeps the code with which it began.
-    Run setup again after every change: steps that are already done take only seconds. The frameworks need different
-    versions of libtpu or of torch, so an environment has only one of them.
+    Run setup again after every change: of the steps that are done only the copying is repeated; changed code gets a
+    new environment. The frameworks need different versions of libtpu or of torch, so an environment has only one of
+    them.
     """
     parsed, archive = [parse_share(share) for share in shares], pack(code)
     fleet = where.fleet()

@@ -21,13 +21,14 @@ Examples:
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
-Exit codes: 0 whole, 1 something differs, 2 no dataset there, 3 something could not be read and the rest is right.
+Exit codes: 0 whole, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is
+right.
 """
 
 
 @click.command("verify", epilog=EPILOG)
 @click.argument("url", metavar="URL")
-@click.option("--deep", is_flag=True, help="Decode every image completely as well: about 700 images/s for each worker.")
+@click.option("--deep", is_flag=True, help="Decode every image completely as well, which takes longer.")
 @click.option(
     "--replicas", is_flag=True, help="Compare all copies listed in replicas.json as well, by their listings only."
 )
@@ -38,10 +39,12 @@ def command(url: str, deep: bool, replicas: bool, workers: int, stall_minutes: f
     """Compare every byte of the dataset at URL with its manifest, and its parts with each other.
 
     It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
-    counts with the published ones. Missing and extra files are found, too. Every difference is printed as one line.
+    counts with the published ones. Missing files are found, too, and extra ones that readers would take for a part of
+    the dataset. Every difference is one line; of many, the first 1,000 are printed, at most 50 of each shard, and the
+    rest is counted.
 
-    With --replicas, size and CRC32C of every object of every copy are compared too, as Cloud Storage lists them, which
-    costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
+    With --replicas, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
+    lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
     """
     with VerifyProgress(quiet=as_json, stall_s=60 * stall_minutes) as progress:
         report = verify(url, deep=deep, workers=workers, progress=progress, replicas=replicas)

@@ -45,7 +45,7 @@ _OPTIONS = (
         type=_COUNT,
         default=8,
         show_default=True,
-        help="Requests to one host at the same time, by all workers.",
+        help="Requests to one host at the same time, by all workers; at least one for each.",
     ),
     click.option(
         "--host-per-second",
@@ -92,7 +92,11 @@ _OPTIONS = (
         help="Largest answer that is read.",
     ),
     click.option(
-        "--retries", type=COUNT_OR_NONE, default=2, show_default=True, help="Number of retries after a 429 or 503."
+        "--retries",
+        type=COUNT_OR_NONE,
+        default=2,
+        show_default=True,
+        help="Number of retries after a 429, or a 503 with Retry-After.",
     ),
 )
 

@@ -17,6 +17,7 @@ from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import shown
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.names import FORBIDDEN
 
 MAX_LISTED_ON_DISK = 200_000
 """Maximum number of files that are listed on a disk when a loader is opened: each takes 7 us of CPU time."""
@@ -91,6 +92,20 @@ def is_in_class_folder(name: str) -> bool:
     return "/" in name and not is_hidden_name(name) and name.lower().endswith(IMAGE_SUFFIXES)
 
 
+def has_readable_name(info: ObjectInfo) -> bool:
+    """Return whether loaders can read a file of this name; the manifest does not count the bytes of others."""
+    return is_text(info.name) and not any(character in FORBIDDEN for character in info.name)
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name is UTF-8, and not bytes as surrogate escapes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def fits(name: str, pattern: str) -> bool:
     """Return whether a shard belongs to a split: its name fits the split's pattern, or is below that folder."""
     return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
@@ -107,17 +122,13 @@ def _folder_of(split: SplitManifest, manifest: Manifest, listing: Sequence[Objec
 
 
 def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[ObjectInfo]) -> str:
-    sizes = [
-        info.num_bytes
-        for info in listing
-        if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])
-    ]
+    images = [info for info in listing if info.name.startswith(folder) and is_in_class_folder(info.name[len(folder) :])]
     before = split.samples + sum(split.rejected.values())
-    if len(sizes) != before:
-        return f"{split.name}: {len(sizes):,} images, {before:,} when they were adopted"
-    # The manifest does not count the bytes of images that were left out for their names; empty images have none.
-    if set(split.rejected) <= {"empty"} and sum(sizes) != split.num_bytes:
-        return f"{split.name}: images of {sum(sizes):,} bytes, {split.num_bytes:,} when they were adopted"
+    if len(images) != before:
+        return f"{split.name}: {len(images):,} images, {before:,} when they were adopted"
+    num_bytes = sum(info.num_bytes for info in images if has_readable_name(info))
+    if num_bytes != split.num_bytes:
+        return f"{split.name}: images of {num_bytes:,} bytes, {split.num_bytes:,} when they were adopted"
     return ""
 
 

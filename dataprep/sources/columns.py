@@ -34,6 +34,21 @@ LEAVE_OUT = "leave the column out with --drop {}"
 """What a user does to leave out a column."""
 
 
+class ColumnError(SourceError):
+    """A column that cannot be a feature.
+
+    Args:
+        column: Its name.
+        reason: Which row of the column shows it, and why; one clause.
+        advice: What the user does about it.
+        mark: Punctuation between both.
+    """
+
+    def __init__(self, column: str, reason: str, advice: str, mark: str = "; ") -> None:
+        super().__init__(f"{reason}{mark}{advice}")
+        self.column, self.reason = column, reason
+
+
 class Columns:
     """Takes all rows, then returns the features and the values of each row.
 
@@ -41,7 +56,7 @@ class Columns:
         defaults: Value for rows without one, as JSON or as plain text, by column.
         drop: Columns to leave out.
         leave_out: What a user does to leave a column out, with {} for its name.
-        refuse: Takes each value and column that no feature can have.
+        refuse: Takes each value and column that no feature can have, as a ColumnError; such a column is left out.
     """
 
     def __init__(
@@ -54,7 +69,7 @@ class Columns:
     ) -> None:
         self._refuse = refuse
         self._refused: set[str] = set()
-        """Columns with a value that no feature can have."""
+        """Columns that cannot be features."""
         self._defaults, self._drop, self._leave_out = dict(defaults), drop, leave_out
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
@@ -79,12 +94,13 @@ class Columns:
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
-        kept = msgspec.msgpack.encode({name: value for name, value in values.items() if not _is_missing(value)})
+        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self._refused}
+        kept = msgspec.msgpack.encode(used)
         if len(kept) > MAX_ANNOTATION_BYTES:
             self._refuse(
                 SourceError(
                     f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an "
-                    "image; leave a column out with --drop"
+                    f"image; {self._leave_out.format('NAME')}"
                 )
             )
             return _NO_VALUES
@@ -93,7 +109,7 @@ class Columns:
     def _add(self, name: str, value: Any, where: str) -> None:
         try:
             self._types[name].add(value, _Place(name, where, self._leave_out))
-        except SourceError as error:
+        except ColumnError as error:
             self._refused.add(name)
             self._refuse(error)
 
@@ -113,7 +129,7 @@ class Columns:
         for name in sorted(self._types.keys() - self._refused):
             try:
                 found[name] = self._feature(name)
-            except SourceError as error:
+            except ColumnError as error:
                 self._refuse(error)
         return found
 
@@ -145,9 +161,9 @@ class _Place:
     row: str
     leave_out: str = LEAVE_OUT
 
-    def error(self, what: str, advice: str = "") -> SourceError:
+    def error(self, what: str, advice: str = "") -> ColumnError:
         step = f"{advice or 'correct it'}, or {self.leave_out.format(self.column)}"
-        return SourceError(f"{self.row}: column {quoted(self.column)}: {what}; {step}")
+        return ColumnError(self.column, f"{self.row}: column {quoted(self.column)}: {what}", step)
 
 
 class _TextTypes:
@@ -335,8 +351,10 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _no_value(name: str, row: str, leave_out: str) -> SourceError:
-    return SourceError(
-        f"{row}: column {quoted(name)} has no value, and every image needs one: give one with "
-        f"--default {name}=VALUE, or {leave_out.format(name)}"
+def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
+    return ColumnError(
+        name,
+        f"{row}: column {quoted(name)} has no value, and every image needs one",
+        f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
+        mark=": ",
     )

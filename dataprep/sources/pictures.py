@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
+from dataprep.dataset.labels import renumbering
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
@@ -227,7 +228,9 @@ class PictureReader(ABC, Generic[P]):
     def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:
         """Return a dataset with the splits that exist, and the samples of those that were read."""
         values = {item.name: getattr(dataset, item.name) for item in fields(OwnDataset)}
-        values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": tuple(self._notes)}
+        line = renumbering(next((enumeration.classes for enumeration in found.values()), ()))
+        notes = (*self._notes, *([line] if line else ()))
+        values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": notes}
         return OpenedDataset(**values, found=found)
 
     def _enumeration(self, split: str, pictures: Pictures[P], classes: tuple[str, ...]) -> Enumeration:

@@ -1,5 +1,5 @@
-"""Compares the copies of a dataset with it: size and CRC32C of every object, from listings, without reading the
-objects."""
+"""Compares the copies of a dataset with it: size and CRC32C of every object but its cards, from listings, without
+reading the objects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dataprep.build.finished import shape_faults
 from dataprep.cloud.placement import is_bucket
-from dataprep.cloud.replicate import dataset_phases
+from dataprep.cloud.replicate import CARDS, dataset_phases
 from dataprep.dataset.replicas import REPLICAS, read_replicas
 from dataprep.errors import DataprepError
 from dataprep.storage import ObjectInfo, Storage, open_storage
@@ -21,7 +21,8 @@ def check_replicas(storage: Storage, step: Callable[[str], None], findings: Find
     number."""
     try:
         copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
-        wanted = [info for phase in dataset_phases(storage, shape_faults) for info in phase] if copies else []
+        phases = dataset_phases(storage, shape_faults) if copies else ()
+        wanted = [info for phase in phases for info in phase if info.name not in CARDS]  # which users may edit
     except DataprepError as error:
         findings.add("unread", REPLICAS, str(error))
         return 0

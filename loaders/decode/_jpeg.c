@@ -44,6 +44,7 @@
 /* Offset of rows from an aligned address. libjpeg-turbo writes aligned rows past the caches, but they are read again at
  * once; unaligned rows save 0.15 ms of an image. */
 #define ROW_OFFSET 4
+#define SPARE_ROWS (ROWS_AT_ONCE - 1)
 
 /* Where an image goes: pixels of the output, and the side of the patches into which it is cut, 0 for none. */
 typedef struct {
@@ -63,13 +64,14 @@ typedef struct {
     taps_t columns, lines;
     int left, top, right, bottom; /* area of the image's pixels that have a weight */
     size_t stride;                /* bytes from one narrowed row to the next */
-    uint8_t *narrowed;            /* row `top` of the area, scaled to the output's width; a spare row is before it */
+    uint8_t *narrowed;            /* row `top` of the area, scaled to the output's width; SPARE_ROWS are before it */
     buffer_t row_taps, column_taps, narrow;
 } crop_t;
 
 #if HAS_HUFFMAN_CODE
 typedef struct {
     bits_t bits;
+    window_t window;
     struct {
         const huffman_t *dc, *ac;
         int *last_dc;
@@ -183,16 +185,26 @@ static void give_up(decoder_t *decoder)
     longjmp(decoder->failed, GIVEN_UP);
 }
 
+/* Begin to read at a place of the scan. */
+static void read_from(scan_t *scan, const uint8_t *source, const uint8_t *end)
+{
+    scan->window.source = source;
+    scan->window.source_end = end;
+    scan->window.end = scan->window.bytes;
+    scan->window.has_end = 0;
+    scan->bits = (bits_t){.next = scan->window.bytes};
+    memset(scan->last_dc, 0, sizeof scan->last_dc);
+}
+
 /* Move to the next interval; bytes that are left of this one are passed over, as libjpeg does. */
 static void pass_restart(decoder_t *decoder, scan_t *scan)
 {
-    const uint8_t *next = scan->bits.next, *end = scan->bits.end;
+    const uint8_t *next = scan->window.source, *end = scan->window.source_end;
     while ((next = memchr(next, 0xff, end - next)) && end - next >= 2 && !next[1])
         next += 2;
     if (!next || end - next < 2 || next[1] != JPEG_RST0 + scan->restart)
         give_up(decoder);
-    scan->bits = (bits_t){.next = next + 2, .end = end};
-    memset(scan->last_dc, 0, sizeof scan->last_dc);
+    read_from(scan, next + 2, end);
     scan->restart = (scan->restart + 1) % 8;
     scan->read = scan->stop;
     scan->stop += decoder->jpeg.restart_interval;
@@ -201,6 +213,10 @@ static void pass_restart(decoder_t *decoder, scan_t *scan)
 /* Read the blocks of an MCU, or read over them where there are none. */
 static inline __attribute__((always_inline)) void read_blocks(decoder_t *decoder, scan_t *scan, JBLOCKROW *blocks)
 {
+    if (scan->window.end - scan->bits.next < MCU_BYTES && !scan->window.has_end) {
+        fill_window(&scan->window, scan->bits.next);
+        scan->bits.next = scan->window.bytes;
+    }
     bits_t bits = scan->bits;
     int clean = 1;
     for (int i = 0; i < decoder->jpeg.blocks_in_MCU; i++) {
@@ -210,7 +226,7 @@ static inline __attribute__((always_inline)) void read_blocks(decoder_t *decoder
                         : read_block(&bits, dc, ac, last_dc, NULL, 0);
         clean &= *last_dc < MOST_DC && *last_dc > -MOST_DC;
     }
-    if (!clean || bits.count < bits.invented)
+    if (!clean || 8 * (bits.next - scan->window.end) > bits.count)
         give_up(decoder);
     scan->bits = bits;
     scan->read++;
@@ -269,8 +285,7 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
         scan->blocks[i].last_dc = &scan->last_dc[number];
     }
     const uint8_t *next = jpeg->src->next_input_byte;
-    scan->bits = (bits_t){.next = next, .end = next + jpeg->src->bytes_in_buffer};
-    memset(scan->last_dc, 0, sizeof scan->last_dc);
+    read_from(scan, next, next + jpeg->src->bytes_in_buffer);
     scan->column = 0;
     scan->first_column = first_column;
     scan->last_column = last_column;
@@ -285,11 +300,18 @@ static void replace_reader(decoder_t *decoder, JDIMENSION first_column, JDIMENSI
 
 #endif
 
-static void read_row(decoder_t *decoder, uint8_t *row)
+/* Read rows that are `row_bytes` apart, ROWS_AT_ONCE at most. libjpeg returns those of a row of MCUs at once. */
+static void read_rows(decoder_t *decoder, uint8_t *row, size_t row_bytes, int count)
 {
-    JSAMPROW rows[1] = {row};
-    if (jpeg_read_scanlines(&decoder->jpeg, rows, 1) != 1)
-        fail(decoder, "no more rows");
+    JSAMPROW rows[ROWS_AT_ONCE];
+    for (int i = 0; i < count; i++)
+        rows[i] = row + i * row_bytes;
+    for (int read = 0; read < count;) {
+        JDIMENSION more = jpeg_read_scanlines(&decoder->jpeg, rows + read, count - read);
+        if (!more)
+            fail(decoder, "no more rows");
+        read += more;
+    }
 }
 
 /* Return the first column or row to decode so that `first` is exact: smooth upsampling reads one sample beyond, and
@@ -348,8 +370,9 @@ static area_t plan_crops(decoder_t *decoder, filter_t filter)
         crop->top = view->top + crop->lines.from;
         crop->bottom = view->top + crop->lines.to;
         crop->stride = 3 * (size_t)out->width + SPARE_BYTES;
-        size_t rows = crop->bottom - crop->top + 2 + 4 * (size_t)crop->lines.quads;
-        crop->narrowed = (uint8_t *)reserve_or_fail(decoder, &crop->narrow, rows * crop->stride) + crop->stride;
+        size_t rows = crop->bottom - crop->top + 2 * SPARE_ROWS + 4 * (size_t)crop->lines.quads;
+        crop->narrowed = (uint8_t *)reserve_or_fail(decoder, &crop->narrow, rows * crop->stride)
+                       + SPARE_ROWS * crop->stride;
         area.left = smaller(area.left, crop->left);
         area.right = larger(area.right, crop->right);
         area.top = smaller(area.top, crop->top);
@@ -359,19 +382,16 @@ static area_t plan_crops(decoder_t *decoder, filter_t filter)
     return area;
 }
 
-/* Take what a view needs of two rows, of which one may lie beyond the view; with the last ones write the output.
- * The rows begin at column `from` of the image. */
+/* Take what a view needs of ROWS_AT_ONCE rows, of which some may lie beyond the view; with the last ones write the
+ * output. The rows begin at column `from` of the image. */
 static void take_rows(decoder_t *decoder, crop_t *crop, int row, int from, const uint8_t *pixels, size_t row_bytes)
 {
-    if (row + 1 < crop->top || row >= crop->bottom)
+    if (row + SPARE_ROWS < crop->top || row >= crop->bottom)
         return;
-    const uint8_t *first = pixels + (crop->left - from) * PIXEL_BYTES;
-    const uint8_t *rows[2] = {first, first + row_bytes};
     uint8_t *narrow = crop->narrowed + (row - crop->top) * (Py_ssize_t)crop->stride;
-    uint8_t *both[2] = {narrow, narrow + crop->stride};
     const output_t *out = &crop->out;
-    narrow_two(rows, both, &crop->columns, out->width);
-    if (row + 2 < crop->bottom)
+    narrow_rows(pixels + (crop->left - from) * PIXEL_BYTES, row_bytes, narrow, crop->stride, &crop->columns, out->width);
+    if (row + ROWS_AT_ONCE < crop->bottom)
         return;
     uint8_t *whole = out->patch ? reserve_or_fail(decoder, &decoder->whole, output_bytes(out)) : out->start;
     mix_all(crop->narrowed, crop->stride, &crop->lines, whole, out->height, out->width);
@@ -413,20 +433,18 @@ static void decode_crops(decoder_t *decoder, const Py_buffer *data, filter_t fil
     area_t area = plan_crops(decoder, filter);
     int from = start_decoding(decoder, &area, plain);
     size_t row_bytes = ((jpeg->output_width + 4 * (size_t)area.quads) * PIXEL_BYTES + 31) / 32 * 32;
-    uint8_t *two = reserve_or_fail(decoder, &decoder->rows, 2 * row_bytes + ROW_OFFSET);
-    two += ROW_OFFSET;
+    uint8_t *rows = reserve_or_fail(decoder, &decoder->rows, ROWS_AT_ONCE * row_bytes + ROW_OFFSET);
+    rows += ROW_OFFSET;
 
     JDIMENSION skipped = decode_from(area.top, jpeg->max_v_samp_factor * DCTSIZE);
     if (skipped)
         jpeg_skip_scanlines(jpeg, skipped);
-    while (jpeg->output_scanline < (JDIMENSION)area.top)
-        read_row(decoder, two);
-    for (int row = area.top; row < area.bottom; row += 2) {
-        read_row(decoder, two);
-        if (row + 1 < area.bottom)
-            read_row(decoder, two + row_bytes);
+    for (int row = jpeg->output_scanline; row < area.top; row++)
+        read_rows(decoder, rows, row_bytes, 1);
+    for (int row = area.top; row < area.bottom; row += ROWS_AT_ONCE) {
+        read_rows(decoder, rows, row_bytes, smaller(ROWS_AT_ONCE, area.bottom - row));
         for (int i = 0; i < decoder->num_crops; i++)
-            take_rows(decoder, &decoder->crops[i], row, from, two, row_bytes);
+            take_rows(decoder, &decoder->crops[i], row, from, rows, row_bytes);
     }
 }
 
@@ -763,8 +781,8 @@ PyMODINIT_FUNC PyInit__jpeg(void)
 {
 #if HAS_SIMD_CODE
     has_avx2 = __builtin_cpu_supports("avx2");
-#ifndef WITHOUT_VNNI
-    has_vnni = has_avx2 && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+#ifndef WITHOUT_AVX512
+    has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
 #endif
 #endif
     PyObject *module = PyModule_Create(&definition);

@@ -51,11 +51,25 @@ typedef struct {
     int first_symbol[17]; /* what to add to a code of a length to get its index among the symbols */
 } huffman_t;
 
-/* Bits of a scan, with the next one topmost; bits beyond `count` may be anything. */
+#define MCU_BYTES 2560 /* no MCU has more: 10 blocks of 65 codes, each of 31 bits at most with its value */
+#ifndef WINDOW_BYTES
+#define WINDOW_BYTES 8192 /* MCU_BYTES at least */
+#endif
+
+/* A part of a scan without the zeros that are stuffed behind each 0xff, so that reading it needs no look at its bytes.
+ * `MCU_BYTES` behind the part may be read, and hold anything. */
+typedef struct {
+    const uint8_t *source, *source_end; /* where the rest of the scan is, still stuffed */
+    uint8_t *end;
+    int has_end; /* whether a marker or the end of the data comes next in the source */
+    uint8_t bytes[WINDOW_BYTES + MCU_BYTES + sizeof(uint64_t)];
+} window_t;
+
+/* Bits of a window, with the next one topmost; bits beyond `count` may be anything. */
 typedef struct {
     uint64_t bits;
-    int count, invented; /* valid bits, and zeros among them that stand for bits behind the end of the data */
-    const uint8_t *next, *end;
+    int count;
+    const uint8_t *next;
 } bits_t;
 
 /* Place in the block of coefficient k - 1 in zigzag order. */
@@ -67,21 +81,29 @@ static const uint8_t place[65] = {
 
 /* ---- bits ---- */
 
-static __attribute__((noinline, cold)) bits_t refill_bytewise(bits_t in)
+/* Move what is left of a window from `next` on to its beginning, and fill it up to the next marker. */
+static void fill_window(window_t *window, const uint8_t *next)
 {
-    while (in.count < 56) {
-        uint64_t byte = 0;
-        if (in.next < in.end && *in.next != 0xff)
-            byte = *in.next++;
-        else if (in.end - in.next >= 2 && in.next[1] == 0) {
-            byte = 0xff;
-            in.next += 2;
-        } else
-            in.invented += 8; /* a marker, or the end of the data */
-        in.bits |= byte << (56 - in.count);
-        in.count += 8;
+    size_t left = window->end - next;
+    memmove(window->bytes, next, left);
+    uint8_t *to = window->bytes + left, *full = window->bytes + WINDOW_BYTES;
+    const uint8_t *from = window->source;
+    while (to < full && from < window->source_end) {
+        size_t there = window->source_end - from, room = full - to, most = there < room ? there : room;
+        const uint8_t *found = memchr(from, 0xff, most);
+        size_t plain = found ? (size_t)(found - from) : most;
+        memcpy(to, from, plain);
+        to += plain;
+        from += plain;
+        if (found && window->source_end - from >= 2 && !from[1]) {
+            *to++ = 0xff;
+            from += 2;
+        } else if (found)
+            break;
     }
-    return in;
+    window->source = from;
+    window->end = to;
+    window->has_end = to < full;
 }
 
 static inline __attribute__((always_inline)) uint64_t load_word(const uint8_t *at)
@@ -94,20 +116,12 @@ static inline __attribute__((always_inline)) uint64_t load_word(const uint8_t *a
     return word;
 }
 
-/* Fill the register to 56 bits or more: by a word if it holds no 0xff, after which a stuffed zero or a marker comes. */
+/* Fill the register to 56 bits or more. */
 static inline __attribute__((always_inline)) void refill(bits_t *in)
 {
-    if (LIKELY(in->end - in->next >= 8)) {
-        uint64_t word = load_word(in->next);
-        uint64_t has_ff = (~word - 0x0101010101010101) & word & 0x8080808080808080;
-        if (LIKELY(!has_ff)) {
-            in->bits |= word >> in->count;
-            in->next += (63 - in->count) >> 3;
-            in->count |= 56;
-            return;
-        }
-    }
-    *in = refill_bytewise(*in);
+    in->bits |= load_word(in->next) >> in->count;
+    in->next += (63 - in->count) >> 3;
+    in->count |= 56;
 }
 
 static inline __attribute__((always_inline)) void drop(bits_t *in, int count)

@@ -1,7 +1,7 @@
 /* Resizes rows while they are decoded: separable, horizontal pass first, 8 bits between the passes, 22-bit weights.
  *
  * This is the arithmetic of Pillow's Image.resize, and the result is equal to Pillow's bit for bit. It uses integers
- * only, so that the plain loops and those for AVX2 and VNNI give the same result on every processor. These split a
+ * only, so that the plain loops and those for AVX2 and AVX-512 give the same result on every processor. The latter split a
  * weight into two parts of 16 bits, high * 2^11 + low; one instruction multiplies these for two taps and adds.
  */
 
@@ -21,12 +21,13 @@
 #define HALF (1 << (WEIGHT_BITS - 1))
 #define LOW_BITS 11
 #define SPARE_BYTES 5
+#define ROWS_AT_ONCE 4 /* as many as a register of 512 bits has parts */
 #define PIXEL_BYTES 4 /* input rows are RGBX, so that a pixel is one 32-bit word; output rows are RGB */
 
 typedef enum { BILINEAR, BICUBIC, BILINEAR_NO_ANTIALIAS } filter_t;
 
 #if HAS_SIMD_CODE
-static int has_avx2, has_vnni; /* set once, when the module is imported */
+static int has_avx2, has_avx512; /* set once, when the module is imported */
 #endif
 
 typedef struct {
@@ -145,12 +146,14 @@ static uint8_t to_sample(int32_t sum)
     return sum < 0 ? 0 : sum > 255 ? 255 : sum;
 }
 
-/* Scale two RGBX rows, which begin at input taps->from, to two RGB rows; SPARE_BYTES behind them may be overwritten. */
-static void narrow_plain(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
+/* Scale RGBX rows that are `row_bytes` apart and begin at input taps->from to RGB rows that are `stride` bytes apart;
+ * SPARE_BYTES behind each may be overwritten. */
+static void narrow_plain(
+    const uint8_t *rows, size_t row_bytes, uint8_t *narrow, size_t stride, const taps_t *taps, int outputs)
 {
-    for (int row = 0; row < 2; row++)
+    for (int row = 0; row < ROWS_AT_ONCE; row++, rows += row_bytes, narrow += stride)
         for (int i = 0; i < outputs; i++) {
-            const uint8_t *pixel = rows[row] + (taps->first[i] - taps->from) * PIXEL_BYTES;
+            const uint8_t *pixel = rows + (taps->first[i] - taps->from) * PIXEL_BYTES;
             const int32_t *weights = taps->weights + (size_t)i * 4 * taps->quads;
             int32_t red = 0, green = 0, blue = 0;
             for (int t = 0; t < 4 * taps->quads; t++, pixel += PIXEL_BYTES) {
@@ -158,18 +161,17 @@ static void narrow_plain(const uint8_t *const rows[2], uint8_t *const narrow[2],
                 green += weights[t] * pixel[1];
                 blue += weights[t] * pixel[2];
             }
-            uint8_t *out = narrow[row] + 3 * i;
+            uint8_t *out = narrow + 3 * i;
             out[0] = to_sample(red);
             out[1] = to_sample(green);
             out[2] = to_sample(blue);
         }
 }
 
-/* Compute samples `from` .. `samples` of one output row from input rows that are `stride` bytes apart. */
-static void mix_plain(
-    const uint8_t *rows, size_t stride, const int32_t *weights, int quads, uint8_t *out, int from, int samples)
+/* Compute an output row from input rows that are `stride` bytes apart. */
+static void mix_plain(const uint8_t *rows, size_t stride, const int32_t *weights, int quads, uint8_t *out, int samples)
 {
-    for (int i = from; i < samples; i++) {
+    for (int i = 0; i < samples; i++) {
         int32_t sum = 0;
         for (int t = 0; t < 4 * quads; t++)
             sum += weights[t] * rows[t * stride + i];
@@ -181,55 +183,105 @@ static void mix_plain(
 
 #define TARGET __attribute__((target("avx2")))
 #define FOR(name) name##_avx2
+#define VECTOR __m256i
+#define V(name) _mm256_##name
+#define EACH_LANE _mm256_broadcastsi128_si256
 #define ADD_PAIRS(sums, pairs, weights) _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, weights))
+
+TARGET static inline __m256i load_avx2(const uint8_t *from) { return _mm256_loadu_si256((const __m256i *)from); }
+TARGET static inline void store_avx2(uint8_t *to, __m256i vector) { _mm256_storeu_si256((__m256i *)to, vector); }
+
+TARGET static inline __m256i load_lanes_avx2(const uint8_t *from, size_t row_bytes)
+{
+    __m256i lanes = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)from));
+    return _mm256_inserti128_si256(lanes, _mm_loadu_si128((const __m128i *)(from + row_bytes)), 1);
+}
+
+TARGET static inline void store_lanes_avx2(uint8_t *to, size_t stride, __m256i lanes)
+{
+    _mm_storeu_si64(to, _mm256_castsi256_si128(lanes));
+    _mm_storeu_si64(to + stride, _mm256_extracti128_si256(lanes, 1));
+}
+
 #include "_jpeg_resize_simd.h"
 #undef TARGET
 #undef FOR
+#undef VECTOR
+#undef V
+#undef EACH_LANE
 #undef ADD_PAIRS
 
 /* VNNI multiplies and adds in one instruction. */
-#define TARGET __attribute__((target("avx2,avx512vl,avx512vnni")))
-#define FOR(name) name##_vnni
-#define ADD_PAIRS(sums, pairs, weights) _mm256_dpwssd_epi32(sums, pairs, weights)
+#define TARGET __attribute__((target("avx512bw,avx512vnni")))
+#define FOR(name) name##_avx512
+#define VECTOR __m512i
+#define V(name) _mm512_##name
+#define EACH_LANE _mm512_broadcast_i32x4
+#define ADD_PAIRS(sums, pairs, weights) _mm512_dpwssd_epi32(sums, pairs, weights)
+
+TARGET static inline __m512i load_avx512(const uint8_t *from) { return _mm512_loadu_si512(from); }
+TARGET static inline void store_avx512(uint8_t *to, __m512i vector) { _mm512_storeu_si512(to, vector); }
+
+TARGET static inline __m512i load_lanes_avx512(const uint8_t *from, size_t row_bytes)
+{
+    __m512i lanes = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)from));
+    lanes = _mm512_inserti32x4(lanes, _mm_loadu_si128((const __m128i *)(from + row_bytes)), 1);
+    lanes = _mm512_inserti32x4(lanes, _mm_loadu_si128((const __m128i *)(from + 2 * row_bytes)), 2);
+    return _mm512_inserti32x4(lanes, _mm_loadu_si128((const __m128i *)(from + 3 * row_bytes)), 3);
+}
+
+TARGET static inline void store_lanes_avx512(uint8_t *to, size_t stride, __m512i lanes)
+{
+    _mm_storeu_si64(to, _mm512_castsi512_si128(lanes));
+    _mm_storeu_si64(to + stride, _mm512_extracti32x4_epi32(lanes, 1));
+    _mm_storeu_si64(to + 2 * stride, _mm512_extracti32x4_epi32(lanes, 2));
+    _mm_storeu_si64(to + 3 * stride, _mm512_extracti32x4_epi32(lanes, 3));
+}
+
 #include "_jpeg_resize_simd.h"
 #undef TARGET
 #undef FOR
+#undef VECTOR
+#undef V
+#undef EACH_LANE
 #undef ADD_PAIRS
 
 #endif
 
 /* ---- by processor ---- */
 
-static void narrow_two(const uint8_t *const rows[2], uint8_t *const narrow[2], const taps_t *taps, int outputs)
+/* Scale ROWS_AT_ONCE rows as narrow_plain does. */
+static void narrow_rows(
+    const uint8_t *rows, size_t row_bytes, uint8_t *narrow, size_t stride, const taps_t *taps, int outputs)
 {
 #if HAS_SIMD_CODE
-    if (has_vnni) {
-        narrow_vnni(rows, narrow, taps, outputs);
+    if (has_avx512) {
+        narrow_avx512(rows, row_bytes, narrow, stride, taps, outputs);
         return;
     }
     if (has_avx2) {
-        narrow_avx2(rows, narrow, taps, outputs);
+        narrow_avx2(rows, row_bytes, narrow, stride, taps, outputs);
+        narrow_avx2(rows + 2 * row_bytes, row_bytes, narrow + 2 * stride, stride, taps, outputs);
         return;
     }
 #endif
-    narrow_plain(rows, narrow, taps, outputs);
+    narrow_plain(rows, row_bytes, narrow, stride, taps, outputs);
 }
 
 /* Scale RGB rows that are `stride` bytes apart and begin at input taps->from to the output [height, width, 3]. */
 static void mix_all(const uint8_t *narrow, size_t stride, const taps_t *taps, uint8_t *out, int height, int width)
 {
-    int samples = 3 * width;
+    int samples = 3 * width, quads = taps->quads;
     for (int i = 0; i < height; i++, out += samples) {
         const uint8_t *rows = narrow + (taps->first[i] - taps->from) * stride;
-        size_t at = (size_t)i * 4 * taps->quads;
-        int written = 0;
+        size_t at = (size_t)i * 4 * quads;
 #if HAS_SIMD_CODE
-        if (has_vnni)
-            written = mix_vnni(rows, stride, taps->split + at, taps->quads, out, samples);
-        else if (has_avx2)
-            written = mix_avx2(rows, stride, taps->split + at, taps->quads, out, samples);
+        if (has_avx512 && mix_avx512(rows, stride, taps->split + at, quads, out, samples))
+            continue;
+        if (has_avx2 && mix_avx2(rows, stride, taps->split + at, quads, out, samples))
+            continue;
 #endif
-        mix_plain(rows, stride, taps->weights + at, taps->quads, out, written, samples);
+        mix_plain(rows, stride, taps->weights + at, quads, out, samples);
     }
 }
 

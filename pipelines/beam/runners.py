@@ -67,7 +67,7 @@ def check_name(runner: str) -> None:
     if runner in REFUSED:
         raise UsageError(f"--runner {runner} is refused: {REFUSED[runner]}")
     if runner not in RUNNERS:
-        raise UsageError(f"--runner {runner}: unknown; expected local, ray or one of {', '.join(RUNNERS)}")
+        raise UsageError(f"--runner {runner}: unknown; expected local, ray, spark or one of {', '.join(RUNNERS)}")
 
 
 def prepare_arguments(runner: str, workers: int, arguments: Sequence[str], urls: Sequence[str] = ()) -> list[str]:

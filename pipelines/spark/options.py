@@ -100,6 +100,12 @@ def _refuse_master(options: SparkOptions) -> None:
     _ = options.addresses  # refuses malformed ones
 
 
+def environment_of(options: SparkOptions) -> dict[str, str]:
+    """Return variables for a Java process that is started for these options: on loopback its web page listens there,
+    too, for which Spark has no setting."""
+    return {"SPARK_LOCAL_IP": "127.0.0.1"} if options.on_loopback else {}
+
+
 def settings_of(options: SparkOptions, log_file: str, known: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a context that is started for these options.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dataprep.errors import UsageError, install_hint
 from dataprep.messages import one_line
 from pipelines.spark.failures import explained
-from pipelines.spark.options import SparkOptions, settings_of
+from pipelines.spark.options import SparkOptions, environment_of, settings_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -53,6 +53,8 @@ def open_context(options: SparkOptions) -> SparkContext:
         refuse_unreachable(options, os.environ)
         # The same Python as here, unless the user knows better: Spark refuses other minor versions.
         os.environ.setdefault("PYSPARK_PYTHON", options.settings.get("spark.pyspark.python", sys.executable))
+        for name, value in environment_of(options).items():
+            os.environ.setdefault(name, value)
     interrupted = signal.getsignal(signal.SIGINT)
     try:
         known = dict(SparkConf().getAll()) if submitted else {}

@@ -1,10 +1,11 @@
-# The same as ../main.tf for TPUs that Compute Engine creates: v5p, v6e and TPU7x. One machine, or a slice of several.
+# A bucket, an account that may read and write it, and a TPU that Compute Engine creates and that runs as that account:
+# v5p, v6e or TPU7x, one machine, or a slice of several. ../main.tf is for the TPU API.
 #
 #   terraform init
 #   terraform apply -var project=PROJECT -var zone=us-central1-c -var name=mae -var machine_type=tpu7x-standard-4t \
 #     -var image_family=ubuntu-accel-2404-amd64-tpu-tpu7x -var topology=2x2x4 -var machines=4
 #
-# `dataprep tpu plan TYPE` shows the machine type, the number of machines and the topology. What is here costs money until
+# `dataprep tpu plan TYPE` shows the machine type and the number of machines. What is here costs money until
 # `terraform destroy`; a bucket with objects in it is not destroyed. It is not tested on a TPU.
 
 terraform {
@@ -23,12 +24,12 @@ variable "project" {
 
 variable "zone" {
   type        = string
-  description = "Zone of the TPU; the bucket is made in its region, where reading is free."
+  description = "Zone of the TPU; the bucket is made in its region, where reading it costs no transfer."
 }
 
 variable "name" {
   type        = string
-  description = "Name of the TPU, after which the bucket and the account are named."
+  description = "Name of the TPU, after which the bucket and the account are named; at most 22 characters."
 }
 
 variable "machine_type" {
@@ -67,7 +68,7 @@ variable "max_run_s" {
 
 variable "startup_script" {
   type        = string
-  description = "File that `dataprep tpu create --dry-run` shows; empty: packages alone."
+  description = "File with a start-up script, such as the one that `dataprep tpu create --dry-run` shows; empty: packages alone."
   default     = ""
 }
 
@@ -93,7 +94,7 @@ resource "google_storage_bucket" "data" {
   public_access_prevention    = "enforced"
   labels                      = local.labels
 
-  # Uploads that nobody finished cost as much as objects.
+  # Parts of unfinished uploads cost as much as objects.
   lifecycle_rule {
     action {
       type = "AbortIncompleteMultipartUpload"
@@ -110,7 +111,7 @@ resource "google_service_account" "trainer" {
   display_name = "Machines of the TPU ${var.name}"
 }
 
-# This bucket and no other: a training that is pointed at a bucket in another region is refused, not billed.
+# This bucket and no other: a training that is pointed at another private bucket is refused, not billed.
 resource "google_storage_bucket_iam_member" "rights" {
   provider = google-beta
   for_each = toset(["roles/storage.objectAdmin", "roles/storage.legacyBucketReader"])
@@ -119,7 +120,7 @@ resource "google_storage_bucket_iam_member" "rights" {
   member   = google_service_account.trainer.member
 }
 
-# Places the machines of a slice together. Without it they would be single machines.
+# Places the machines of a slice together.
 resource "google_compute_resource_policy" "slice" {
   provider = google-beta
   count    = local.is_slice ? 1 : 0
@@ -182,7 +183,7 @@ resource "google_compute_region_instance_template" "machine" {
   depends_on = [google_storage_bucket_iam_member.rights]
 }
 
-# All machines are created, or none.
+# All machines of a slice are created, or none.
 resource "google_compute_instance_group_manager" "machines" {
   provider           = google-beta
   name               = var.name

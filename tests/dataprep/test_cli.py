@@ -98,7 +98,7 @@ USAGE = {
     ),
     "an unknown runner in a dry run": (
         [*"build imagenet --source s --output o --format tfrecord --runner Quick --dry-run".split()],
-        "--runner Quick: unknown; expected local, ray or one of FnApiRunner, ",
+        "--runner Quick: unknown; expected local, ray, spark or one of FnApiRunner, ",
     ),
     "a misspelt Beam option in a dry run": (
         [*"build imagenet-fake --output o --format tfrecord --runner FnApiRunner --dry-run -- --regoin=x".split()],

@@ -31,6 +31,8 @@ COVERAGE = "-fsanitize-coverage=inline-8bit-counters,pc-table"
 NEEDED = ("clang", "cmake", "cargo")
 MOST_BYTES = 4096
 """Size of an input; a larger one has the same parts more often."""
+WINDOW_BYTES = 2600
+"""Size of the decoder's window, in which an input of MOST_BYTES must move on."""
 MOST_S = 20
 MOST_MB = 2048
 """What one input may take of time, and the fuzzer of memory."""
@@ -126,6 +128,7 @@ def build_target(name: str, sources: Path) -> Path:
     no_module = "-DPyMODINIT_FUNC=static __attribute__((unused)) PyObject *"
     words = ["clang", *SANITIZERS, "-fsanitize=fuzzer", "-fno-sanitize-coverage=trace-cmp", "-ffp-contract=off"]
     words += [
+        f"-DWINDOW_BYTES={WINDOW_BYTES}",
         no_module,
         *includes,
         sources / "tests" / "fuzz" / f"{name}.c",

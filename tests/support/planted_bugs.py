@@ -11,8 +11,8 @@ BUGS = {
     "reads behind the data": (
         "decoder",
         "loaders/decode/_jpeg_huffman.h",
-        "in->end - in->next >= 8",
-        "in->end - in->next >= 4",
+        "if (found && window->source_end - from >= 2 && !from[1])",
+        "if (found && !from[1])",
     ),
     "stores a coefficient behind the block": (
         "decoder",
@@ -23,8 +23,8 @@ BUGS = {
     "keeps the brightness of the interval before": (
         "decoder",
         "loaders/decode/_jpeg.c",
-        "    memset(scan->last_dc, 0, sizeof scan->last_dc);\n    scan->restart = (scan",
-        "    scan->restart = (scan",
+        "    memset(scan->last_dc, 0, sizeof scan->last_dc);\n",
+        "",
     ),
     "decodes too narrow a margin": (
         "decoder",

@@ -74,7 +74,7 @@ class ManifestRequest:
     mode: Mode = "on-demand"
     reservation: str | None = None
     max_run: str | None = None
-    """Time for which flex-start gives the nodes; None for MAX_FLEX_START."""
+    """Time for which Kueue asks for flex-start nodes; None for MAX_FLEX_START."""
     max_restarts: int = 10
     """Number of failures after which the JobSet fails; nodes that are taken away do not count."""
 
@@ -92,6 +92,11 @@ class ManifestRequest:
         if self.max_run is not None:
             if self.mode != "flex-start":
                 raise UsageError("--max-run is for nodes that are given for a limited time; add --mode flex-start")
+            if self.queue is None:
+                raise UsageError(
+                    f"--max-run {self.max_run}: only Kueue asks for nodes for so long; add --queue NAME, or set it on "
+                    "the node pool"
+                )
             if not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):
                 raise UsageError(f"--max-run {self.max_run}: flex-start gives nodes for {MAX_FLEX_START} at most")
 

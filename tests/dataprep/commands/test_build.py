@@ -25,6 +25,17 @@ def test_on_bad_fail_ends_the_build_at_the_first_bad_image(originals, tmp_path):
     assert "expected a valid JPEG (--on-bad fail)" in run.stderr
 
 
+def test_generated_originals_are_written_to_a_disk_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["build", "imagenet-fake", "--images", "10", "--format", "tfrecord", "--output", str(tmp_path / "out")]
+    run = dataprep(*arguments, "--source", "gs://bucket/fake")
+    assert run.returncode == 2
+    assert "imagenet-fake generates its originals on a disk" in run.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert dataprep(*arguments, "--source", f"file://{tmp_path}/originals").returncode == 0
+    assert (tmp_path / "originals/imagenet-fake.tar").is_file()
+
+
 def test_a_dry_run_writes_nothing(originals, tmp_path):
     arguments = build_arguments("coco-dup5", originals["coco"], tmp_path / "out", "tfrecord", "--dry-run")
     plan = json.loads(dataprep(*arguments).stdout)

@@ -35,7 +35,7 @@ def test_a_part_is_built_by_the_local_runner_only():
 @pytest.mark.parametrize(
     ("runner", "options", "words"),
     [
-        ("Quick", (), "--runner Quick: unknown; expected local, ray or one of FnApiRunner, "),
+        ("Quick", (), "--runner Quick: unknown; expected local, ray, spark or one of FnApiRunner, "),
         ("DaskRunner", (), "--runner DaskRunner is refused: it drops data silently"),
         ("FnApiRunner", ("--regoin=x",), "not options of Beam: --regoin=x"),
     ],

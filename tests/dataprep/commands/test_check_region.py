@@ -152,6 +152,13 @@ def test_a_given_location_is_judged_without_a_request(no_credentials, location, 
     assert "give --bytes" in found["notes"][0]
 
 
+def test_a_given_zone_is_priced_as_a_rapid_bucket(no_credentials):
+    words = ("gs://never-seen", "--zone", "us-central1-a", "--bucket-location", "us-central1-a", "--bytes", "1GiB")
+    found = checked(*words)["one_pass_usd"]
+    assert (found["transfer"], found["retrieval"]) == (0, pytest.approx(0.0006))
+    assert found["operations"] == pytest.approx(512 * 0.0002 / 1000)
+
+
 def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no_credentials, monkeypatch, gcs):
     words = ("gs://multi-eu", "--zone", "us-central1-a", "--bytes", "147897477120", "--epochs", "90")
     given = checked(*words, "--bucket-location", "EU")

@@ -101,6 +101,14 @@ def test_a_replaced_image_is_noticed_wherever_data_and_index_are(adopted, open_i
         open_it(url)
 
 
+def test_a_replaced_image_is_noticed_beside_one_that_was_left_out_for_its_name(folder):
+    (folder / "train/a/left\\out.jpg").write_bytes(jpeg())
+    assert adopt_here(folder).changes == ""
+    assert adopt_here(folder).changes == ""
+    (folder / "train/b/1.jpg").write_bytes(jpeg() + b"0")
+    assert adopt_here(folder).changes.startswith("train: images of ")
+
+
 def test_what_the_error_advises_makes_the_data_whole_again(adopted):
     url, put = adopted
     put("train/b/4.jpg", jpeg())

@@ -57,6 +57,14 @@ def test_what_is_missing_or_of_another_size_or_of_other_bytes_is_named(places):
     )
 
 
+def test_cards_which_replicate_leaves_alone_may_differ_or_be_absent(places):
+    first, second = places
+    first.create("README.md", b"the one")
+    second.create("README.md", b"another")
+    first.create("croissant.json", b"{}")
+    assert compared(first) == (1, [])
+
+
 def test_a_place_that_cannot_be_asked_is_undecided(places):
     gone = "gs://no-such-bucket-anywhere/x"
     record_replicas(places[0], [Replica(gone, BucketLocation(location="US"))])

@@ -146,7 +146,7 @@ def test_the_library_backend_does_without_torch(interpolation, monkeypatch):
 
 @needs_extension
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-@pytest.mark.parametrize("without", ["PLAIN_C", "WITHOUT_VNNI"])
+@pytest.mark.parametrize("without", ["PLAIN_C", "WITHOUT_AVX512"])
 def test_code_for_other_processors_equals_that_for_this_one(tmp_path, without):
     """Other processors, and libraries whose reader cannot be replaced, use these loops."""
     target = tmp_path / f"_jpeg{sysconfig.get_config_var('EXT_SUFFIX')}"

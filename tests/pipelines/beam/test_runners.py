@@ -38,7 +38,7 @@ def test_runners_that_lose_data_are_refused_with_the_reason(runner):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(UsageError, match=f"Quick: unknown; expected local, ray or one of {', '.join(RUNNERS)}"):
+    with pytest.raises(UsageError, match=f"Quick: unknown; expected local, ray, spark or one of {', '.join(RUNNERS)}"):
         check_name("Quick")
 
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from dataprep.errors import UsageError
 from pipelines.spark.options import (
     SparkOptions,
+    environment_of,
     refuse_few_failures,
     settings_of,
     shards_at_once,
@@ -70,6 +71,9 @@ def test_the_users_settings_come_first_and_then_those_of_spark_submit():
 def test_a_driver_of_a_cluster_on_loopback_listens_there_only():
     settings = settings_of(spark_options(["--master", "spark://127.0.0.1:7077"]), LOG, {})
     assert settings["spark.driver.host"] == settings["spark.driver.bindAddress"] == "127.0.0.1"
+    # Spark's web page knows neither setting, and would listen on every interface.
+    assert environment_of(spark_options(["--master", "spark://127.0.0.1:7077"])) == {"SPARK_LOCAL_IP": "127.0.0.1"}
+    assert environment_of(spark_options(["--master", "spark://head:7077"])) == {}
 
 
 def test_spark_logs_errors_only_unless_the_user_has_a_configuration():

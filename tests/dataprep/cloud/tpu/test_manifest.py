@@ -164,8 +164,9 @@ def test_a_part_requests_quantities_of_kubernetes(quantity):
         ("v6e-8", {"mode": "reservation"}, "belong together"),
         ("v6e-8", {"reservation": "r"}, "belong together"),
         ("v6e-8", {"max_run": "1d"}, "add --mode flex-start"),
-        ("v6e-8", {"mode": "flex-start", "max_run": "8d"}, "flex-start gives nodes for 7d at most"),
-        ("v6e-8", {"mode": "flex-start", "max_run": "soon"}, "expected a duration such as 7d"),
+        ("v6e-8", {"mode": "flex-start", "max_run": "1d"}, "--max-run 1d: only Kueue asks for nodes for so long"),
+        ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "8d"}, "flex-start gives nodes for 7d at most"),
+        ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "soon"}, "expected a duration such as 7d"),
     ],
 )
 def test_what_gke_cannot_do_is_refused(accelerator, options, said):
