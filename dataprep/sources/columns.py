@@ -39,11 +39,12 @@ class ColumnError(SourceError):
         reason: Which row of the column shows it, and why; one clause.
         advice: What the user does about it.
         mark: Punctuation between both.
+        remedy: What would keep the column where faults are collected; empty if nothing would.
     """
 
-    def __init__(self, reason: str, advice: str, mark: str = "; ") -> None:
+    def __init__(self, reason: str, advice: str, *, mark: str = "; ", remedy: str = "") -> None:
         super().__init__(f"{reason}{mark}{advice}")
-        self.reason = reason
+        self.fault = f"{reason}; {remedy}" if remedy else reason
 
 
 class Columns:
@@ -135,7 +136,7 @@ class Columns:
         """Keep the fault of a column; raise it if columns are not left out, or if the user gives this one a default."""
         if self._is_strict or name in self._defaults:
             raise error
-        self._faults[name] = error.reason
+        self._faults[name] = error.fault
 
     def values(self, kept: bytes, features: Mapping[str, Feature]) -> Values:
         """Return the values of an encoded row, in the types of their features."""
@@ -352,4 +353,5 @@ def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
         f"{row}: column {quoted(name)} has no value, and every image needs one",
         f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
         mark=": ",
+        remedy=f"--default {name}=VALUE keeps it",
     )
