@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import fields
@@ -19,7 +20,7 @@ from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
 from benchmarks.situations.outside import Outside
-from benchmarks.situations.planting import PREFIX, CannotPlantError, own_group, planted
+from benchmarks.situations.planting import PREFIX, CannotPlantError, disk_of, own_group, planted
 from benchmarks.situations.situation import Change, Situation, to_document
 from benchmarks.situations.training_loop import load_transform
 from benchmarks.situations.transforms import garbage, machine_lock
@@ -30,8 +31,9 @@ NAMES = "cpu", "blkio"
 
 
 def can_plant() -> bool:
-    """Whether this process may make control groups of version 1."""
+    """Whether this process may make control groups of version 1, and temporary files lie on a disk."""
     try:
+        disk_of(Path(tempfile.gettempdir()))
         return os.geteuid() == 0 and all(os.access(own_group(name), os.W_OK) for name in NAMES)
     except (CannotPlantError, OSError):
         return False
@@ -229,13 +231,16 @@ def is_running(pid: int) -> bool:
 
 def test_programs_end_with_their_guardian() -> None:
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    with pytest.raises(BrokenPipeError), Guardian() as guardian:
-        pid = int(guardian.start([sys.executable, "-c", program]))
-        guardian._process.kill()
-        deadline_s = time.monotonic() + 10
-        while is_running(pid) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+    guardian = Guardian().__enter__()
+    pid = int(guardian.start([sys.executable, "-c", program]))
+    guardian._process.kill()
+    guardian._process.wait()
+    deadline_s = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert not is_running(pid)
+    with pytest.raises(BrokenPipeError):
+        guardian.__exit__(None, None, None)
 
 
 def test_transforms_of_unseen_causes_leave_the_image_as_it_is() -> None:
