@@ -1,7 +1,7 @@
-# Image for workers of remote engines: Beam's own worker, with the driver's Python, this package and what builds need,
-# also those of tables of URLs. tests/test_image.py reads this file; tests/cluster/test_image.py builds with its environment.
+# Image for workers of Beam's remote runners: Beam's own worker, with the driver's Python, this package and what builds
+# need, also those of tables of URLs. tests/test_image.py reads this file; tests/cluster/test_image.py builds with its environment.
 #   docker build --build-arg PYTHON_VERSION=3.11 --tag REGISTRY/dataprep:0.2.0 . && docker push REGISTRY/dataprep:0.2.0
-# The image and the driver must have the same Beam; constraints.txt pins both.
+# The image and the driver must have the same Beam: constraints.txt has the same version, which a test compares.
 ARG BEAM_VERSION=2.77.0
 ARG PYTHON_VERSION=3.11
 FROM apache/beam_python${PYTHON_VERSION}_sdk:${BEAM_VERSION}
@@ -14,7 +14,7 @@ COPY loaders loaders
 COPY train train
 RUN pip install --no-cache-dir --constraint constraints.txt '.[beam,laion]'
 
-# By default glibc returns every image's buffer to the kernel and requests it again, which takes a third of the time.
+# By default glibc returns every image's buffer to the kernel and requests it again, which takes time.
 ENV MALLOC_MMAP_THRESHOLD_=268435456 \
     MALLOC_TRIM_THRESHOLD_=268435456 \
     OPENBLAS_NUM_THREADS=1 \

@@ -47,6 +47,8 @@ dataprep  build imagenet from train/<wnid>/: list, plan, read, check, digest; wr
 (b)       webdataset's ShardWriter: image, label and key; no digests
 (c)       a TFDS GeneratorBasedBuilder: the features of our TFRecords
 (d)       MosaicML's MDSWriter with its defaults: image, label and key; no digests
+(e)       (a) after the start of a build: NumPy and pyarrow, the list of the originals, plan, receipts, index and
+          manifest, all synced, in plain code: what is between it and (a) no build can save
 
 (a) to (d) are given the list of files. 1 process: as their documents show it. Spread: each worker a part and a folder,
 forked, joined as their documents say. "decode": all run the same check.
@@ -68,6 +70,13 @@ class Contender:
     """Format of our own build; empty for a peer."""
     script: str = ""
     needs_own_environment: bool = False
+    lists: bool = False
+    """Whether it lists the originals itself, as our build does."""
+
+    @property
+    def is_roofline(self) -> bool:
+        """Whether it is measured with as many processes as our build only, and rejects no image."""
+        return self.group in ("a", "e")
 
     def command(self, run: Run, *, source: Path, order: Path, shards: int, out: Path) -> list[str | Path]:
         """Return the command line to execute."""
@@ -77,6 +86,7 @@ class Contender:
             return [*build, "--num-shards", str(shards), "--check", run.check, "--workers", str(run.processes)]
         python = PEERS_PYTHON if self.needs_own_environment else sys.executable
         peer = [python, PEERS / self.script, "--order", order, "--out", out]
+        peer += ["--source", source] if self.lists else []
         return [*peer, "--check", run.check, "--processes", str(run.processes)]
 
 
@@ -88,6 +98,7 @@ RIVALS = {
     "roofline": Contender(group="a", title="plain loops", script="roofline.py"),
     "webdataset": Contender(group="b", title="webdataset ShardWriter", script="with_webdataset.py"),
     "tfds": Contender(group="c", title="TFDS builder", script="with_tfds.py"),
+    "listed": Contender(group="e", title="start, list, plain loops", script="roofline_listed.py", lists=True),
     "mds": Contender(group="d", title="MosaicML MDSWriter", script="with_mds.py", needs_own_environment=True),
 }
 ROOFLINE_TARGET = 0.85
@@ -183,7 +194,7 @@ class Bench:
         said = json.loads(found.stdout.strip().splitlines()[-1])
         samples = said["splits"][0]["samples"] if run.contender.group == "ours" else said["samples"]
         expected = self._samples.setdefault(run.check, samples)
-        if run.contender.group == "a":
+        if run.contender.is_roofline:
             expected = self.num_images
         if samples != expected:
             raise SystemExit(f"{run.contender.title} wrote {samples} samples, expected {expected}")
@@ -211,10 +222,10 @@ def plan_runs(rivals: Iterable[str], workers: Iterable[int], checks: Iterable[st
     runs = []
     for check in checks:
         for count in workers:
-            ours_and_roofline = [*OURS, *(RIVALS[name] for name in rivals if name == "roofline")]
-            runs += [Run(contender=each, check=check, processes=count) for each in ours_and_roofline]
+            ours_and_rooflines = [*OURS, *(RIVALS[name] for name in rivals if RIVALS[name].is_roofline)]
+            runs += [Run(contender=each, check=check, processes=count) for each in ours_and_rooflines]
         for name in rivals:
-            if name != "roofline":
+            if not RIVALS[name].is_roofline:
                 runs += [Run(contender=RIVALS[name], check=check, processes=n) for n in sorted({1, *workers})]
     return runs
 
@@ -238,7 +249,8 @@ def table_rows(bench: Bench, rivals: list[str], check: str, workers: int) -> lis
     rows.append(Row(check=check, workers=workers, name=f"(a) plain loops, {_processes(workers)}", result=roofline))
     for name in rivals:
         if name != "roofline":
-            rows += [_rival_row(bench, RIVALS[name], check, workers, n, ours) for n in sorted({1, workers})]
+            counts = [workers] if RIVALS[name].is_roofline else sorted({1, workers})
+            rows += [_rival_row(bench, RIVALS[name], check, workers, n, ours) for n in counts]
     return rows
 
 
@@ -248,8 +260,8 @@ def _rival_row(
     result = bench.result(Run(contender=rival, check=check, processes=processes))
     like = {"b": ["webdataset"], "c": ["tfrecord"]}.get(rival.group, ["webdataset", "tfrecord"])
     beside = [own for each, own in ours if each.format in like]
-    spread = workers > 1 and processes == workers
-    target = SPREAD_TARGET if spread else ONE_PROCESS_TARGETS[rival.group] if workers > 1 else None
+    spread = workers > 1 and processes == workers and not rival.is_roofline
+    target = SPREAD_TARGET if spread else ONE_PROCESS_TARGETS.get(rival.group) if workers > 1 else None
     return Row(
         check=check,
         workers=workers,

@@ -19,19 +19,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, train_tar
+from originals import DATAPREP, NoProgress, coco_zips, corpus_images, image_folder, levelled_environment, train_tar
 
 from dataprep.build.archives import ARCHIVES
 from dataprep.build.plan import BuildOptions
 from dataprep.build.request import BuildRequest
+from dataprep.host.cpu import cpu_s_of
 from dataprep.host.measure import Measurement, measure
-from dataprep.host.processes import WORKER_ENVIRONMENT
 from dataprep.storage.gcs_client import client
 from tests.support.gcs_emulator import GCSEmulator
 
@@ -56,6 +56,9 @@ list s:   enumerating and planning alone, nothing stored
 of disk:  images/s relative to the same originals on disk
 of loops: images/s relative to plain loops over the same ranges and uploads (peers/bucket_loops.py), as many images at
           once as they like, the list given to them
+loops of disk: images/s of these loops relative to the build on disk: what the requests leave to a program that
+          lists, plans and commits nothing
+server s: CPU time of the emulator during the build, on the same cores
 peak MB:  of the largest process, worker or parent"""
 
 
@@ -88,6 +91,9 @@ class Row:
     images_per_s: float
     of_disk: float | None
     loops_images_per_s: float | None
+    loops_of_disk: float | None
+    server_cpu_s: float
+    """CPU time of the emulator during the build."""
     enumeration_s: float
     peak_mb: float
     wall_s: list[float]
@@ -111,6 +117,7 @@ class Bench:
         self.builds: dict[Case, list[Measurement]] = defaultdict(list)
         self.loops: dict[Case, list[Measurement]] = defaultdict(list)
         self.enumerations_s: dict[Case, list[float]] = defaultdict(list)
+        self.server_cpu_s: dict[Case, list[float]] = defaultdict(list)
         for layout, (_, _, write) in LAYOUTS.items():
             upload(write(images, work / layout), layout)
 
@@ -118,11 +125,15 @@ class Bench:
         """Run every case once."""
         for case in cases:
             with self._requests_delayed():
-                found, enumeration_s = self._build(case), self._enumerate(case)
+                before_s = cpu_s_of(self._emulator.pid)
+                found = self._build(case)
+                server_cpu_s = cpu_s_of(self._emulator.pid) - before_s
+                enumeration_s = self._enumerate(case)
             self._clear(case)
             if keep:
                 self.builds[case].append(found)
                 self.enumerations_s[case].append(enumeration_s)
+                self.server_cpu_s[case].append(server_cpu_s)
             if case.target is not None:
                 ranges = self._ranges(case)
                 with self._requests_delayed():
@@ -144,7 +155,7 @@ class Bench:
         command = [DATAPREP, "build", dataset, "--source", source, "--output", output, "--format", "webdataset"]
         command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--json", "--workers", "1"]
         command += ["--num-shards", str(case.num_shards), "--check", case.check]
-        return measure(command, dict(os.environ) | WORKER_ENVIRONMENT)
+        return measure(command, levelled_environment())
 
     def _ranges(self, case: Case) -> Path:
         """Write the ranges that our build reads for each shard, in its order; return the file."""
@@ -156,8 +167,7 @@ class Bench:
 
     def _run_loops(self, case: Case, ranges: Path) -> Measurement:
         source, output = self._urls(case)
-        environment = dict(os.environ) | WORKER_ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
-        return measure([sys.executable, LOOPS, ranges, source, output, case.check], environment)
+        return measure([sys.executable, LOOPS, ranges, source, output, case.check], levelled_environment())
 
     def _enumerate(self, case: Case) -> float:
         request = self._request(case)
@@ -186,21 +196,24 @@ class Bench:
 
     def row(self, case: Case) -> Row:
         """Return the medians of one case."""
+        disk, loops = self._on_disk(case), self._loops_images_per_s(case)
         return Row(
             case=case,
             images_per_s=self._images_per_s(case),
-            of_disk=self._of_disk(case),
-            loops_images_per_s=self._loops_images_per_s(case),
+            of_disk=None if disk is None else self._images_per_s(case) / disk,
+            loops_images_per_s=loops,
+            loops_of_disk=None if disk is None or loops is None else loops / disk,
+            server_cpu_s=statistics.median(self.server_cpu_s[case]),
             enumeration_s=statistics.median(self.enumerations_s[case]),
             peak_mb=statistics.median(found.largest_bytes for found in self.builds[case]) / 1e6,
             wall_s=[round(found.wall_s, 4) for found in self.builds[case]],
         )
 
-    def _of_disk(self, case: Case) -> float | None:
+    def _on_disk(self, case: Case) -> float | None:
+        """Return the images/s of the build of the same originals on disk; None for a case that is on disk itself."""
         if not case.in_bucket:
             return None
-        disk = Case(layout=case.layout, in_bucket=False, check=case.check, num_shards=case.num_shards)
-        return self._images_per_s(case) / self._images_per_s(disk)
+        return self._images_per_s(replace(case, in_bucket=False))
 
     def _loops_images_per_s(self, case: Case) -> float | None:
         """Return the images/s of the plain loops, which also count images that a build decodes and rejects."""
@@ -246,16 +259,18 @@ def print_table(rows: list[Row]) -> None:
             check = row.case.check
             print(f"\n--check {check}")
             print(
-                f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'of loops':>10}{'list s':>8}{'peak MB':>9}"
-                f"{'target':>8}  verdict"
+                f"{'':60}{'images/s':>9}{'of disk':>9}{'target':>9}{'of loops':>10}{'loops of disk':>15}{'list s':>8}"
+                f"{'server s':>10}{'peak MB':>9}{'target':>8}  verdict"
             )
         of_disk = "" if row.of_disk is None else f"{row.of_disk:.2f}"
         loops = row.loops_images_per_s
         of_loops = "" if loops is None else f"{row.images_per_s / loops:.2f}"
+        loops_of_disk = "" if row.loops_of_disk is None else f"{row.loops_of_disk:.2f}"
         target = "" if row.case.target is None else f">= {row.case.target:g}"
         print(
-            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{of_loops:>10}{row.enumeration_s:8.2f}"
-            f"{row.peak_mb:9.0f}{'< ' + str(MEMORY_TARGET_MB):>8}  {row.verdict}"
+            f"{row.case.name:60}{row.images_per_s:9,.0f}{of_disk:>9}{target:>9}{of_loops:>10}{loops_of_disk:>15}"
+            f"{row.enumeration_s:8.2f}{row.server_cpu_s:10.1f}{row.peak_mb:9.0f}{'< ' + str(MEMORY_TARGET_MB):>8}  "
+            f"{row.verdict}"
         )
 
 

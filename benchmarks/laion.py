@@ -278,13 +278,22 @@ def verdicts(rows: list[Row]) -> list[str]:
     thriftiest_ms = min(row.cpu_ms_per_image for row in rivals)
     due_ms = max(thriftiest_ms / IMG2DATASET_TARGET, floor_ms / ROOFLINE_TARGET)
     leanest = min(row.sum_mb for row in rivals)
+    bound = bound_of(roofline, ours.server_cpu_ms_per_image)
     return [
         f"speed:  {_verdict(rate >= due)}: {rate:,.0f} images/s after the start, {due:,.0f} are due: the lower of "
         f"{IMG2DATASET_TARGET:g} x {fastest:,.0f} and {ROOFLINE_TARGET:g} x {floor:,.0f}",
         f"CPU:    {_verdict(cpu_ms <= due_ms)}: {cpu_ms:.2f} ms an image, {due_ms:.2f} are due: the higher of "
         f"{thriftiest_ms:.2f} / {IMG2DATASET_TARGET:g} and {floor_ms:.2f} / {ROOFLINE_TARGET:g}",
+        f"bound:  {bound:,.0f} images/s, {bound / fastest:.2f} x {fastest:,.0f}, if only (a) and the server took CPU "
+        f"time; {rate / bound:.2f} of it reached",
         f"memory: {_verdict(ours.sum_mb < leanest)}: {ours.sum_mb:,.0f} MB compared with {leanest:,.0f}",
     ]
+
+
+def bound_of(roofline: Row, server_cpu_ms: float) -> float:
+    """Return the images/s of the roofline if the processor time of the web server were part of its own."""
+    cpu_ms = roofline.cpu_ms_per_image
+    return roofline.after_start_images_per_s * cpu_ms / (cpu_ms + server_cpu_ms)
 
 
 def _verdict(passed: bool) -> str:

@@ -114,7 +114,8 @@ def coco_zips(images: list[Path], root: Path) -> Path:
     root.mkdir(parents=True)
     half = len(images) // 2
     for name, part in (("train2017", images[:half]), ("unlabeled2017", images[half:])):
-        with zipfile.ZipFile(root / f"{name}.zip", "w", zipfile.ZIP_STORED) as archive:
+        # Unpacked demo data are of 1970, which a zip can not say.
+        with zipfile.ZipFile(root / f"{name}.zip", "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
             for number, image in enumerate(part, start=1):
                 archive.write(image, f"{name}/{number:012d}.jpg")
     return root
@@ -136,9 +137,13 @@ def write_order(source: Path, order: Path, shards: int) -> None:
 
 
 def levelled_environment(**more: str) -> dict[str, str]:
-    """Return the environment variables of every contender, with those that some of them need."""
+    """Return the environment variables of every contender, with those that some of them need.
+
+    PYTHONDONTWRITEBYTECODE is left out: with it every process compiles modules of ours and of packages again.
+    """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
-    return dict(os.environ) | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": str(ROOT)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": str(ROOT)}
 
 
 def common_options(description: str | None) -> argparse.ArgumentParser:

@@ -67,7 +67,7 @@ def group() -> None:
               dataprep build coco-dup5 --source originals --output shards --format webdataset --allow-partial
               dataprep verify shards --deep
 
-    Exit codes: 0 done, 1 a check failed, 2 wrong usage or input, 3 undecided, 130 interrupted.
+    Exit codes: 0 done, 1 a check or an operation failed, 2 wrong usage or input, 3 undecided, 130 interrupted.
     """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 ERROR_CHARACTERS = 200
@@ -75,6 +75,14 @@ def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one: `1 shard`, `2,000 passes`."""
     ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "tch", "sh")) else "s"
     return f"{count:,} {noun}{ending}"
+
+
+def described_fields(fields: Mapping[str, int], samples: int) -> str:
+    """Write fields as `caption, score (98 of 100 images)`, with the number of samples where not all have a field."""
+    return ", ".join(
+        name if count == samples else f"{name} ({count:,} of {counted(samples, 'image')})"
+        for name, count in fields.items()
+    )
 
 
 def human_bytes(count: float) -> str:

@@ -25,7 +25,8 @@ RowView          How an image became a row of a batch: its crop, scale and flip,
 transform_boxes, transform_keypoints, transform_points  Carry annotations to the pixels of a row.
 transform_masks, transform_polygons  Draw segmentations of COCO in the pixels of a row, or clip their polygons to it.
 
-The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax and loaders.tf.
+The adapters for frameworks are modules of their own: loaders.torch, loaders.xla, loaders.jax, loaders.tf and
+loaders.grain.
 """
 
 from importlib import import_module

@@ -14,7 +14,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted, did_you_mean
-from loaders.decode.annotations import FieldsTransform
+from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
 from loaders.decode.views import Views, checked_groups
@@ -120,7 +120,7 @@ class LoaderConfig:
     on_error: OnError = "raise"
     """What to do about an image or shard that cannot be read: `raise`, or `skip` (mask and count it)."""
     check_digests: bool = True
-    """Compare every image's CRC32C with the index, so that no damaged byte is trained on."""
+    """Compare every image's CRC32C with the index where that has it, so that no damaged byte is trained on."""
     num_streams: int = NUM_STREAMS
     """Number of streams that share the blocks of a pass; a multiple of the number of ranks reads every byte once."""
     window: int = WINDOW
@@ -138,7 +138,7 @@ class LoaderConfig:
     reads_in_flight: int | None = None
     """Requests in flight to a bucket, 128 by default; never more than there are images in the batches ahead."""
     threads: int | None = None
-    """Decoding threads in every process; by default one a core, at most 16."""
+    """Decoding threads in every process; by default one for each core of the process's share, at most 16."""
     processes: int = 0
     """Worker processes that fetch and decode; 0: threads of this process do."""
     decoder: Backend = "auto"
@@ -190,7 +190,8 @@ class LoaderConfig:
         _require(
             not missing,
             f"transform needs the fields {', '.join(missing)}, which are not delivered; "
-            f"set fields={(*self.fields, *missing)!r}",
+            f"set fields={(*self.fields, *missing)!r}"
+            + (f"; {WITHOUT_SIZE}" if set(missing) & set(size_fields(self.transform)) else ""),
         )
         _require(
             not needed or self.packs is None,

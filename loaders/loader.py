@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
+from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.views import Views, checked_groups
 from loaders.engine.batch_plan import BatchPlan
@@ -62,7 +63,7 @@ class MixtureChange(TypedDict):
 
 
 class LoaderState(TypedDict):
-    """Where a loader goes on: JSON, under 4 KB."""
+    """Where a loader goes on, as values of JSON."""
 
     state_version: int
     position: int
@@ -83,7 +84,7 @@ class Batch:
     labels: NDArray[np.int64]
     """(rows,); -1 where an image has no label."""
     keys: list[str]
-    """Name of each image, unique in its split."""
+    """Name of each image, unique in the split of its dataset; empty in the tail of an evaluation."""
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
     fields: dict[str, list[Any]]
@@ -218,8 +219,9 @@ def open_views(
 ) -> ViewLoader:
     """Open a loader that delivers several views of each image, made of one decode: random crops, in groups of one size.
 
-    A view depends on the seed, the image's position and the view's number only, counted over all groups: its pixels are
-    the same whatever the other views are, and view 0 is the image that `open_loader` delivers for the same crop.
+    Besides its own settings, a view depends on the seed, the image's position and the view's number only, counted over
+    all groups: its pixels are the same whatever the other views are, and view 0 is the image that `open_loader`
+    delivers for the same crop.
 
     Args:
         url: Dataset that `dataprep build` made or `dataprep adopt` indexed: a folder or a gs:// URL; or several of
@@ -317,14 +319,14 @@ class Loader:
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if bool(config.view_groups) != isinstance(self, ViewLoader):
             raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
-        if config.fields:
-            dataset.check_fields(config.fields)
-        warn_of_libraries(config.decoder)
         self.dataset, self.config = dataset, config
+        if config.fields:
+            self._check_fields(dataset.check_fields)
+        warn_of_libraries(config.decoder)
         self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()
         if config.fields:
-            dataset.check_stored_fields(config.fields, self.index, config.deadline_s)
+            self._check_fields(lambda names: dataset.check_stored_fields(names, self.index, config.deadline_s))
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
@@ -338,6 +340,21 @@ class Loader:
         """Counters of the fetchers of producers that have ended."""
         self._counting = threading.Lock()
         self._serve()
+
+    def _check_fields(self, check: Callable[[tuple[str, ...]], None]) -> None:
+        """Check the fields of the settings; where those with the size of annotations are missing, say what needs none.
+
+        Args:
+            check: Raises UsageError for fields that the dataset does not have.
+        """
+        size = size_fields(self.config.transform)
+        if others := tuple(name for name in self.config.fields if name not in size):
+            check(others)
+        if size:
+            try:
+                check(size)
+            except UsageError as error:
+                raise UsageError(f"{error}; {WITHOUT_SIZE}") from error
 
     @property
     def epoch(self) -> int:
@@ -407,9 +424,10 @@ class Loader:
             trace_batch(tracer, rows.moments, {"split": self.dataset.split.name, **numbers})
 
     def positions(self, batch: int) -> Sequence[int]:
-        """Return the position of each row of this rank in a batch, counted over all epochs: a key for random draws.
+        """Return the position of each image of this rank in a batch, counted over all epochs: a key for random draws.
 
-        Whatever is drawn for a sample by its position is the same for every number of ranks.
+        Whatever is drawn for a sample by its position is the same for every number of ranks. Positions ascend; the
+        images of a pack's rows lie in another order.
 
         Args:
             batch: Number of the batch, counted over all epochs: `batch.state["position"] // batch_size - 1`.
@@ -418,7 +436,7 @@ class Loader:
         return range(batch * size + self.config.rank, (batch + 1) * size, self.config.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch."""
+        """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is."""
         if self.config.shuffle:
             self._go_to(self.order.first_batch(epoch))
 

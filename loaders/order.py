@@ -161,7 +161,7 @@ class Lookup:
     """Finds the samples of single positions, each as a piece of its own; safe in many threads.
 
     It keeps the blocks of two passes in memory, and the plans of some windows of every stream that was asked for, so it
-    is fast where positions about ascend. All plans of 192 streams take some 10 MB.
+    is fast where positions about ascend.
     """
 
     def __init__(self, order: Order) -> None:

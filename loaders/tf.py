@@ -50,8 +50,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
 
     The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
     `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
-    sample lacks it, JSON if it is not text; `state`, JSON for the loader's `load_state_dict`, to continue afterwards;
-    `views` (N,) string, with the setting of this name: JSON of how an image was cropped and flipped.
+    sample lacks it, JSON if it is neither text nor bytes; `state`, JSON for the loader's `load_state_dict`, to continue
+    afterwards; `views` (N,) string, with the setting of this name: JSON of how an image was cropped and flipped.
     Of a `ViewLoader` `images` is a tuple, NVHWC for each group of views.
     tf.data runs ahead and cannot say how far. After leaving an iterator before its end, give the state of the last
     batch that you used to the loader.
@@ -59,6 +59,9 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     Args:
         loader: Loader of this process.
         epochs: Number of epochs, the first of which is the rest of the current one; by default there is no end.
+
+    Raises:
+        UsageError: The loader delivers packs.
     """
     import tensorflow as tf
 

@@ -150,7 +150,7 @@ class OrderSampler(Steps, Sampler[list[int]]):
 
 
 def batch_node(loader: Loader) -> BaseNode[TorchBatch]:
-    """Return a source of torchdata.nodes with the loader's batches; its state is the loader's and fits any rank."""
+    """Return a source of torchdata.nodes with the loader's batches; its state holds the loader's."""
     from torchdata.nodes import IterableWrapper
 
     return IterableWrapper(TorchBatches(loader))

@@ -79,9 +79,9 @@ STEPS = (
         "dataprep diagnose small --device simulated:20000 --batch-size 16 --seconds 1 --json",
     ),
     Step(
-        "A training; the same command resumes it after any interruption.",
+        "A training; with `--resume automatic` the same command resumes it after an interruption.",
         f"dataprep train pretrain-mae --data_path small --output_dir runs/mae --device cpu {MICRO} --batch_size 16"
-        " --epochs 1 --warmup_epochs 0",
+        " --epochs 1 --warmup_epochs 0 --resume automatic",
     ),
     Step(
         "Whether the hosts of a TPU can feed it.",
@@ -104,7 +104,8 @@ STEPS = (
         "dataprep create-bucket gs://my-shards --beside us-central2-b --project my-project --dry-run --json",
     ),
     Step(
-        "The cost and hosts of a TPU; `create`, `setup`, `run`, `status` and `delete` follow, each with `--dry-run`.",
+        "Chips, hosts and zones of a TPU; `create`, `setup`, `run`, `status` and `delete` follow, each with"
+        " `--dry-run`.",
         "dataprep tpu plan v4-32 --zone us-central2-b --json",
     ),
 )

@@ -86,7 +86,7 @@ def test_ratios_in_the_text_about_own_data_follow_from_the_recorded_run():
     assert {f"{1 / row['ratio']:.1f}" for row in checked} == {"3.1"}
     shown = " and ".join(f"{row['ratio']:.2f}" for row in unchecked)
     assert f"({shown})" in BENCHMARKS
-    assert f"The slowest round of a row takes {spread(document)}.\n\nIn `build_sources" in BENCHMARKS
+    assert f"The slowest round of a row takes {spread(document)}.\n\n`laion.py`, " in BENCHMARKS
 
 
 def test_figures_in_the_text_about_several_views_follow_from_the_recorded_run():

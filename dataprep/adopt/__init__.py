@@ -2,13 +2,14 @@
 
 find.py                           which tool wrote the data, which files belong to which split
 folder.py tars.py tfrecords.py    where in a file each sample and its image lie
+labels.py                         integers, or texts that become classes
 shards.py                         the samples of all files, read in parallel
 img2dataset.py tfds.py            statuses of img2dataset's rows; its TFRecords described for TFDS
 run.py                            writes index and manifest
 """
 
 from dataprep.adopt.find import ADOPTABLE, Found, FoundShard, find
-from dataprep.adopt.rows import NO_LABELS
+from dataprep.adopt.labels import NO_LABELS
 from dataprep.adopt.run import Adoption, AdoptRequest, adopt
 from dataprep.adopt.shards import Progress
 

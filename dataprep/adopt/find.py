@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 from msgspec import Meta, Struct, field
 
 from dataprep.adopt.folder import IMAGES_PER_SHARD, FolderImages, find_folder_images
-from dataprep.adopt.rows import MAX_CLASSES, NO_LABELS
+from dataprep.adopt.labels import MAX_CLASSES, NO_LABELS
 from dataprep.dataset.changes import SHARD_NAMES, fits, is_of_adoption
 from dataprep.dataset.documents import Count, decode
 from dataprep.errors import SourceError, UsageError

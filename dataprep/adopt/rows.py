@@ -1,27 +1,19 @@
-"""Keys, labels and sides of adopted samples, read from values of other tools."""
+"""Keys, sides and fields of adopted samples, read from values of other tools."""
 
 from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
 
+from dataprep.dataset.features import MAX_FEATURES, STORED_ANEW
 from dataprep.dataset.hashes import name_hash
-from dataprep.errors import SourceError
 from dataprep.formats.checked import MAX_SIDE, is_key
 from dataprep.formats.tars import ByteReader, damaged
-from dataprep.messages import shown
 from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes
 from dataprep.storage.checksums import crc32c_of
 
-if TYPE_CHECKING:
-    pass
-
-MAX_CLASSES = 1_000_000
-"""Maximum number of classes without a class list: a larger label is an identifier and not a class."""
-NO_LABELS = "none"
-"""Value of `--labels` for data whose labels are to be ignored."""
-_INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
+_SHOWABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 
 
 def key_from(text: str) -> str:
@@ -69,29 +61,16 @@ def key_hash(key: str) -> int:
     return name_hash(key.lower())
 
 
-def label_from(value: object, num_classes: int, field: str) -> int:
-    """Read a stored label: an integer, or the text of one.
-
-    Args:
-        value: The value that was stored.
-        num_classes: Number of classes; labels are below it, and -1 means no label.
-        field: Field that held the value, for the message.
-
-    Raises:
-        SourceError: The value is no label; the text is a clause.
-    """
-    label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
-    if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < num_classes:
-        return label
-    raise SourceError(
-        f"label {shown(str(value))} in {shown(field)}, expected an integer from 0 to {num_classes - 1:,}: name the "
-        f"field that holds it with --labels FIELD, or ignore labels with --labels {NO_LABELS}"
-    )
-
-
 def side_from(value: object) -> int | None:
     """Return a height or width in pixels; None for an impossible one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_SIDE else None
+
+
+def listed_fields(fields: Counter[str]) -> Counter[str]:
+    """Return the fields to list, with the number of samples that have each: the most frequent ones, without those of
+    every dataset, such as height, and without names that no message can show."""
+    named = {name: count for name, count in fields.items() if name not in STORED_ANEW and _SHOWABLE.fullmatch(name)}
+    return Counter(dict(Counter(named).most_common(MAX_FEATURES)))
 
 
 def crc32c_number(text: str | None) -> int | None:

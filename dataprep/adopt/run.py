@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.adopt.find import Found, FoundShard, find
-from dataprep.adopt.rows import distinct_key, key_hash
-from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards
+from dataprep.adopt.rows import distinct_key, key_hash, listed_fields
+from dataprep.adopt.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.adopt.tfds import Description, describe
 from dataprep.dataset.changes import changes_of
 from dataprep.dataset.columns import strings
 from dataprep.dataset.events import events_file, events_schema, events_table
 from dataprep.dataset.index_parts import index_files, publish_index
 from dataprep.dataset.index_rows import index_schema
+from dataprep.dataset.labels import renumbering
 from dataprep.dataset.links import is_adopted, open_data, open_linked
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.paths import BUILD, PLAN_JSON
@@ -73,6 +74,8 @@ class Adoption:
     """Whether the data had been adopted before."""
     changes: str = ""
     """Description of a change of the data since then; empty if no change was seen."""
+    notes: tuple[str, ...] = ()
+    """What the user was told about the data that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class _ReadData:
 
     found: Found
     results: Sequence[ReadShard]
+    classes: tuple[str, ...]
     description: Description
 
 
@@ -102,6 +106,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
     if existing is not None:
         _check_existing(index, existing, data, request)
         if not request.overwrite:
+            _refuse_other_flags(index, existing, request)
             remember_data(index, data)
             changes = changes_of(data, existing) if is_adopted(existing) else ""
             return Adoption(index.url, existing, already=True, changes=changes)
@@ -116,19 +121,20 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             f"{data.url}: its folders are the classes, and index/ beside them would be another class to torchvision; "
             "keep the index elsewhere: --index DIR"
         )
-    _log_skipped(found, progress)
     with tempfile.TemporaryDirectory(prefix="dataprep-adopt-") as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
         results = read_shards(job, Path(folder), progress, workers)
         if not any(result.samples for result in results):
             shards = counted(len(results), "shard")
             raise SourceError(f"{data.url}: no image in {shards}; {_reasons(results)}; check --format")
-        description = _describe(index, data, found, results)
-        for line in (*_uncounted(results), *description.remarks):
+        results, texts = with_classes(data.url, results)
+        read = _ReadData(found, results, texts or _classes(found, results), _describe(index, data, found, results))
+        notes = (*_skipped(found), *_labels(read, texts), *_uncounted(results), *read.description.remarks)
+        for line in notes:
             progress.log(line)
         progress.step("writing index and manifest")
         try:
-            manifest = _publish(index, data, request, _ReadData(found, results, description), existing)
+            manifest = _publish(index, data, request, read, existing)
         except AccessError as error:
             hint = "" if request.index_url else "; if the data are read-only, keep the index elsewhere: --index DIR"
             raise AccessError(f"{error}{hint}") from error
@@ -137,7 +143,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0) -> Ado
             if theirs is None or theirs == existing:
                 raise
             return Adoption(index.url, theirs, already=True)
-    return Adoption(index.url, manifest, already=False)
+    return Adoption(index.url, manifest, already=False, notes=notes)
 
 
 def _check_existing(index: Storage, existing: Manifest, data: Storage, request: AdoptRequest) -> None:
@@ -152,10 +158,48 @@ def _check_existing(index: Storage, existing: Manifest, data: Storage, request: 
         raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; it can be loaded as it is")
 
 
-def _log_skipped(found: Found, progress: Progress) -> None:
+def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptRequest) -> None:
+    """Raise UsageError for a flag that differs from the existing index; flags that are not given are not compared."""
+    adopted = existing.options["adopted"] if is_adopted(existing) else {}
+    splits = [list(pair) for pair in request.splits]
+    other = {
+        "--shuffled": request.shuffled and not existing.shuffled,
+        "--digest": request.digest and not adopted.get("digest"),
+        f"--labels {request.labels}": request.labels is not None and request.labels != adopted.get("labels"),
+        f"--format {request.format}": request.format not in ("auto", existing.format),
+        **{f"--split {'='.join(pair)}": splits != list(adopted.get("splits", ())) for pair in splits},
+    }
+    flags = ", ".join(flag for flag, is_other in other.items() if is_other)
+    if flags and is_adopted(existing):
+        raise UsageError(
+            f"{index.url}: an index exists there already, made without {flags}; read the data again with --overwrite "
+            f"and these flags, or leave {'it' if ', ' not in flags else 'them'} out"
+        )
+    if flags:
+        raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; leave {flags} out")
+
+
+def _skipped(found: Found) -> Iterator[str]:
+    """Yield a line for each split that has files which are no images."""
     for split, images in found.images.items():
         if images.skipped:
-            progress.log(f"{split}: {images.skipped:,} files skipped: hidden, no image, or in no class folder")
+            yield f"{split}: {images.skipped:,} files skipped: hidden, no image, or in no class folder"
+
+
+def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
+    """Yield a line if labels are numbered by their texts, or if some of the numbers below the largest do not occur."""
+    if texts:
+        yield f"labels are text: {counted(len(texts), 'class')}, sorted by name"
+    elif read.found.images and (line := renumbering(read.classes)):
+        yield line
+    elif read.found.classes is None and read.classes:
+        used = set[int]().union(*(result.labels for result in read.results))
+        unused = len(read.classes) - len(used)
+        if unused:
+            yield (
+                f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
+                f"{counted(len(read.classes), 'class')}, {unused:,} of them without an image"
+            )
 
 
 def _uncounted(results: Sequence[ReadShard]) -> Iterator[str]:
@@ -207,14 +251,17 @@ def _publish(
     replace = _make_way(index, existing)
     for name, content in description.files.items():
         _put_bytes(index, name, content)
-    classes = _classes(found, results)
+    classes = read.classes
     splits = tuple(_publish_split(index, found, split, pairs, len(classes), replace) for split, pairs in by_split)
+    fields = listed_fields(sum((result.fields for result in results), Counter()))
+    samples = sum(result.samples for result in results)
     adopted = {
         "kind": found.kind,
         "data_url": data.url if index.url != data.url else None,
         "labels": request.labels,
         "splits": [list(pair) for pair in request.splits],
         "digest": request.digest,
+        "fields": {name: samples - count for name, count in fields.items()},
     }
     manifest = Manifest(
         name=found.name,

@@ -6,10 +6,11 @@ Memory grows by 8 bytes for each sample, and for an image folder by 240 bytes fo
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,14 +18,16 @@ from typing import TYPE_CHECKING, Protocol
 from dataprep.adopt.find import Found, FoundShard
 from dataprep.adopt.folder import folder_rows
 from dataprep.adopt.img2dataset import RowCounts, count_rows
-from dataprep.adopt.rows import MAX_CLASSES, key_hash
+from dataprep.adopt.labels import MAX_CLASSES, LabelReader, ShardLabels, text_classes, too_many_texts
+from dataprep.adopt.rows import key_hash, listed_fields
 from dataprep.adopt.tars import tar_rows
 from dataprep.adopt.tfds import FeatureShape
 from dataprep.adopt.tfrecords import tfrecord_rows
 from dataprep.build.pool import Pool
+from dataprep.dataset.columns import numbers
 from dataprep.dataset.index_rows import IndexRow, index_table
 from dataprep.dataset.links import open_linked
-from dataprep.dataset.records import Event
+from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import DataprepError, SourceError
 from dataprep.sources.archives import open_archive
 
@@ -82,6 +85,10 @@ class ReadShard:
     """Hashes of the keys, ignoring case; shape (samples,)."""
     labels: Counter[int]
     """Number of samples by label; samples without a label are not counted."""
+    kind: ShardLabels
+    """Whether labels are integers or texts."""
+    fields: Counter[str]
+    """Number of samples that have each field, such as a caption."""
     events: list[Event]
     features: Counter[FeatureShape]
     """Number of records by shape of each feature, for TFRecords of img2dataset."""
@@ -89,12 +96,19 @@ class ReadShard:
     """Number of img2dataset's rows by status; None for other data, or if it cannot be read."""
     problem: str
     """Reason why `counts` cannot be read; empty otherwise."""
+    label_of: tuple[int, ...] = ()
+    """Label for each number in `rows_file`, once the classes of texts are known; empty if numbers are labels."""
 
     def rows(self) -> pa.Table:
         """Read the shard's rows of the index."""
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(self.rows_file).read(use_threads=False)
+        rows = pq.ParquetFile(self.rows_file).read(use_threads=False)
+        if not self.label_of:
+            return rows
+        at = rows.schema.get_field_index("label")
+        labels = [NO_LABEL if number < 0 else self.label_of[number] for number in rows.column(at).to_pylist()]
+        return rows.set_column(at, rows.schema.field(at), numbers(labels, rows.schema.field(at).type))
 
 
 def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) -> list[ReadShard]:
@@ -113,12 +127,47 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     shards = job.found.shards
     progress.started(len(shards), sum(shard.num_bytes for shard in shards))
     if job.found.images or not workers:
-        return [_reported(progress, job, _read(job, folder, index)) for index in range(len(shards))]
+        here = (_read(job, folder, index) for index in range(len(shards)))
+        return list(_bounded(job.data_url, (_reported(progress, job, result) for result in here)))
     (folder / _JOB).write_bytes(pickle.dumps(job))  # once, not with every task: it lists all shards
     workers = min(workers, len(shards))
     with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
         results = pool.run(partial(_read_stored, folder), range(len(shards)))
-        return sorted((_reported(progress, job, result) for result in results), key=lambda result: result.index)
+        reported = _bounded(job.data_url, (_reported(progress, job, result) for result in results))
+        return sorted(reported, key=lambda result: result.index)
+
+
+def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:
+    """Yield the shards, with one copy in memory of a text that several have. Raises SourceError as soon as there are
+    too many texts for classes."""
+    texts: set[str] = set()
+    samples = 0
+    for result in results:
+        texts.update(map(sys.intern, result.kind.texts))
+        samples += result.labels.total()
+        if len(texts) > MAX_CLASSES:
+            raise too_many_texts(texts, samples, where=url)
+        kind = replace(result.kind, texts=tuple(map(sys.intern, result.kind.texts)))
+        yield replace(result, kind=kind)
+
+
+def with_classes(url: str, results: Sequence[ReadShard]) -> tuple[list[ReadShard], tuple[str, ...]]:
+    """Number the labels that are texts by their sorted names; return the shards, and the names of the classes.
+
+    Without labels that are texts, the shards are returned as they are, and no names.
+
+    Raises:
+        SourceError: Labels are integers in some shards and texts in others, or too many texts for classes.
+    """
+    samples = sum(result.labels.total() for result in results)
+    classes = text_classes((result.kind for result in results), samples, where=url)
+    number_of = {text: number for number, text in enumerate(classes)}
+    numbered = []
+    for result in results:
+        label_of = tuple(number_of[text] for text in result.kind.texts)
+        labels = Counter({label_of[number]: count for number, count in result.labels.items()}) if label_of else None
+        numbered.append(replace(result, label_of=label_of, labels=labels) if labels is not None else result)
+    return numbered, classes
 
 
 def _reported(progress: Progress, job: ReadJob, result: ReadShard) -> ReadShard:
@@ -145,7 +194,9 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
     events: list[Event] = []
     rows: list[IndexRow] = []
     features: Counter[FeatureShape] = Counter()
-    with _open_rows(job, shard, features) as found:
+    fields: Counter[str] = Counter()
+    labels = LabelReader(job.labels, None if job.found.classes is None else len(job.found.classes))
+    with _open_rows(job, shard, labels, fields, features) as found:
         for row in found:
             if isinstance(row, Event):
                 events.append(row)
@@ -166,6 +217,8 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
         image_bytes=sum(row.image_bytes for row in rows),
         key_hashes=np.fromiter((key_hash(row.key) for row in rows), np.uint64, len(rows)),
         labels=Counter(row.label for row in rows if row.label >= 0),
+        kind=labels.labels(),
+        fields=listed_fields(fields),
         events=events,
         features=features,
         counts=counts,
@@ -185,23 +238,22 @@ def _counts(job: ReadJob, shard: FoundShard) -> tuple[RowCounts | None, str]:
 
 @contextmanager
 def _open_rows(
-    job: ReadJob, shard: FoundShard, features: Counter[FeatureShape]
+    job: ReadJob, shard: FoundShard, labels: LabelReader, fields: Counter[str], features: Counter[FeatureShape]
 ) -> Iterator[Iterator[IndexRow | Event]]:
     data, found = open_linked(job.data_url), job.found
     if found.images:
         images = found.images[shard.split]
         yield folder_rows(data, images, shard.number, labels=bool(found.classes), digest=job.digest)
         return
-    num_classes = MAX_CLASSES if found.classes is None else len(found.classes)
     with open_archive(data, shard.name) as reader:
         if found.format == "webdataset":
-            yield tar_rows(reader, labels=job.labels, num_classes=num_classes, digest=job.digest)
+            yield tar_rows(reader, labels=labels, fields=fields, digest=job.digest)
         else:
             yield tfrecord_rows(
                 reader,
                 shard=shard.name,
-                labels=job.labels,
-                num_classes=num_classes,
+                labels=labels,
+                fields=fields,
                 digest=job.digest,
                 seen=features if found.is_img2dataset else None,
             )

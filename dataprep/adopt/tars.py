@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dataprep.adopt.rows import key_from, label_from, read_small, side_from
+from dataprep.adopt.labels import LabelReader
+from dataprep.adopt.rows import key_from, read_small, side_from
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
@@ -63,13 +65,15 @@ def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
         yield sample
 
 
-def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest: bool) -> Iterator[IndexRow | Event]:
+def tar_rows(
+    reader: ByteReader, *, labels: LabelReader, fields: Counter[str], digest: bool
+) -> Iterator[IndexRow | Event]:
     """Yield a row for each sample, and an Event for each that has no image.
 
     Args:
         reader: The tar.
-        labels: Extension or key of the .json member that holds the label; None tries .cls, then `label`.
-        num_classes: Number of classes; labels are below it.
+        labels: Reads the labels; its field is an extension or a key of the .json member, by default .cls, then `label`.
+        fields: Receives the number of samples that have each field.
         digest: Read every image for its CRC32C.
 
     Raises:
@@ -84,7 +88,9 @@ def tar_rows(reader: ByteReader, *, labels: str | None, num_classes: int, digest
             yield Event(key, "rejected", "empty" if image else "no image", shown(detail))
             continue
         document = _document(reader, sample.members.get("json"))
-        label = _label(reader, sample, document, labels, num_classes)
+        label = _label(reader, sample, document, labels)
+        fields.update(suffix for suffix, member in sample.members.items() if member is not image)
+        fields.update(name for name, value in document.items() if value is not None)
         yield IndexRow(
             key=key,
             record_offset=sample.start,
@@ -110,18 +116,18 @@ def _document(reader: ByteReader, member: Member | None) -> JsonObject:
     return document if isinstance(document, dict) else {}
 
 
-def _label(reader: ByteReader, sample: TarSample, document: JsonObject, labels: str | None, num_classes: int) -> int:
-    suffix, name = (labels, labels) if labels is not None else ("cls", "label")
+def _label(reader: ByteReader, sample: TarSample, document: JsonObject, labels: LabelReader) -> int:
+    suffix, name = (labels.field, labels.field) if labels.field is not None else ("cls", "label")
     member = sample.members.get(suffix)
     value: object = document.get(name)
     if member is not None:
         value = read_small(reader, member.offset, member.num_bytes, MAX_TEXT_BYTES, member=member.name).decode(
-            "latin-1"
+            "utf-8", "surrogateescape"
         )
     if value is None:
         return NO_LABEL
     member = member or sample.members["json"]
     try:
-        return label_from(value, num_classes, member.name)
+        return labels.label(value, member.name)
     except SourceError as error:
         raise damaged(reader, member.offset, str(error), member=member.name) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dataprep.adopt.rows import key_from, key_in_shard, label_from, side_from
+from dataprep.adopt.labels import LabelReader
+from dataprep.adopt.rows import key_from, key_in_shard, side_from
 from dataprep.adopt.tfds import FeatureShape
 from dataprep.dataset.index_rows import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
@@ -28,8 +29,8 @@ def tfrecord_rows(
     reader: ByteReader,
     *,
     shard: str,
-    labels: str | None,
-    num_classes: int,
+    labels: LabelReader,
+    fields: Counter[str],
     digest: bool,
     seen: Counter[FeatureShape] | None = None,
 ) -> Iterator[IndexRow | Event]:
@@ -38,8 +39,8 @@ def tfrecord_rows(
     Args:
         reader: The file.
         shard: Name of the file, which becomes part of the keys of records without one.
-        labels: Feature that holds the label; None tries LABEL_FEATURES.
-        num_classes: Number of classes; labels are below it.
+        labels: Reads the labels; its field is a feature, by default one of LABEL_FEATURES.
+        fields: Receives the number of samples that have each feature other than the image.
         digest: Read every image for its CRC32C.
         seen: Receives the number of records by shape of each feature; None to skip counting.
 
@@ -57,6 +58,7 @@ def tfrecord_rows(
             yield Event(key, "rejected", "empty", f"its image has no bytes (record {number:,})")
             continue
         image_bytes = image_stop - image_start
+        fields.update(record.fields())
         yield IndexRow(
             key=key,
             record_offset=start,
@@ -64,7 +66,7 @@ def tfrecord_rows(
             image_offset=image_start,
             image_bytes=image_bytes,
             image_crc32c=crc32c_of(reader.read(image_start, image_bytes)) if digest else None,
-            label=record.label((labels,) if labels is not None else LABEL_FEATURES, num_classes),
+            label=record.label(labels),
             height=side_from(record.integer(SIDE_FEATURES["height"])),
             width=side_from(record.integer(SIDE_FEATURES["width"])),
         )
@@ -125,14 +127,19 @@ class _Record:
             raise self._error(f"{what}, expected one in {', '.join(IMAGE_FEATURES)}; its features are {shown(names)}")
         return ranges[0]
 
-    def label(self, names: Sequence[str], num_classes: int) -> int:
-        name = self._first(names)
+    def fields(self) -> Iterator[str]:
+        """Yield the names of all features that have a value, but for the image."""
+        image = self._first(IMAGE_FEATURES)
+        return (name for name, feature in self._features.items() if name != image and feature.kind)
+
+    def label(self, labels: LabelReader) -> int:
+        name = self._first((labels.field,) if labels.field is not None else LABEL_FEATURES)
         if name is None:
             return NO_LABEL
         feature = self._features[name]
         values: Sequence[object] = self._integers(feature) if feature.kind == INTEGERS else [self._text(feature)]
         try:
-            return label_from(values[0] if len(values) == 1 else list(values), num_classes, name)
+            return labels.label(values[0] if len(values) == 1 else list(values), name)
         except SourceError as error:
             raise self._error(str(error)) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from dataprep.build.croissant import croissant_bytes
 from dataprep.dataset.features import Features, described
@@ -110,13 +111,16 @@ def cards_of(manifest: Manifest) -> dict[str, bytes]:
 
 def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
     """Write the cards that do not exist, and return their names."""
-    written = []
-    for name, data in cards_of(manifest).items():
+
+    def write(card: tuple[str, bytes]) -> list[str]:
+        name, data = card
         try:
-            if storage.create(name, data):
-                written.append(name)
+            return [name] if storage.create(name, data) else []
         except ConflictError:
-            continue  # the user's own, or edited
+            return []  # the user's own, or edited
+
+    with ThreadPoolExecutor(2, thread_name_prefix="dataprep-cards") as threads:
+        written = [name for names in threads.map(write, cards_of(manifest).items()) for name in names]
     _tidy(storage)
     return written
 

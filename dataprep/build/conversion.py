@@ -6,7 +6,7 @@ It is the recipe of archives, with another source: the shards of the finished da
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from dataprep.build.archives import ArchiveRecipe
 from dataprep.build.finished import readable_manifest
@@ -49,6 +49,7 @@ class ConversionRecipe(ArchiveRecipe):
             shuffle=wanted.shuffle,
             fields=wanted.fields,
             defaults=wanted.defaults,
+            all_fields=wanted.all_fields,
         )
         if found != wanted:
             raise UsageError(f"{existing.index.url}: the dataset was replaced meanwhile; run the same command again")
@@ -59,12 +60,13 @@ class ConversionRecipe(ArchiveRecipe):
             citation=CONVERTED.citation,
             licence=CONVERTED.licence,
             origin=CONVERTED.origin,
-            facts=split_facts(existing, options.splits),
+            facts=split_facts(existing, options.splits, options.own),
             default_splits=(),
-            identity=json.dumps([asdict(wanted), digests]),
+            identity=json.dumps([wanted.document(), digests]),
             existing=existing,
             fields=wanted.fields,
             defaults=wanted.defaults,
+            all_fields=wanted.all_fields,
         )
         return dataset if options.own is None else dataset.described_by(options.own)
 

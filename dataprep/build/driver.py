@@ -123,15 +123,17 @@ def _is_of(storage: Storage, found: Existing, plan: Plan) -> bool:
 
 def _build(storage: Storage, claim: Claim, request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
     """Build the missing part."""
-    try:
-        # Another build may have finished between the look for a manifest and the claim.
-        manifest = _finished(storage, claim.plan)
-    except UsageError:
-        withdraw(storage, claim)
-        raise
+    with ThreadPoolExecutor(1) as threads:  # over a network concurrently
+        opened = threads.submit(open_build, storage.url, claim.root)
+        try:
+            # Another build may have finished between the look for a manifest and the claim.
+            manifest = _finished(storage, claim.plan)
+        except UsageError:
+            withdraw(storage, claim)
+            raise
     if manifest is not None:
         return BuildResult(manifest, 0, assembled=False)
-    build = open_build(storage.url, claim.root)
+    build = opened.result()
     build.storage.remove_stale_spools()
     missing, built = _build_missing(build, request, engine, progress)
     manifest = _finished(storage, claim.plan) if built < missing else None  # others have built the rest
@@ -200,7 +202,8 @@ def _assemble(build: OpenBuild, request: BuildRequest, progress: Progress) -> tu
     progress.assembling()
     build.check()
     manifest = recipe_of(build.plan.options.dataset).assemble(build, request)
-    build.check()
+    if build.storage.is_local:  # in a bucket `create` compares after the upload, before the server copies it
+        build.check()
     return manifest, build.storage.create(MANIFEST, manifest_bytes(manifest))
 
 

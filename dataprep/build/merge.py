@@ -17,7 +17,7 @@ from dataprep.dataset.index_rows import index_schema
 from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
-from dataprep.dataset.row_groups import publish_row_groups
+from dataprep.dataset.row_groups import PublishingRows
 from dataprep.errors import BuildError, FormatError
 from dataprep.messages import printable
 from dataprep.sources.base import Dataset
@@ -72,11 +72,13 @@ def merge_split(build: OpenBuild, split: PlannedSplit, first_index: int, *, chec
     schema = index_schema(with_annotations=bool(build.plan.features))
     rows = index_rows()
 
-    def put(name: str, part: range) -> FileEntry:
-        return publish_row_groups(storage, name, islice(rows, len(part)), schema)
+    with PublishingRows(storage) as publishing:
 
-    index = publish_index(split.name, split.shard_samples, put)
-    events_entry = publish_row_groups(storage, events_file(split.name), iter([events_table(events)]), events_schema())
+        def put(name: str, part: range) -> FileEntry:
+            return publishing.put(name, islice(rows, len(part)), schema)
+
+        index = publish_index(split.name, split.shard_samples, put)
+        events_entry = publishing.put(events_file(split.name), iter([events_table(events)]), events_schema())
     return SplitManifest(
         name=split.name,
         samples=sum(shard["samples"] for shard in shards),

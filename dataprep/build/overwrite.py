@@ -247,8 +247,7 @@ def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
         # and a manifest exist, that removal has removed nothing.
         if not storage.is_local and any(info.name == OVERWRITING for info in listed):
             return
-        existing = storage.stat(PLAN_JSON)
-        if existing is not None and not _is_ours(storage, claim, plan_hash):
+        if not _is_ours(storage, claim, plan_hash):
             return
         if storage.is_local:
             storage.delete_tree(BUILD)

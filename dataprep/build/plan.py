@@ -76,6 +76,7 @@ class BuildOptions:
         """Return the options as JSON values; `own`, `converted`, `annotations`, `images.jpeg` only if set."""
         values = asdict(self)
         values["own"] = None if self.own is None else self.own.document()
+        values["converted"] = None if self.converted is None else self.converted.document()
         for name in ("own", "converted", "annotations"):
             if values[name] is None:
                 del values[name]

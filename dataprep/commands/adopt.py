@@ -12,9 +12,9 @@ import click
 from dataprep.adopt import ADOPTABLE, NO_LABELS, Adoption, AdoptRequest, Found, adopt, find
 from dataprep.commands.options import json_option, workers_option, workers_stall_option
 from dataprep.commands.progress import ImageProgress
-from dataprep.dataset.links import is_adopted, open_linked
+from dataprep.dataset.links import adopted_fields, is_adopted, open_linked
 from dataprep.errors import UsageError
-from dataprep.messages import counted, human_bytes, printable
+from dataprep.messages import counted, described_fields, human_bytes, printable
 
 EPILOG = f"""\b
 Examples:
@@ -55,7 +55,8 @@ class AdoptProgress(ImageProgress):
     "splits",
     multiple=True,
     metavar="NAME=PATTERN",
-    help="Files of a split, as a pattern of names or a folder; may be repeated.  [default: by their names]",
+    help="Files of a split, as a pattern of names or a folder; may be repeated. To split files, convert the adopted "
+    "data with --val-fraction.  [default: by their names]",
 )
 @click.option(
     "--format",
@@ -68,7 +69,8 @@ class AdoptProgress(ImageProgress):
 @click.option(
     "--labels",
     metavar="FIELD",
-    help=f"Tar member, key of the .json member, or feature that holds the label; {NO_LABELS}: no labels.",
+    help="Tar member, key of the .json member, or feature that holds the label, an integer or the text of a class; "
+    f"{NO_LABELS}: no labels.  [default: cls, label, ...]",
 )
 @click.option("--shuffled", is_flag=True, help="State that the samples are in random order already.")
 @click.option("--digest", is_flag=True, help="Read every image, and record its CRC32C in the index.")
@@ -151,6 +153,9 @@ class _Summary(TypedDict):
     revision: NotRequired[int]
     already: NotRequired[bool]
     classes: NotRequired[int]
+    fields: NotRequired[dict[str, int]]
+    """Number of samples that have each field beside the image."""
+    notes: NotRequired[tuple[str, ...]]
     splits: list[_SplitSummary]
 
 
@@ -173,6 +178,8 @@ def _summary(adoption: Adoption) -> _Summary:
         "revision": manifest.revision,
         "already": adoption.already,
         "classes": len(manifest.classes),
+        "fields": adopted_fields(manifest),
+        "notes": adoption.notes,
         "splits": [
             {
                 "name": split.name,
@@ -195,4 +202,7 @@ def _lines(summary: _Summary) -> Sequence[str]:
         line = f"  {split['name']}: {samples}{counted(split['shards'], 'shard')}, {human_bytes(split['bytes'])}"
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in split.get("rejected", {}).items())
         lines.append(printable(f"{line}; left out: {left_out}" if left_out else line))
+    if fields := summary.get("fields"):
+        total = sum(split.get("samples", 0) for split in summary["splits"])
+        lines.append(printable(f"  fields: {described_fields(fields, total)}"))
     return lines

@@ -42,8 +42,8 @@ Examples:
       --sdk_container_image=IMAGE
 
 \b
-After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
-result has the same bytes.
+After an interruption, a crash or a full disk run the same command again: it builds only what is missing. Of the same
+original files the result has the same bytes.
 """
 _OF_THEIR_OWN = {
     "coco": "dataprep.commands.build_coco",

@@ -155,7 +155,7 @@ def build(
                 plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers
             )
             lines = (*shown.plan_lines(plan), *(f"  {line}" for line in private_worker_lines(plan, engine_options)))
-            _print_plan(plan, request, buckets, lines, as_json=run.as_json)
+            _print_plan(plan, request, buckets, lines, notes=progress.notes if run.as_json else None)
             return
         started_s = time.monotonic()
         try:
@@ -169,7 +169,8 @@ def build(
             progress.warn(f"{split}: {fault}")
         _write_cards(request.output_url, result, progress)
         elapsed_s = time.monotonic() - started_s
-    _print_result(result, request.output_url, elapsed_s, shown.split_line, as_json=run.as_json)
+    notes = progress.notes if run.as_json else None
+    _print_result(result, request.output_url, elapsed_s, shown.split_line, notes=notes)
 
 
 def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None:
@@ -240,10 +241,12 @@ def _open_engine(
 
 
 def _print_plan(
-    plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], lines: Iterable[str], *, as_json: bool
+    plan: Plan, request: BuildRequest, buckets: list[PlannedBucket], lines: Iterable[str], *, notes: list[str] | None
 ) -> None:
-    if as_json:
-        click.echo(json.dumps(plan.document() | {"buckets": [bucket.document() for bucket in buckets]}))
+    """Print a plan in lines or, with notes about the originals, as JSON."""
+    if notes is not None:
+        found = {"buckets": [bucket.document() for bucket in buckets], "notes": notes}
+        click.echo(json.dumps(plan.document() | found))
         return
     click.echo(f"{plan.options.name} as {plan.options.format} to {request.output_url}, plan {plan.plan_hash[:12]}")
     for line in (*lines, *(bucket.line for bucket in buckets)):
@@ -252,12 +255,18 @@ def _print_plan(
 
 
 def _print_result(
-    result: BuildResult, output: str, elapsed_s: float, split_line: Callable[[SplitManifest], str], *, as_json: bool
+    result: BuildResult,
+    output: str,
+    elapsed_s: float,
+    split_line: Callable[[SplitManifest], str],
+    *,
+    notes: list[str] | None,
 ) -> None:
+    """Print a result in lines or, with notes about the originals, as JSON."""
     manifest = result.manifest
-    if as_json:
+    if notes is not None:
         summary = manifest_document(manifest) | {"url": output, "elapsed_s": round(elapsed_s, 3)}
-        summary["shards_built"] = result.shards_built
+        summary |= {"shards_built": result.shards_built, "notes": notes}
         json.dump(summary, sys.stdout)
         click.echo()
         return

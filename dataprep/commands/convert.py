@@ -15,13 +15,15 @@ from dataprep.cloud.placement import guard
 from dataprep.commands.build import build_images
 from dataprep.commands.build_options import image_options, image_policy, pairs, shard_options
 from dataprep.commands.build_run import Run, refuse_unknown_runner, shared_options
-from dataprep.dataset.links import is_adopted, links_of, open_data
+from dataprep.commands.options import Finite
+from dataprep.dataset.links import adopted_fields, is_adopted, links_of, open_data
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.trust import check_named
 from dataprep.errors import UsageError
+from dataprep.formats import FORMATS
 from dataprep.sources import own_name_fault
-from dataprep.sources.existing import Existing, split_facts
+from dataprep.sources.existing import Existing, check_val_fraction, split_facts
 from dataprep.sources.own import CONVERTED, UNSTATED, Conversion, OwnData, name_from
 from dataprep.storage import Storage, open_storage
 
@@ -29,7 +31,7 @@ EPILOG = """\b
 Examples:
   dataprep convert imagenet --output imagenet-256 --format webdataset --resize 256
   dataprep convert gs://bucket/coco --output gs://bucket/coco-tfrecord --format tfrecord --beside europe-west4-a
-  dataprep adopt cc12m && dataprep convert cc12m --output shards --format webdataset --field caption
+  dataprep adopt cc12m && dataprep convert cc12m --output shards --format webdataset --val-fraction 0.01
   dataprep convert shards --output folder --format imagefolder --split val --no-shuffle
 
 \b
@@ -57,9 +59,10 @@ result has the same bytes.
     "fields",
     multiple=True,
     metavar="NAME",
-    help="Keep this field of the samples as a feature, e.g. caption; may be repeated. The features of a dataset that "
-    "has some are always kept.",
+    help="Keep only this field of the samples as a feature, e.g. caption; may be repeated. The features of a dataset "
+    "that has some are always kept.  [default: all fields that every sample has]",
 )
+@click.option("--no-fields", is_flag=True, help="Keep no field.")
 @click.option(
     "--default",
     "defaults",
@@ -75,6 +78,12 @@ result has the same bytes.
     show_default=True,
     help="For a dataset of several passes in an epoch: store each image once, or all passes.",
 )
+@click.option(
+    "--val-fraction",
+    type=Finite(0, 1),
+    default=0.0,
+    help="Share of train that becomes val. A sample's key and --seed decide, so new samples move no others.",
+)
 @shard_options
 @image_options
 @shared_options
@@ -85,7 +94,9 @@ def command(
     name: str | None,
     shuffle: bool,
     fields: tuple[str, ...],
+    no_fields: bool,
     defaults: tuple[tuple[str, str], ...],
+    val_fraction: float,
     output: str,
     format_name: str,
     splits: tuple[str, ...],
@@ -105,7 +116,10 @@ def command(
     manifest = _manifest(index)
     named = check_named(index, manifest)
     data = open_data(index, manifest, named=named)
-    facts = split_facts(Existing(manifest, index, data), splits)
+    existing = Existing(manifest, index, data)
+    check_val_fraction(existing, splits, val_fraction)
+    own = _described(manifest, name, val_fraction, options["seed"])
+    facts = split_facts(existing, splits, own)
     if options["repeat"] == "physical" and all(each.repeats == 1 for each in facts.values()):
         raise UsageError(f"--repeat physical: {index.url} {'+'.join(facts)} is not repeated; leave it out")
     request = ConversionRequest(
@@ -114,8 +128,8 @@ def command(
             format=format_name,
             splits=tuple(facts),
             images=image_policy(options),
-            own=_described(manifest, name),
-            converted=_conversion(manifest, shuffle, fields, defaults),
+            own=own,
+            converted=_conversion(manifest, shuffle, _kept(manifest, fields, defaults, no_fields=no_fields), defaults),
             **options,
         ),
         source_url=data.url,
@@ -139,32 +153,61 @@ def _manifest(index: Storage) -> Manifest:
     return readable_manifest(index)
 
 
-def _described(manifest: Manifest, name: str | None) -> OwnData:
+def _described(manifest: Manifest, name: str | None, val_fraction: float, seed: int) -> OwnData:
     """Return name, licence and origin of the new dataset."""
     if name is not None and (fault := own_name_fault(name)):
         raise UsageError(f"{fault}; choose another with --name")
     found = manifest.name if not is_adopted(manifest) else name_from(manifest.name)
-    return OwnData(name=name or found, licence=manifest.licence or UNSTATED, origin=manifest.origin or UNSTATED)
+    return OwnData(
+        name=name or found,
+        licence=manifest.licence or UNSTATED,
+        origin=manifest.origin or UNSTATED,
+        val_fraction=val_fraction,
+        split_seed=seed if val_fraction else 0,
+    )
+
+
+def _kept(
+    manifest: Manifest, fields: tuple[str, ...], defaults: tuple[tuple[str, str], ...], *, no_fields: bool
+) -> tuple[str, ...] | None:
+    """Return the fields to keep; None for all."""
+    if manifest.features and (fields or defaults or no_fields):
+        known = ", ".join(sorted(manifest.features))
+        raise UsageError(
+            f"--field, --no-fields and --default: the dataset has features, which are all kept ({known}); leave them "
+            "out"
+        )
+    if no_fields and fields:
+        raise UsageError(f"--no-fields with --field {fields[0]}: give one of the two")
+    if not (fields or no_fields) and _may_have_fields(manifest):
+        return None
+    unknown = sorted({column for column, _ in defaults} - set(fields))
+    if unknown:
+        raise UsageError(f"--default {unknown[0]}: it is none of the fields that are kept")
+    return fields
+
+
+def _may_have_fields(manifest: Manifest) -> bool:
+    """Return whether samples have fields that are no features: those of adopted or downloaded data, but never those of
+    an image folder."""
+    if manifest.features or FORMATS[manifest.format].one_file_per_image:
+        return False
+    if is_adopted(manifest):
+        return "fields" not in manifest.options["adopted"] or bool(adopted_fields(manifest))
+    return any(split.statuses for split in manifest.splits)
 
 
 def _conversion(
-    manifest: Manifest, shuffle: bool, fields: tuple[str, ...], defaults: tuple[tuple[str, str], ...]
+    manifest: Manifest, shuffle: bool, fields: tuple[str, ...] | None, defaults: tuple[tuple[str, str], ...]
 ) -> Conversion:
-    if manifest.features and (fields or defaults):
-        known = ", ".join(sorted(manifest.features))
-        raise UsageError(
-            f"--field and --default: the dataset has features, which are all kept ({known}); leave them out"
-        )
-    unknown = sorted({column for column, _ in defaults} - set(fields))
-    if unknown:
-        raise UsageError(f"--default {unknown[0]}: it is none of the fields that --field keeps")
     return Conversion(
         plan_hash=manifest.plan_hash,
         revision=manifest.revision,
         was_shuffled=manifest.shuffled,
         shuffle=shuffle,
-        fields=tuple(sorted(set(fields))),
+        fields=tuple(sorted(set(fields or ()))),
         defaults=defaults,
+        all_fields=fields is None,
     )
 
 

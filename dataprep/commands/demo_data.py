@@ -77,8 +77,8 @@ def command(
     """Write original files of DATASET, made of real photographs, into DIRECTORY.
 
     The photographs come with scikit-image and scikit-learn; their sizes and qualities vary as in ImageNet. The
-    archives have the names and layouts of the real ones, so every command takes them; builds need --allow-partial,
-    because the counts are not the published ones.
+    archives have the names and layouts of the real ones; builds need --allow-partial, because the counts are not the
+    published ones.
 
     laion is a table of URLs and the images behind them, some of which fail on purpose; expected.json says how each row
     ends.

@@ -147,7 +147,7 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     "--bytes-per-image",
     type=Bytes(),
     callback=_above_0_bytes,
-    help="Mean size of a stored image, as 110kB.  [default: that of --dataset]",
+    help="Mean size of a stored image, as 110kB.  [default: that of --measured, else of --dataset]",
 )
 @click.option("--stored-side", type=_AT_LEAST_1, help="Mean shorter side of the stored images, in pixels.")
 @click.option(
@@ -418,7 +418,8 @@ def _costs(options: _Options, image_size: int, bytes_per_image: float) -> _Costs
         else:
             bytes_source = source
     else:
-        costs, source = {}, f"measured {measured_here()['dataprep'][0].date} on a Xeon of 2023"
+        row = measured_here()["dataprep"][0]
+        costs, source = {}, f"measured {row.date} on {row.machine}"
         for name in _LOADERS:
             try:
                 costs[name] = cost_from_table(name, image_size, bytes_per_image)

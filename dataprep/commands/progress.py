@@ -44,6 +44,8 @@ class ImageProgress:
         self._is_watched = stall_s is not None
         self.stall_s = STALL_S if stall_s is None else stall_s
         self._watch = ExitStack()
+        self.notes: list[str] = []
+        """Lines that were logged, warnings included, for a result in JSON."""
         self._doing = "starting"
         self._bar = _bar() if sys.stderr.isatty() and not quiet else None
         self._task: TaskID | None = None
@@ -70,16 +72,21 @@ class ImageProgress:
             self._bar.stop()
 
     def log(self, line: str) -> None:
-        """Print a line above the bar."""
+        """Print a line above the bar, and keep it for the result."""
+        self.notes.append(line)
+        self._print(line)
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
         elif not self._quiet:
             click.echo(line, err=True)
 
     def warn(self, line: str) -> None:
-        """Print a warning above the bar, even if quiet."""
+        """Print a warning above the bar, even if quiet, and keep it for the result."""
+        self.notes.append(f"warning: {line}")
         if self._bar is not None:
-            self.log(line)
+            self._print(line)
         else:
             click.echo(f"dataprep: warning: {line}", err=True)
 
@@ -108,7 +115,7 @@ class ImageProgress:
             self._line_s = time.monotonic()
             left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
             done = f"{self._done:,} of {self._images:,} {self._unit}"
-            self.log(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
+            self._print(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
 
     def _rate(self, elapsed_s: float) -> str:
         return f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
@@ -255,4 +262,4 @@ class CopyProgress(ImageProgress):
                 self._line_s = time.monotonic()
                 left_s = (self._total_bytes - self._bytes) / max(1.0, bytes_per_s)
                 done = f"{human_bytes(self._bytes)} of {human_bytes(self._total_bytes)}"
-                self.log(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
+                self._print(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")

@@ -35,6 +35,8 @@ RESERVED = frozenset(
     {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
 )
 """Names that every dataset uses already, or to which readers of a format give another meaning."""
+STORED_ANEW = RESERVED - {"file_name"}
+"""Reserved names whose values every new dataset has of its own."""
 _NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 _INT64 = range(-(2**63), 2**63)
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataprep.dataset.records import NO_LABEL
+from dataprep.messages import shortened
+
+_DIGITS = 20
+"""Number of digits by which an integer is compared and shown."""
+_EXAMPLES = 3
 
 
 def class_name_of(label: int, classes: tuple[str, ...]) -> str | None:
@@ -10,3 +15,17 @@ def class_name_of(label: int, classes: tuple[str, ...]) -> str | None:
     if not classes:
         return "" if label == NO_LABEL else None
     return classes[label] if 0 <= label < len(classes) else None
+
+
+def renumbering(classes: tuple[str, ...]) -> str:
+    """Return a line for the user if names of classes are integers other than the labels; else an empty text."""
+    if not all(name.isascii() and name.isdecimal() for name in classes):
+        return ""
+    other = [(name, label) for label, name in enumerate(classes) if int(name[:_DIGITS]) != label]
+    if not other:
+        return ""
+    listed = ", ".join(f"{shortened(name, _DIGITS)} is {label}" for name, label in other[:_EXAMPLES])
+    return (
+        f"labels are renumbered, 0 to {len(classes) - 1:,} in the order of the names of the classes: {listed}"
+        f"{', ...' if len(other) > _EXAMPLES else ''}; dataset.json lists the names in classes, by label"
+    )

@@ -57,6 +57,14 @@ def is_adopted(manifest: Manifest) -> bool:
     return isinstance(manifest.options, dict) and isinstance(manifest.options.get("adopted"), dict)
 
 
+def adopted_fields(manifest: Manifest) -> dict[str, int]:
+    """Return the number of samples of adopted data that have each field beside the image, such as a caption, by its
+    sorted name; empty for other datasets, and for an index that is older than this count."""
+    missing = manifest.options["adopted"].get("fields") if is_adopted(manifest) else None
+    samples = sum(split.samples for split in manifest.splits)
+    return {name: samples - count for name, count in sorted(missing.items())} if isinstance(missing, dict) else {}
+
+
 class LinkedFolder(LocalStorage):
     """A folder of adopted data, whose owner vouches for its links; `LocalStorage` refuses links that lead outside."""
 

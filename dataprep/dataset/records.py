@@ -97,6 +97,9 @@ class AdoptedOptions(TypedDict, total=False):
     """Names of splits, each with the pattern of its files."""
     digest: bool
     """Whether the index has the CRC32C of every image."""
+    fields: dict[str, Count]
+    """Fields beside the image, such as a caption, each with the number of samples that lack it: images that
+    `retry-failed` adds have the fields of all."""
 
 
 class Repeats(TypedDict):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from dataprep.dataset.records import FileEntry
 from dataprep.storage import Storage
@@ -13,6 +16,36 @@ from dataprep.storage.disk_errors import disk_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class PublishingRows:
+    """Publishes parquet files like `publish_row_groups`, two at a time: while one is published, the next is written.
+
+    All files exist when the `with` block has ended without an error.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="dataprep-publish")
+        self._under_way: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._threads:
+            while error is None and self._under_way:
+                self._under_way.popleft().result()
+
+    def put(self, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
+        """Write a file, and return its entry for the manifest; a file before it may fail in this call."""
+        spool, digests = spool_row_groups(self._storage, name, groups, schema)
+        while len(self._under_way) > 1 or (self._under_way and self._under_way[0].done()):
+            self._under_way.popleft().result()
+        self._under_way.append(self._threads.submit(self._storage.publish, spool, name, digests.crc32c))
+        return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
 
 
 def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:

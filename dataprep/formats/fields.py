@@ -55,6 +55,30 @@ def field_names(format_name: str, record: Record) -> list[str]:
     return [*members, *_document(reader, members.get("json"))]
 
 
+def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: Container[str]) -> Values:
+    """Return the values of all fields of one sample, as `read_fields` does, but for fields without a value.
+
+    Args:
+        format_name: Format of the dataset, `webdataset` or `tfrecord`.
+        record: The sample's bytes in its shard, headers included; those of the image may be zeros.
+        image_at: Byte of the record at which the image begins, which is no field.
+        leave_out: Names of fields that are not read.
+
+    Raises:
+        FormatError: The record is damaged.
+    """
+    if format_name == "tfrecord":
+        return _read_whole_example(record, image_at, leave_out)
+    reader = _TarRecord(record)
+    members = _members(reader)
+    document = _document(reader, members.get("json"))
+    values = {name: value for name, value in document.items() if value is not None and name not in leave_out}
+    for suffix, member in members.items():
+        if member.offset != image_at and suffix != "json" and suffix not in leave_out:
+            values[suffix] = _text(reader.content(member))
+    return values
+
+
 def check_fields(format_name: str, names: Sequence[str], features: Features = NO_FEATURES) -> None:
     """Raise UsageError if datasets of this format store no fields, or an image folder lacks one of these features."""
     if format_name in _READERS:
@@ -164,6 +188,26 @@ def _read_example(record: Record, names: Sequence[str], features: Features) -> V
     except FormatError as error:
         raise FormatError(f"record: {error}") from error
     return values
+
+
+def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]) -> Values:
+    data = memoryview(record)
+
+    def read(offset: int, num_bytes: int) -> bytes:
+        return bytes(data[offset : offset + num_bytes])
+
+    def is_image(feature: Feature) -> bool:
+        return feature.kind == BYTES and image_at in (start for start, _ in byte_ranges(read, feature))
+
+    try:
+        stored = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
+        return {
+            name: _value(read, feature)
+            for name, feature in stored.items()
+            if feature.kind and name not in leave_out and not is_image(feature)
+        }
+    except FormatError as error:
+        raise FormatError(f"record: {error}") from error
 
 
 def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:

@@ -71,8 +71,13 @@ def own_cpu_s() -> float:
     The kernel counts the time of descendants in ticks of 10 ms.
     """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _, *living = process_tree(os.getpid())
-    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_process_cpu_s, living))
+    living = sum(map(cpu_s_of, children(os.getpid())))
+    return time.process_time() + ended.ru_utime + ended.ru_stime + living
+
+
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU time of a process, its living descendants, and ended ones that were waited for, in ticks."""
+    return sum(map(_process_cpu_s, process_tree(pid)))
 
 
 def machine_cpu_s() -> float:

@@ -12,7 +12,7 @@ from dataprep.build.finished import readable_manifest
 from dataprep.dataset.events import open_events
 from dataprep.dataset.features import described
 from dataprep.dataset.index import Index, open_index
-from dataprep.dataset.links import is_adopted
+from dataprep.dataset.links import adopted_fields, is_adopted
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest
 from dataprep.errors import UsageError
 from dataprep.inspection.histograms import (
@@ -114,6 +114,10 @@ class Inspection:
     codecs: dict[str, str]
     features: dict[str, str]
     """Type of each feature in words, by name; empty where the dataset has none."""
+    fields: dict[str, int]
+    """Number of samples that have each field, such as a caption, in adopted data; empty elsewhere."""
+    samples: int
+    """Number of samples of all splits, also of those that are not inspected."""
     splits: tuple[SplitInspection, ...]
 
 
@@ -140,6 +144,8 @@ def inspect_dataset(url: str, split: str | None = None) -> Inspection:
         shuffled=manifest.shuffled,
         codecs=manifest.codecs,
         features={name: described(feature) for name, feature in sorted(manifest.features.items())},
+        fields=adopted_fields(manifest),
+        samples=sum(found.samples for found in manifest.splits),
         splits=tuple(_inspect_split(storage, manifest, found) for found in chosen_splits(manifest, split)),
     )
 

@@ -29,8 +29,8 @@ from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.base import MAX_IMAGE_BYTES, READ_ALL, Reading, SplitFacts
-from dataprep.sources.own import Converted, OwnDataset, split_fault
-from dataprep.sources.pictures import OpenedDataset
+from dataprep.sources.own import Converted, OwnData, OwnDataset, split_fault
+from dataprep.sources.pictures import OpenedDataset, in_val
 from dataprep.sources.stored_values import FirstSample, StoredValues, left_out, open_values, record_places
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_hex
@@ -72,28 +72,71 @@ class ExistingDataset(Converted):
     """Fields of its samples that become features."""
     defaults: tuple[tuple[str, str], ...] = ()
     """Value for samples without one, by field."""
+    all_fields: bool = False
+    """Whether all fields become features."""
 
     def opened(self, root: Storage, reading: Reading = READ_ALL) -> OpenedDataset:
         """Return the dataset with the references and annotations of its splits, after a comparison of its files."""
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
-        values = open_values(manifest, self.fields, dict(self.defaults))
-        readers = {split: _SplitReader(self.existing, root, split) for split in self.facts}
+        values = open_values(manifest, self.fields, dict(self.defaults), all_fields=self.all_fields)
+        stored = stored_splits(tuple(self.facts), self.own)
+        readers = {split: _SplitReader(self.existing, root, split) for split in stored}
         for reader in readers.values():
             reader.read(values, reading.progress)
         features = values.features()
         found = {split: reader.enumeration(values, features) for split, reader in readers.items()}
+        if stored != tuple(self.facts) and self.own is not None:
+            found |= _parted(found["train"], self.own)
         first = next(reader.first for reader in readers.values())
         known = {item.name: getattr(self, item.name) for item in fields(OwnDataset)}
-        return OpenedDataset(**known | {"notes": left_out(manifest, root, first, features)}, found=found)
+        notes = values.notes or left_out(manifest, root, first, features)
+        return OpenedDataset(**known | {"notes": notes}, found=found)
 
 
-def split_facts(existing: Existing, splits: tuple[str, ...]) -> dict[str, SplitFacts]:
-    """Return the facts that a conversion keeps: the passes of an epoch."""
-    return {
+def split_facts(existing: Existing, splits: tuple[str, ...], own: OwnData | None = None) -> dict[str, SplitFacts]:
+    """Return the facts that a conversion keeps: the passes of an epoch. A share of train that becomes val has one.
+
+    Args:
+        existing: The dataset.
+        splits: Splits of the new dataset; all that exist if empty.
+        own: What the user says about the new dataset.
+    """
+    names = splits or tuple(split.name for split in existing.manifest.splits)
+    facts = {
         name: SplitFacts(samples=None, repeats=existing.split(name).repeats["count"])
-        for name in splits or tuple(split.name for split in existing.manifest.splits)
+        for name in stored_splits(names, own)
     }
+    return facts if own is None or not own.val_fraction else facts | {"val": SplitFacts(samples=None)}
+
+
+def stored_splits(splits: tuple[str, ...], own: OwnData | None) -> tuple[str, ...]:
+    """Return the splits that are read for those of the new dataset: all but val, if it becomes a share of train."""
+    return splits if own is None or not own.val_fraction else tuple(name for name in splits if name != "val")
+
+
+def check_val_fraction(existing: Existing, splits: tuple[str, ...], val_fraction: float) -> None:
+    """Raise UsageError if a dataset, or the splits of it that are converted, have no train, or a val already."""
+    names = splits or tuple(split.name for split in existing.manifest.splits)
+    if val_fraction and ("train" not in names or "val" in names):
+        raise UsageError(
+            f"--val-fraction {val_fraction:g}: the splits to convert are {', '.join(names)}; it needs train, and no "
+            "val: choose them with --split"
+        )
+
+
+def _parted(train: Enumeration, own: OwnData) -> dict[str, Enumeration]:
+    """Return train without the share that becomes val, and val. Raises UsageError if one has no sample."""
+    refs = {"train": SpilledReferences(), "val": SpilledReferences()}
+    for ref in train.refs:
+        refs["val" if in_val(own, ref.key) else "train"].add(ref)
+    counts = {name: len(found) for name, found in refs.items()}
+    if not all(counts.values()):
+        raise UsageError(
+            f"--val-fraction {own.val_fraction:g} leaves {counts['train']:,} images for train and {counts['val']:,} "
+            "for val; choose another fraction"
+        )
+    return {name: replace(train, refs=found) for name, found in refs.items()}
 
 
 def padded_classes(classes: tuple[str, ...]) -> tuple[str, ...]:

@@ -91,6 +91,12 @@ class Conversion:
     """Fields of its samples that become features."""
     defaults: tuple[tuple[str, str], ...] = ()
     """Value for samples without one, by field."""
+    all_fields: bool = False
+    """Whether all fields that every sample has become features."""
+
+    def document(self) -> dict[str, object]:
+        """Return the fields as JSON values; `all_fields` only where it is set."""
+        return {name: value for name, value in asdict(self).items() if name != "all_fields" or value}
 
     @property
     def is_shuffled(self) -> bool:

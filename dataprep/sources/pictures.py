@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from dataprep.dataset.features import Feature, Values, annotations_json, name_fault
+from dataprep.dataset.labels import renumbering
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
@@ -24,6 +25,7 @@ from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted
 from dataprep.sources.columns import Columns
 from dataprep.sources.own import OwnData, OwnDataset
+from dataprep.sources.problems import Problems
 from dataprep.storage.base import Storage
 
 LABEL_COLUMN = "label"
@@ -112,7 +114,10 @@ class PictureReader(ABC, Generic[P]):
         self._notes: list[str] = []
         texts = dict(own.text_files)
         defaults = {column: value for column, value in own.defaults if column not in texts}
-        self._columns = Columns(defaults, frozenset(own.drop))
+        self._problems = Problems(root.url)
+        self._columns = Columns(defaults, frozenset(own.drop), refuse=self._problems.add)
+        self._are_typed = True
+        """Whether all rows were read, and all columns have a type."""
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
         """All columns except that of the label."""
@@ -215,7 +220,7 @@ class PictureReader(ABC, Generic[P]):
                 if len(name) > MAX_CLASS_NAME_CHARS:
                     raise FormatError(f"class name of {len(name):,} characters")
             except FormatError as error:
-                raise SourceError(f"{self._root.url}: {error}") from error
+                self._problems.add(SourceError(f"{self._root.url}: {error}"))
         return classes
 
     # References
@@ -223,7 +228,9 @@ class PictureReader(ABC, Generic[P]):
     def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:
         """Return a dataset with the splits that exist, and the samples of those that were read."""
         values = {item.name: getattr(dataset, item.name) for item in fields(OwnDataset)}
-        values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": tuple(self._notes)}
+        line = renumbering(next((enumeration.classes for enumeration in found.values()), ()))
+        notes = (*self._notes, *([line] if line else ()))
+        values |= {"facts": {name: dataset.facts[name] for name in splits}, "notes": notes}
         return OpenedDataset(**values, found=found)
 
     def _enumeration(self, split: str, pictures: Pictures[P], classes: tuple[str, ...]) -> Enumeration:
@@ -234,7 +241,10 @@ class PictureReader(ABC, Generic[P]):
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()
         for picture in pictures:
-            refs.add(self._ref(picture, labels))
+            try:
+                refs.add(self._ref(picture, labels))
+            except SourceError as error:
+                self._problems.add(error)
         return Enumeration(refs, [], classes, self._features)
 
     def _ref(self, picture: P, labels: Mapping[str, int]) -> SampleRef:

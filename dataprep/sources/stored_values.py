@@ -1,7 +1,8 @@
 """The annotations of a finished dataset's samples, read back from its records; the images in them are not read.
 
 A dataset with features has annotations already, and the index has their checksums. Any other dataset has fields, such
-as the caption of an adopted tar: those that the user names become features, whose types are found over all samples.
+as the caption of an adopted tar: those that the user names become features, or all that every sample has. Their types
+are found over all samples.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
     RESERVED,
+    STORED_ANEW,
     Features,
     Values,
     annotations_json,
@@ -22,12 +24,12 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import FormatError, SourceError
+from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS
-from dataprep.formats.fields import check_fields, field_names, read_fields
+from dataprep.formats.fields import CAPTIONS, check_fields, field_names, read_all_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
-from dataprep.messages import shown
-from dataprep.sources.columns import Columns
+from dataprep.messages import printable, shown
+from dataprep.sources.columns import ColumnError, Columns
 from dataprep.sources.metadata import Row
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
@@ -41,6 +43,7 @@ MAX_REST_BYTES = 1 << 26
 _SHOWN = 12
 """Maximum number of fields in a message."""
 _LEAVE_OUT = "give no --field {} to leave it out"
+_KEEP_OTHERS = "leave it out, with --field NAME for every other field"
 
 
 class RecordPlace(NamedTuple):
@@ -68,6 +71,8 @@ class StoredValues(Protocol):
 
     are_annotations: bool
     """Whether `of_shard` returns the annotations themselves, because all types are known."""
+    notes: tuple[str, ...]
+    """Lines for the user about what is kept and left out, once the features are known."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         """Return the values of a shard's samples as `annotations` takes them; nothing if samples have none.
@@ -89,8 +94,10 @@ class StoredValues(Protocol):
         """Return the annotations of one sample, once all shards were read."""
 
 
-def open_values(manifest: Manifest, fields: tuple[str, ...], defaults: dict[str, str]) -> StoredValues:
-    """Return a reader of the annotations of a dataset, or of the named fields.
+def open_values(
+    manifest: Manifest, fields: tuple[str, ...], defaults: dict[str, str], *, all_fields: bool = False
+) -> StoredValues:
+    """Return a reader of the annotations of a dataset, of the named fields, or of all fields.
 
     Raises:
         UsageError: The format holds no fields.
@@ -98,6 +105,8 @@ def open_values(manifest: Manifest, fields: tuple[str, ...], defaults: dict[str,
     """
     if manifest.features:
         return _Annotations(manifest)
+    if all_fields:
+        return _AllFields(manifest, defaults)
     if not fields:
         return _Nothing()
     check_fields(manifest.format, fields)
@@ -131,6 +140,7 @@ class _Nothing:
     """Samples without annotations."""
 
     are_annotations = True
+    notes: tuple[str, ...] = ()
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         return []
@@ -146,6 +156,7 @@ class _Annotations:
     """Annotations of a dataset with features, each compared with its checksum in the index."""
 
     are_annotations = True
+    notes: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -198,6 +209,7 @@ class _Fields:
     """Fields of a dataset without features; the types of their values are found over all samples."""
 
     are_annotations = False
+    notes: tuple[str, ...] = ()
 
     def __init__(self, manifest: Manifest, names: tuple[str, ...], defaults: dict[str, str]) -> None:
         self._format, self._names, self._defaults = manifest.format, names, defaults
@@ -231,6 +243,47 @@ class _Fields:
             return annotations_json(self._found, self._columns.values(kept, self._found))
         except FormatError as error:
             raise SourceError(f"--field: {error}") from error
+
+
+class _AllFields(_Fields):
+    """All fields of a dataset without features; those that cannot be features are left out, and named in the notes."""
+
+    def __init__(self, manifest: Manifest, defaults: dict[str, str]) -> None:
+        super().__init__(manifest, (), defaults)
+        self._faults: dict[str, str] = {}
+        self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, refuse=self._leave_out)
+
+    def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
+        record = _without_image(data, file, place)
+        try:
+            values = read_all_fields(self._format, record, place.image_offset - place.record_offset, STORED_ANEW)
+        except FormatError as error:
+            raise _damaged(data, file, place, error) from error
+        caption, text = CAPTIONS
+        if text in values and values[text] == values.get(caption):
+            del values[text]  # img2dataset stores a caption under both names
+        for name in values.keys() - self._faults.keys():
+            if fault := name_fault(name):
+                self._faults[name] = fault
+        return {name: value for name, value in values.items() if name not in self._faults}
+
+    def _leave_out(self, error: DataprepError) -> None:
+        """Keep the fault of a column, unless the user gives this one a default."""
+        if not isinstance(error, ColumnError) or error.column in self._defaults:
+            raise error
+        self._faults.setdefault(error.column, error.reason)
+
+    def features(self) -> Features:
+        features = super().features()
+        if features:
+            names = ", ".join(map(printable, features))
+            self.notes += (f"fields kept as features: {names} (--field NAME keeps some, --no-fields none)",)
+        for number, name in enumerate(sorted(self._faults)):
+            if number == _SHOWN:
+                self.notes += (f"warning: {len(self._faults) - number:,} more fields are left out",)
+                break
+            self.notes += (f"warning: the field {shown(name)} is left out: {self._faults[name]}",)
+        return features
 
 
 def _mapped(data: Storage, function: Callable[[RecordPlace], T], places: Sequence[RecordPlace]) -> list[T]:

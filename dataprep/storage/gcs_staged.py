@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
@@ -22,6 +23,10 @@ from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.messages import conflict, spool_gone, unsettled
 from dataprep.storage.names import check_name
 from dataprep.storage.spool import NAME_CHARACTERS
+
+_discarding = ThreadPoolExecutor(2, thread_name_prefix="dataprep-discard")
+"""Removes staged objects that were copied, while their writer goes on: nothing waits for that. One that is left because
+the process is killed lies below `root`, which is removed at the end."""
 
 
 class StagedGCS(GCSStorage):
@@ -44,7 +49,8 @@ class StagedGCS(GCSStorage):
             yield sent
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
-        """Publish with three requests and a free one: upload, check whether the place is still ours, copy, delete."""
+        """Publish with three requests: upload, check whether the place is still ours, copy. A fourth, which is free,
+        removes the upload afterwards."""
         if self._is_staging(name):
             super().publish(spool, name, crc32c)
             return
@@ -72,11 +78,13 @@ class StagedGCS(GCSStorage):
             except (StorageError, FileNotFoundError):
                 self._still_ours()
                 raise
-        finally:
-            with contextlib.suppress(StorageError):
-                self.delete(stage)
+        except BaseException:
+            self._discard(stage)
+            raise
         if made is not None:
+            _discarding.submit(self._discard, stage)
             return True
+        self._discard(stage)
         theirs = self.stat(name)
         if theirs is None:
             raise StorageError(unsettled(self.url_of(name)))
@@ -84,6 +92,10 @@ class StagedGCS(GCSStorage):
             self._still_ours()
             raise ConflictError(conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
         return False
+
+    def _discard(self, stage: str) -> None:
+        with contextlib.suppress(StorageError):
+            self.delete(stage)
 
     def _is_staging(self, name: str) -> bool:
         return name.startswith(f"{self._staging}/")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
@@ -28,6 +28,12 @@ class MeasuredCost:
     """Side of the delivered images, pixels."""
     cost: ImageCost
     date: str
+    machine: str
+    """Processor of the machine that measured."""
+
+
+CostTable: TypeAlias = Mapping[str, tuple[MeasuredCost, ...]]
+"""Measurements by loader, those of the smallest images first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,9 +87,13 @@ class _Diagnosis(Struct):
 
 
 @cache
-def measured_here() -> dict[str, tuple[MeasuredCost, ...]]:
-    """Return our table of measurements by loader, the smallest images first."""
-    text = resources.files("dataprep").joinpath("data/input_costs.csv").read_text(encoding="utf-8")
+def measured_here() -> CostTable:
+    """Return our table of measurements."""
+    return costs_in(resources.files("dataprep").joinpath("data/input_costs.csv").read_text(encoding="utf-8"))
+
+
+def costs_in(text: str) -> CostTable:
+    """Return the measurements in the text of a table such as `dataprep/data/input_costs.csv`."""
     found: dict[str, tuple[MeasuredCost, ...]] = {}
     for row in csv.DictReader(line for line in text.splitlines() if not line.startswith("#")):
         cost = ImageCost(
@@ -93,13 +103,13 @@ def measured_here() -> dict[str, tuple[MeasuredCost, ...]]:
             num_bytes=float(row["bytes_per_image"]),
             decodes="whole" if row["decodes"] == "whole" else "crop",
         )
-        measured = MeasuredCost(image_size=int(row["image_size"]), cost=cost, date=row["date"])
+        measured = MeasuredCost(image_size=int(row["image_size"]), cost=cost, date=row["date"], machine=row["machine"])
         found[cost.loader] = (*found.get(cost.loader, ()), measured)
     return found
 
 
-def cost_from_table(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:
-    """Return what an image of this size costs a loader.
+def cost_from_table(loader: str, image_size: int, bytes_per_image: float, table: CostTable | None = None) -> ImageCost:
+    """Return what an image of this size costs a loader, by our own table of measurements or by another one.
 
     Between and beyond two measured sizes the cost is assumed to be linear in the delivered pixels. The part of it that
     grows with the stored pixels is assumed to be linear in the stored bytes.
@@ -107,7 +117,7 @@ def cost_from_table(loader: str, image_size: int, bytes_per_image: float) -> Ima
     Raises:
         UndecidedError: The loader was not measured at this size.
     """
-    rows = measured_here()[loader]
+    rows = (measured_here() if table is None else table)[loader]
     row = next((row for row in rows if row.image_size == image_size), None)
     if row is None and len(rows) > 1:
         row = _between(rows[0], rows[-1], image_size)

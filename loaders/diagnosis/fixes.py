@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dataprep.dataset.links import is_adopted
 from dataprep.errors import DataprepError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
@@ -230,14 +229,9 @@ def _smaller_images(stages: Stages) -> Iterator[_Change]:
 
 def conversion(dataset: Dataset, short_side: int) -> str:
     """Return the command that makes a dataset with smaller images of this one, in the same format beside it."""
-    url, rate = dataset.url.rstrip("/"), _reject_ratio(dataset)
+    url = dataset.url.rstrip("/")
     words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
-    return shlex.join([*words, "--resize", str(short_side), *rate])
-
-
-def _reject_ratio(dataset: Dataset) -> list[str]:
-    """Return the option for images that a build would reject: nobody has checked those of adopted data."""
-    return ["--max-reject-ratio", "0.01"] if is_adopted(dataset.manifest) else []
+    return shlex.join([*words, "--resize", str(short_side)])
 
 
 def _nearer_bucket(stages: Stages) -> Iterator[_Change]:

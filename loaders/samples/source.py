@@ -2,7 +2,7 @@
 
     samples = Samples.open("gs://bucket/imagenet", images="encoded")
     samples[7]                      # one ranged read
-    samples.__getitems__([7, 8, 9]) # all reads in flight at once
+    samples.__getitems__([7, 8, 9]) # up to 256 reads in flight at once
 
 Any thread may read, and copies in other processes open what they need themselves. Shapes: HWC, uint8, 0..255.
 """
@@ -142,7 +142,7 @@ class Samples:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
-        """Return samples, in the order of the indices; all are read at once."""
+        """Return samples, in the order of the indices; up to 256 are read at once."""
         found = self._open()
         numbers = [self._checked(index) for index in indices]
         return [

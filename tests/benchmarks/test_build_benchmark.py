@@ -26,11 +26,17 @@ SPREAD = [
     ("(b) webdataset ShardWriter, 1 process", 1.5),
     ("(b) webdataset ShardWriter, spread over 2 processes", 1.0),
 ]
+LISTED = [
+    ("dataprep webdataset", 0.85),
+    ("dataprep tfrecord", 0.85),
+    ("(a) plain loops, 2 processes", None),
+    ("(e) start, list, plain loops, 2 processes", None),
+]
 
 
 @pytest.mark.parametrize(
     ("workers", "rival", "expected"),
-    [(1, "tfds", IN_ONE_PROCESS), (2, "webdataset", SPREAD)],
+    [(1, "tfds", IN_ONE_PROCESS), (2, "webdataset", SPREAD), (2, "listed", LISTED)],
 )
 @pytest.mark.long
 def test_a_small_run_prints_a_whole_table(

@@ -59,8 +59,8 @@ def test_samples_without_an_image_are_listed(tmp_path):
 
 
 FAULTS = {
-    "a label that is none": ([("x.jpg", b"j"), ("x.cls", b"cat")], r"a.tar: member 'x.cls' at byte 1,536: label 'cat'"),
-    "a label of words": ([("x.jpg", b"j"), ("x.json", b'{"label": "cat"}')], r"'x.json' at byte 1,536: label 'cat'"),
+    "a label that is none": ([("x.jpg", b"j"), ("x.cls", b"0.5")], r"a.tar: member 'x.cls' at byte 1,536: label '0.5'"),
+    "a label of a list": ([("x.jpg", b"j"), ("x.json", b'{"label": [1]}')], r"'x.json' at byte 1,536: label '\[1\]'"),
     "a label of an identifier": ([("x.jpg", b"j"), ("x.cls", b"9" * 12)], "expected an integer from 0 to 999,999"),
     "a json that is none": ([("x.jpg", b"j"), ("x.json", b"{")], r"member 'x.json' at byte 1,536: it is no JSON"),
     "an extension twice": ([("x.jpg", b"j"), ("x.JPG", b"j")], r"member 'x.JPG' at byte 1,536: it occurs twice"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dataprep.adopt.find import Found, FoundShard
+from dataprep.adopt.labels import ShardLabels
 from dataprep.adopt.shards import ReadShard
 from dataprep.adopt.tfds import FeatureShape, describe
 from dataprep.dataset.records import Event
@@ -31,6 +32,8 @@ def read(index, features, *, samples=2, events=0):
         image_bytes=0,
         key_hashes=np.empty(0, np.uint64),
         labels=Counter(),
+        kind=ShardLabels(),
+        fields=Counter(),
         events=[Event("a", "rejected", "empty", "")] * events,
         features=Counter(features),
         counts=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner, Result
@@ -63,6 +64,68 @@ def test_what_was_adopted_is_said_now_and_again(folder, tmp_path):
     with pytest.raises(DataprepError, match="written by other tools and adopted") as refused:
         run("verify", tmp_path / "index")
     assert refused.value.exit_code == 2
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A tar of two images with captions, one of which has a score and neither of which has a label."""
+    documents = [b'{"score": 1, "height": 4, "empty": null}', b"{}"]
+    members = [
+        (f"{number}.{suffix}", data)
+        for number, document in enumerate(documents)
+        for suffix, data in (("jpg", image_of(number)), ("txt", b"a cat"), ("json", document))
+    ]
+    (tmp_path / "pairs").mkdir()
+    tar_of(tmp_path / "pairs/a.tar", members)
+    return tmp_path / "pairs"
+
+
+def test_the_fields_of_adopted_data_are_listed(pairs):
+    first = json.loads(run("adopt", pairs, "--json").stdout)
+    assert (first["fields"], first["classes"], first["notes"]) == ({"score": 1, "txt": 2}, 0, [])
+    assert "  fields: score (1 of 2 images), txt\n" in run("adopt", pairs).stdout
+    assert json.loads(run("inspect", pairs, "--json").stdout)["fields"] == {"score": 1, "txt": 2}
+    assert re.search(r"fields +score \(1 of 2 images\), txt *\n", run("inspect", pairs).stdout)
+
+
+def test_lines_about_labels_are_in_the_json_result(pairs):
+    done = dataprep("adopt", pairs, "--labels", "txt", "--index", pairs.parent / "index", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert "labels are text: 1 class, sorted by name\n" in done.stderr
+    words = ("adopt", pairs, "--labels", "txt", "--index", pairs.parent / "other", "--json")
+    assert json.loads(run(*words).stdout)["notes"] == ["labels are text: 1 class, sorted by name"]
+
+
+OTHER_FLAGS = {
+    "--shuffled": ["--shuffled"],
+    "--digest": ["--digest"],
+    "--labels txt": ["--labels", "txt"],
+    "--format tfrecord": ["--format", "tfrecord"],
+    "--split train=a.tar": ["--split", "train=a.tar"],
+}
+
+
+@pytest.mark.parametrize("flag", OTHER_FLAGS)
+def test_a_flag_that_an_existing_index_was_made_without_is_refused(pairs, flag):
+    run("adopt", pairs)
+    with pytest.raises(UsageError, match=f"an index exists there already, made without {flag}; read .* --overwrite"):
+        run("adopt", pairs, *OTHER_FLAGS[flag])
+    if flag != "--format tfrecord":
+        run("adopt", pairs, *OTHER_FLAGS[flag], "--overwrite")
+        assert json.loads(run("adopt", pairs, *OTHER_FLAGS[flag], "--json").stdout)["already"]
+        assert json.loads(run("adopt", pairs, "--json").stdout)["already"]
+    assert json.loads((pairs / "dataset.json").read_text())["shuffled"] == (flag == "--shuffled")
+
+
+def test_several_flags_that_an_existing_index_was_made_without_are_named_together(pairs):
+    run("adopt", pairs)
+    with pytest.raises(UsageError, match=r"made without --shuffled, --labels txt; .* these flags, or leave them out"):
+        run("adopt", pairs, "--labels", "txt", "--shuffled")
+
+
+def test_a_flag_for_a_dataset_of_a_build_is_refused(finished):
+    with pytest.raises(UsageError, match="a dataset of `dataprep build` exists there already; leave --digest out"):
+        run("adopt", finished("imagenet-webdataset"), "--digest")
 
 
 def test_changed_data_are_refused_until_they_may_be_read_again(folder, tmp_path):

@@ -63,6 +63,33 @@ def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
     assert "objects (records of bbox, category, name)" in " ".join(shown.split())
 
 
+def test_what_is_said_of_the_pictures_is_in_the_json_result_too(tmp_path):
+    source = write_files(tmp_path / "pets", {"cat/1.jpg": JPEG, "dog/1.jpg": JPEG})
+    (source / "emu").mkdir()
+    lines = [
+        "2 classes, one per folder: cat, dog (--label-from none for no labels)",
+        "warning: 1 folder beside the classes without an image, so no class: 'emu'",
+    ]
+    for more in (["--dry-run"], ["--workers", 1]):
+        run = dataprep(*command(source, tmp_path / "out", *more, "--json"))
+        assert run.returncode == 0, run.stderr
+        assert json.loads(run.stdout)["notes"] == lines
+
+
+@pytest.mark.parametrize("by", ["column", "folder"])
+def test_integers_that_get_other_labels_are_named_with_them(tmp_path, by):
+    numbers = [5, 100, 12]
+    names = [f"{number}/{number}.jpg" if by == "folder" else f"{number}.jpg" for number in numbers]
+    files = dict.fromkeys(names, JPEG)
+    if by == "column":
+        files["metadata.csv"] = "file_name,label\n" + "".join(f"{number}.jpg,{number}\n" for number in numbers)
+    run = dataprep(*command(write_files(tmp_path / "in", files), tmp_path / "out", "--workers", 1))
+    assert run.returncode == 0, run.stderr
+    listed = "005 is 0, 012 is 1, 100 is 2" if by == "column" else "100 is 0, 12 is 1, 5 is 2"
+    line = f"labels are renumbered, 0 to 2 in the order of the names of the classes: {listed}; dataset.json lists the"
+    assert line in run.stderr
+
+
 def test_one_archive_beside_the_output(tmp_path):
     with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
         for name in ("pets/cats/1.jpg", "pets/dogs/1.jpg"):
@@ -93,7 +120,7 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(tmp_path):
         (["--default", "age"], "expected COLUMN=VALUE"),
         (["--split", "training"], "--split training: expected one of train, val, test"),
         (["--split", "test"], "--split test"),
-        (["--val-fraction", "1"], "must be from 0 to below 1"),
+        (["--val-fraction", "1"], "is not in the range 0<=x<1"),
         (["--group-by", "patient"], "it needs --val-fraction"),
         (["--pass-over", "a/b.jpg"], "--pass-over a/b.jpg: expected a suffix or the name of a file"),
         (["--text-files", "caption", "--pass-over", ".TXT"], "--pass-over txt leaves out the files that --text-files"),

@@ -11,7 +11,8 @@ from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep, digests
 from tests.support.converting import content
-from tests.support.own_data import annotated, build_own, class_folders
+from tests.support.own_data import annotated, build_own, class_folders, picture
+from tests.support.raw_tar import tar_of
 from tests.support.shared import made_once, shared_folder
 
 
@@ -59,6 +60,57 @@ def test_adopted_data_need_no_other_step(tmp_path):
     assert manifest.splits[0].repaired == {"png": 2}
 
 
+@pytest.fixture
+def pairs(tmp_path):
+    """Adopted tars of 20 images with labels of text and captions."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for shard in range(2):
+        members = []
+        for number in range(shard, 20, 2):
+            parts = {"jpg": picture(number), "cls": b"cat" if number % 3 else b"dog", "txt": b"picture %d" % number}
+            members += [(f"{number:03d}.{suffix}", data) for suffix, data in parts.items()]
+        (folder / f"{shard}.tar").write_bytes(tar_of(members))
+    adopt_here(folder)
+    return folder
+
+
+def test_classes_of_text_and_all_fields_are_kept_unless_told_otherwise(pairs, tmp_path):
+    kept = "fields kept as features: txt (--field NAME keeps some, --no-fields none)"
+    also = "its samples also have txt; --field NAME keeps a field as a feature"
+    for more, features, note in (([], ["txt"], kept), (["--field", "txt"], ["txt"], None), (["--no-fields"], [], also)):
+        out = tmp_path / "-".join(["out", *more])
+        run = dataprep("convert", pairs, "--output", out, "--format", "tfrecord", "--workers", 1, "--json", *more)
+        assert run.returncode == 0, run.stderr
+        document = json.loads(run.stdout)
+        assert (list(document.get("features", ())), document["classes"]) == (features, ["cat", "dog"])
+        assert document["notes"] == ([note] if note else [])
+        assert dataprep("verify", out, "--deep").returncode == 0
+
+
+def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
+    parts = []
+    for name, more in (("one", []), ("two", ["--num-shards", 2, "--no-shuffle"])):
+        words = ["convert", pairs, "--output", tmp_path / name, "--format", "webdataset", "--val-fraction", 0.3]
+        run = dataprep(*words, *more, "--workers", 1, "--json")
+        assert run.returncode == 0, run.stderr
+        splits = content(tmp_path / name)["splits"]
+        parts.append({split: sorted(key for key, *_ in samples) for split, (_, samples) in splits.items()})
+        assert dataprep("verify", tmp_path / name, "--deep").returncode == 0
+    assert parts[0] == parts[1]
+    assert sorted(parts[0]["train"] + parts[0]["val"]) == [f"{number:03d}" for number in range(20)]
+    again = dataprep(*words, *more, "--workers", 1, "--json")
+    assert json.loads(again.stdout)["shards_built"] == 0
+    assert json.loads(again.stdout)["options"]["own"]["val_fraction"] == 0.3
+    words = ["--output", tmp_path / "o", "--format", "tfrecord", "--val-fraction"]
+    other = dataprep("convert", tmp_path / "one", *words, 0.1)
+    assert other.returncode == 2
+    assert "the splits to convert are train, val; it needs train, and no val: choose them with --split" in other.stderr
+    tiny = dataprep("convert", pairs, *words, 0.0001)
+    assert tiny.returncode == 2
+    assert "leaves 20 images for train and 0 for val; choose another fraction" in tiny.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -67,6 +119,8 @@ def test_adopted_data_need_no_other_step(tmp_path):
         (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "lie inside one another"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"], "are all kept (caption, "),
+        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"], "are all kept (caption, "),
+        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "must be from 0 to below 1"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--default", "a"], "expected NAME=VALUE"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"], "is not repeated"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -63,6 +64,61 @@ def test_fields_that_are_left_out_are_named(tmp_path):
     source, notes = shards(tmp_path / "data", ROWS), Notes()
     converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
     assert notes.lines == ["its samples also have score, tags; --field NAME keeps a field as a feature"]
+
+
+ALL = {"all_fields": True}
+
+
+def all_kept(tmp_path, rows, **how):
+    """Values and notes of a conversion that keeps all fields."""
+    notes = Notes()
+    manifest = converted(shards(tmp_path / "data", rows), tmp_path / "out", how=ALL | how, num_shards=1, progress=notes)
+    return values(tmp_path / "out", *manifest.features), notes.lines
+
+
+def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path):
+    rows = [
+        {"txt": b"one", "json": {"caption": "one", "n": 1, "a/b": 1, "some": 2, "none": None, "file_name": "x.jpg"}},
+        {"txt": b"two", "json": {"caption": "two", "n": 2, "a/b": 1, "mixed": 1, "deep": {"a": {"b": 1}}}},
+        {"txt": b"three", "json": {"caption": "three", "n": 3, "a/b": 1, "mixed": "x", "cls": 5, "big": 2**70}},
+    ]
+    found, lines = all_kept(tmp_path, rows)
+    assert found == {f"{n:05d}": {"caption": word, "n": n + 1} for n, word in enumerate(("one", "two", "three"))}
+    assert lines[0] == "fields kept as features: caption, n (--field NAME keeps some, --no-fields none)"
+    left_out = [line.partition("the field ")[2].partition(" is left out: ")[0] for line in lines[1:]]
+    assert left_out == ["'a/b'", "'big'", "'deep'", "'file_name'", "'mixed'", "'some'"]
+    assert all(line.startswith("warning: ") and "\n" not in line and len(line) < 400 for line in lines[1:])
+    assert lines[-1].endswith("column 'some' has no value, and every image needs one")
+
+
+def test_a_default_keeps_a_field_that_some_samples_lack(tmp_path):
+    rows = [{"txt": b"one", "json": {"score": 1}}, {"json": {"score": 2}}]
+    found, lines = all_kept(tmp_path, rows, defaults=(("txt", "none"),))
+    assert [each["txt"] for each in found.values()] == ["one", "none"]
+    assert len(lines) == 1
+
+
+def test_a_second_picture_is_a_field_and_the_image_is_none(tmp_path):
+    (tmp_path / "data").mkdir()
+    mask = image_of(7, "PNG")
+    members = [("a.jpg", image_of(1)), ("a.png", mask), ("a.cls", b"0")]
+    (tmp_path / "data/0.tar").write_bytes(tar_of(members))
+    adopt_here(tmp_path / "data")
+    manifest = converted(tmp_path / "data", tmp_path / "out", how=ALL, num_shards=1)
+    assert {name: feature.kind for name, feature in manifest.features.items()} == {"png": "bytes"}
+    assert values(tmp_path / "out", "png") == {"a": {"png": mask}}
+
+
+def test_all_fields_of_a_tfrecord_are_kept_but_for_the_image(tmp_path):
+    build = converted(shards(tmp_path / "data", ROWS), tmp_path / "features", "tfrecord", how={"fields": ("txt",)})
+    assert list(build.features) == ["txt"]
+    for name in ("dataset.json", "dataset_info.json", "features.json"):
+        (tmp_path / "features" / name).unlink(missing_ok=True)
+    shutil.rmtree(tmp_path / "features/index")
+    adopt_here(tmp_path / "features")
+    manifest = converted(tmp_path / "features", tmp_path / "out", how=ALL, num_shards=1)
+    assert list(manifest.features) == ["txt"]
+    assert {each["txt"] for each in values(tmp_path / "out", "txt").values()} == {"ein Grünfink", "two"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from loaders.bench.table import to_document as bench_document
 from loaders.capacity.input_costs import cost_from_table, costs_from_document, measured_here
 from loaders.diagnosis.findings import Diagnosis, StageRate
 from loaders.diagnosis.findings import to_document as diagnosis_document
+from tests.support.costs import cost_by_hand
+from tests.support.markdown import ROOT
 
 ROW = {
     "layout": "webdataset",
@@ -75,10 +77,10 @@ def diagnosis() -> dict:
 
 
 def test_measured_sizes_have_the_figures_of_the_table():
-    assert cost_from_table("dataprep", 224, 113_000).cpu_ms == 1.27
-    assert cost_from_table("dataprep", 448, 113_000).cpu_ms == 1.53
-    assert cost_from_table("torchvision", 224, 113_000).cpu_ms == 3.99
-    assert cost_from_table("webdataset", 224, 113_000).decodes == "whole"
+    assert cost_by_hand("dataprep", 224, 113_000).cpu_ms == 1.27
+    assert cost_by_hand("dataprep", 448, 113_000).cpu_ms == 1.53
+    assert cost_by_hand("torchvision", 224, 113_000).cpu_ms == 3.99
+    assert cost_by_hand("webdataset", 224, 113_000).decodes == "whole"
 
 
 def test_every_peer_has_a_measured_cost():
@@ -87,18 +89,18 @@ def test_every_peer_has_a_measured_cost():
 
 def test_a_cost_between_two_measured_sizes_is_linear_in_the_pixels():
     """336 pixels: (336^2 - 224^2) / (448^2 - 224^2) = 62,720 / 150,528 = 0.41667; 1.27 + 0.41667 x 0.26 = 1.37833."""
-    assert cost_from_table("dataprep", 336, 113_000).cpu_ms == pytest.approx(1.37833, abs=1e-5)
+    assert cost_by_hand("dataprep", 336, 113_000).cpu_ms == pytest.approx(1.37833, abs=1e-5)
 
 
 def test_the_decoding_cost_grows_with_the_stored_bytes():
     """1.08 of 1.27 ms grow with the stored pixels: at twice the bytes 1.27 + 1.08 = 2.35 ms."""
-    cost = cost_from_table("dataprep", 224, 226_000)
+    cost = cost_by_hand("dataprep", 224, 226_000)
     assert (cost.cpu_ms, cost.stored_ms, cost.num_bytes) == (pytest.approx(2.35), pytest.approx(2.16), 226_000)
 
 
 def test_a_loader_measured_at_one_size_is_undecided_at_another():
     with pytest.raises(UndecidedError, match="webdataset at 448 pixels was not measured, only at 224; measure it with"):
-        cost_from_table("webdataset", 448, 113_000)
+        cost_by_hand("webdataset", 448, 113_000)
 
 
 @given(st.sampled_from(["dataprep", "torchvision", "tf.data"]), st.integers(16, 1024), st.floats(1e3, 1e7))
@@ -108,6 +110,12 @@ def test_costs_are_above_0_and_the_part_for_stored_pixels_is_no_larger_than_the_
     assert cost.cpu_ms > 0
 
 
+def test_the_document_has_the_figures_of_the_table():
+    cost = measured_here()["dataprep"][0].cost
+    text = " ".join((ROOT / "docs/capacity.md").read_text(encoding="utf-8").split())
+    assert f"(for our loader {cost.stored_ms:.2f} of {cost.cpu_ms:.2f} ms, measured at shorter sides of" in text
+
+
 def test_costs_are_read_from_the_json_of_bench():
     found = costs_from_document(bench({"dataprep": 2.54, "torchvision": 5.0}), "bench.json")
     assert found.image_size == 224
@@ -115,7 +123,8 @@ def test_costs_are_read_from_the_json_of_bench():
         "dataprep": (2.54, 90_000.0),
         "torchvision": (5.0, 90_000.0),
     }
-    assert found.costs["dataprep"].stored_ms == pytest.approx(2 * 1.08)  # 2.54 is twice our 1.27
+    ours = measured_here()["dataprep"][0].cost
+    assert found.costs["dataprep"].stored_ms == pytest.approx(2.54 * ours.stored_ms / ours.cpu_ms)
 
 
 def test_the_costliest_row_of_a_loader_counts():

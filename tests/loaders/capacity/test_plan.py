@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dataprep.cloud.accelerators import parse_accelerator
 from dataprep.errors import UsageError
-from loaders.capacity.input_costs import cost_from_table
 from loaders.capacity.plan import ImageCost, Pod, StoredImages, needs, plan_capacity, verdict_sentence
+from tests.support.costs import cost_by_hand
 
 IMAGENET = StoredImages(num_bytes=147_897_477_120, short_side=387)
 
@@ -38,7 +38,7 @@ def test_the_plan_of_long_sequence_mae_on_v3_256_equals_arithmetic_by_hand():
     CPU: 1.53 ms an image of 113 kB, 128 x 1.53 ms = 0.19584 cores; there are 96 vCPUs x 0.8 x 0.6 = 46.08. 235-fold.
     Network: 128 x 113,000 x 8 = 0.115712 Gbit/s; not published, 10 x 0.8 = 8 are certain. 69-fold.
     """
-    cost = cost_from_table("dataprep", 448, 113_000)
+    cost = cost_by_hand("dataprep", 448, 113_000)
     plan = plan_capacity(4096 / 1.0, pod_of("v3-256"), cost)
     cores, network = resource_of(plan, "cores"), resource_of(plan, "network")
     assert plan.host_images_per_s == 128
@@ -62,7 +62,7 @@ def test_the_plan_of_resnet_50_on_v4_32_equals_arithmetic_by_hand():
     At 40,000 images/s 9.04 Gbit/s are needed, and whether they are there is not published.
     A host that was seen to read 30 Gbit/s has 30 / 9.04 = 3.3 times as much.
     """
-    cost = cost_from_table("dataprep", 224, 113_000)
+    cost = cost_by_hand("dataprep", 224, 113_000)
     plan = plan_capacity(32_000, pod_of("v4-32"), cost)
     assert resource_of(plan, "cores").needed == pytest.approx(10.16)
     assert resource_of(plan, "cores").available == pytest.approx(115.2)
@@ -89,7 +89,7 @@ def test_the_plan_explains_why_published_resnets_up_to_152_take_the_same_time():
     ResNet-50: 44,800 for v3-128, and the deeper ones fewer as their multiplications are more (4.1, 7.8, 11.5, 15.1
     billion): 23,549, 15,973 and 12,164.
     """
-    cost = cost_from_table("torchvision", 224, 113_000)
+    cost = cost_by_hand("torchvision", 224, 113_000)
     asked = {
         name: 44_800 * 4.1 / billions for name, billions in {"50": 4.1, "101": 7.8, "152": 11.5, "200": 15.1}.items()
     }
@@ -107,8 +107,8 @@ def test_the_plan_explains_why_published_resnets_up_to_152_take_the_same_time():
 
 def test_the_plan_explains_the_published_speed_of_tfds_on_resnet_50():
     """resnet_jax: ResNet-50 with the PyTorch loader is 2-3 times slower than with TFDS, which takes all cores."""
-    loaded = plan_capacity(44_800, pod_of("v3-128", workers=4), cost_from_table("torchvision", 224, 113_000))
-    with_tfds = plan_capacity(44_800, pod_of("v3-128"), cost_from_table("tf.data", 224, 113_000))
+    loaded = plan_capacity(44_800, pod_of("v3-128", workers=4), cost_by_hand("torchvision", 224, 113_000))
+    with_tfds = plan_capacity(44_800, pod_of("v3-128"), cost_by_hand("tf.data", 224, 113_000))
     assert with_tfds.verdict == "fed"
     assert 2 <= with_tfds.utilisation / loaded.utilisation <= 3
 
@@ -118,9 +118,9 @@ def test_the_plan_explains_the_published_rate_of_webdataset_on_96_vcpus():
     30 % of the CPU, and the profile shows the one process that joins the batches: 1 / 2,500 s = 0.4 ms an image.
     """
     mib_per_s, num_bytes = 750, 750 * 2**20 / 15_000
-    cost = replace(cost_from_table("webdataset", 224, num_bytes), serial_ms=0.4)
+    cost = replace(cost_by_hand("webdataset", 224, num_bytes), serial_ms=0.4)
     pod = pod_of("v3-8", measured_gbps=mib_per_s * 2**20 * 8e-9)
-    plan = plan_capacity(15_000, pod, cost, other_loaders={"dataprep": cost_from_table("dataprep", 224, num_bytes)})
+    plan = plan_capacity(15_000, pod, cost, other_loaders={"dataprep": cost_by_hand("dataprep", 224, num_bytes)})
     assert resource_of(plan, "network").headroom == pytest.approx(1)
     assert (plan.verdict, plan.limit) == ("input-bound", "serial stage")
     assert plan.images_per_s == pytest.approx(2_500)
@@ -132,7 +132,7 @@ def test_the_plan_explains_the_published_rate_of_webdataset_on_96_vcpus():
 
 def test_the_plan_explains_the_published_rates_from_a_bucket_and_from_a_disk():
     """pytorch/xla#2690, v3-32: 3,900 images/s one object at a time from the bucket, 14,200 from a disk."""
-    cost = cost_from_table("torchvision", 224, 115_440)
+    cost = cost_by_hand("torchvision", 224, 115_440)
     gbps = 3_900 / 4 * 115_440 * 8e-9
     plan = plan_capacity(14_200, pod_of("v3-32", vcpus=72, measured_gbps=gbps), cost, stored=IMAGENET)
     assert (plan.verdict, plan.limit) == ("input-bound", "network")
@@ -174,9 +174,7 @@ def test_a_cache_that_holds_half_of_the_dataset_doubles_the_rate_of_a_slow_netwo
 
 
 def test_images_that_are_small_already_are_not_shrunk():
-    plan = plan_capacity(
-        100, pod_of("v3-8"), cost_from_table("dataprep", 448, 113_000), stored=IMAGENET, short_side=512
-    )
+    plan = plan_capacity(100, pod_of("v3-8"), cost_by_hand("dataprep", 448, 113_000), stored=IMAGENET, short_side=512)
     assert [change.name for change in plan.what_ifs] == ["cache"]
 
 
@@ -191,7 +189,7 @@ def test_sizes_of_0_or_less_are_refused(change):
 @pytest.mark.parametrize("images_per_s", [0, -1, float("inf"), float("nan")])
 def test_rates_of_0_or_less_are_refused(images_per_s):
     with pytest.raises(UsageError, match="above 0"):
-        plan_capacity(images_per_s, pod_of("v3-8"), cost_from_table("dataprep", 224, 113_000))
+        plan_capacity(images_per_s, pod_of("v3-8"), cost_by_hand("dataprep", 224, 113_000))
 
 
 pods = st.builds(

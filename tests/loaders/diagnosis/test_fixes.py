@@ -10,7 +10,8 @@ from loaders.diagnosis.fixes import TIE, TRUSTED, conversion, ranked
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
 from tests.support.findings import diagnosis
-from tests.support.own_data import SPLITS, build_own, class_folders
+from tests.support.own_data import SPLITS, build_own, class_folders, picture
+from tests.support.raw_tar import tar_of
 
 
 def fix(name, images_per_s, needs="restart", *, is_tried=False):
@@ -47,6 +48,18 @@ def test_the_advice_to_store_smaller_images_is_a_command_that_runs_as_printed(tm
     words = shlex.split(conversion(open_dataset(str(tmp_path / "my shards"), "train"), 12))
     run = dataprep(*words[1:], "--workers", "1")
     assert run.returncode == 0, run.stderr
+    assert [word for word in words if word.startswith("--")] == ["--output", "--format", "--resize"]
     smaller = open_dataset(str(tmp_path / "my shards-12"), "train")
     assert smaller.manifest.options["images"]["short_side"] == 12
     assert smaller.split.samples == 2 * SPLITS["train"]
+
+
+def test_the_command_that_stores_smaller_images_keeps_the_captions(tmp_path):
+    (tmp_path / "pairs").mkdir()
+    members = [("a.jpg", picture(1)), ("a.txt", b"one"), ("b.jpg", picture(2)), ("b.txt", b"two")]
+    (tmp_path / "pairs/0.tar").write_bytes(tar_of(members))
+    adopt_here(tmp_path / "pairs")
+    words = shlex.split(conversion(open_dataset(str(tmp_path / "pairs"), "train"), 12))
+    run = dataprep(*words[1:], "--workers", "1")
+    assert run.returncode == 0, run.stderr
+    assert list(open_dataset(str(tmp_path / "pairs-12"), "train").manifest.features) == ["txt"]

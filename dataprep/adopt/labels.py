@@ -1,0 +1,135 @@
+"""Reads the labels of other tools: integers, which are kept, or texts, which become classes once all are known.
+
+a shard ─▶ LabelReader: the texts of the shard, numbered as they occur
+all shards ─▶ text_classes: the sorted texts, which are the names of the classes
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from dataprep.errors import SourceError
+from dataprep.formats.checked import MAX_CLASS_NAME_CHARS
+from dataprep.messages import shown
+
+MAX_CLASSES = 1_000_000
+"""Maximum number of classes without a class list: a larger label is an identifier and not a class."""
+NO_LABELS = "none"
+"""Value of `--labels` for data whose labels are to be ignored."""
+_FEW_TEXTS = 5
+"""Number of different texts that are classes even if no two samples share one."""
+_DISTINCT_SHARE = 0.9
+"""Share of samples whose texts may differ. Captions hardly ever recur, but one shard of ImageNet, 1,000 samples in
+random order, already has no more than 640 classes."""
+_INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
+_UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_ADVICE = f"name the field that holds it with --labels FIELD, or ignore labels with --labels {NO_LABELS}"
+
+
+class LabelReader:
+    """Reads the labels of one shard.
+
+    Args:
+        field: Field that holds the label; None for the usual fields.
+        num_classes: Number of classes, if they are known: labels are integers below it. None if the labels decide,
+            which are integers below MAX_CLASSES or texts.
+    """
+
+    def __init__(self, field: str | None, num_classes: int | None) -> None:
+        self.field = field
+        self._most = MAX_CLASSES if num_classes is None else num_classes
+        self._may_be_text = num_classes is None
+        self._numbers: dict[str, int] = {}
+        self._integer: int | None = None
+
+    def label(self, value: object, name: str) -> int:
+        """Return the label for a stored value; -1 means no label. A text has its position among `labels().texts`.
+
+        Args:
+            value: The value that was stored: an integer, the text of one, or the text of a class.
+            name: Field that held the value, for the message.
+
+        Raises:
+            SourceError: The value is no label, or the shard has both integers and texts; the text is a clause.
+        """
+        label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
+        if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < self._most:
+            if label >= 0 and self._integer is None:
+                self._integer = label
+                self._refuse_both()
+            return label
+        text = value.strip() if isinstance(value, str) else ""
+        if not self._may_be_text or not _is_class(text):
+            texts = ", or the text of a class" if self._may_be_text else ""
+            raise SourceError(
+                f"label {shown(str(value))} in {shown(name)}, expected an integer from 0 to {self._most - 1:,}{texts}: "
+                f"{_ADVICE}"
+            )
+        number = self._numbers.setdefault(text, len(self._numbers))
+        self._refuse_both()
+        return number
+
+    def labels(self) -> ShardLabels:
+        """Return which labels were read."""
+        return ShardLabels(tuple(self._numbers), self._integer)
+
+    def _refuse_both(self) -> None:
+        if self._numbers and self._integer is not None:
+            raise SourceError(_both(self._integer, next(iter(self._numbers))))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLabels:
+    """The kind of a shard's labels."""
+
+    texts: tuple[str, ...] = ()
+    """The different texts, at the positions by which the shard's rows name them; empty if labels are integers."""
+    integer: int | None = None
+    """The first label that is an integer; None if there is none."""
+
+
+def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> tuple[str, ...]:
+    """Return the sorted texts of all shards, which are the names of the classes; nothing if labels are integers.
+
+    Args:
+        found: The labels of each shard.
+        samples: Number of samples that have a label.
+        where: URL of the data, for the error.
+
+    Raises:
+        SourceError: Some labels are integers and others texts, or nearly every sample has a text of its own.
+    """
+    texts: set[str] = set()
+    integer: int | None = None
+    for labels in found:
+        texts.update(labels.texts)
+        integer = labels.integer if integer is None else integer
+    if texts and integer is not None:
+        raise SourceError(f"{where}: {_both(integer, min(texts))}")
+    if len(texts) > MAX_CLASSES or (len(texts) > _FEW_TEXTS and len(texts) > _DISTINCT_SHARE * samples):
+        raise too_many_texts(texts, samples, where=where)
+    return tuple(sorted(texts))
+
+
+def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
+    """Return the error for texts that are too many for classes."""
+    listed = ", ".join(map(shown, nsmallest(3, texts)))
+    return SourceError(
+        f"{where}: labels are text with {len(texts):,} different values for {samples:,} samples ({listed}, ...): "
+        f"captions or names rather than classes; ignore them with --labels {NO_LABELS}, or name the field of the "
+        "classes with --labels FIELD"
+    )
+
+
+def _is_class(text: str) -> bool:
+    """Return whether a text can be the name of a class: not empty, no number, one line of at most 1,000 characters."""
+    fits = 0 < len(text) <= MAX_CLASS_NAME_CHARS
+    return fits and not _NUMBER.fullmatch(text) and not _UNFIT.search(text)
+
+
+def _both(integer: int, text: str) -> str:
+    return f"some labels are integers ({integer}) and others are text ({shown(text)}), expected one kind: {_ADVICE}"

@@ -1,0 +1,89 @@
+"""The table behind `dataprep plan-input` is what the recorded runs give, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
+from loaders.bench.peers import PEERS
+from loaders.capacity.input_costs import costs_in
+from tests.support.markdown import ROOT
+
+PIXELS = {"originals": 400_000.0, "256": 100_000.0, "320": 150_000.0, "512": 350_000.0}
+
+
+def measured(rounds: int = 2) -> dict[str, Any]:
+    """A document in which every loader takes 1 ms, 5 ms for each million of stored pixels, and 0.1 ms more each round
+    and for the larger images."""
+    runs = [
+        {
+            "loader": case.loader,
+            "stored": case.stored,
+            "image_size": case.image_size,
+            "round": case.round,
+            "cpu_ms_per_image": 1 + 5e-6 * PIXELS[case.stored] + 0.1 * case.round + 0.1 * (case.image_size == 448),
+        }
+        for case in cases(rounds)
+    ]
+    images = {
+        stored: {"count": 10, "bytes_per_image": 0.25 * pixels, "pixels_per_image": pixels}
+        for stored, pixels in PIXELS.items()
+    }
+    machine = {"cores": 2, "cpu": "Some, with a comma", "measured": "2026-11-26T00:10:12Z"}
+    return {"machine": machine, "commit": "abc", "batch_size": 128, "workers": 2, "images": images, "runs": runs}
+
+
+def test_the_committed_table_is_what_the_recorded_runs_give():
+    for path in (DOCUMENT,) if DOCUMENT.exists() else ():
+        assert TABLE.read_text(encoding="utf-8") == table_of(json.loads(path.read_text(encoding="utf-8")))
+
+
+def test_the_table_has_medians_and_the_slope_over_all_copies():
+    """1 + 5 x 0.4 = 3 ms of originals of 0.4 million pixels, 0.05 more in the median of two rounds; 2 ms for pixels."""
+    table = costs_in(table_of(measured()))
+    assert set(table) == set(LOADERS) == {"dataprep", *PEERS}
+    for rows in table.values():
+        assert [row.image_size for row in rows] == list(IMAGE_SIZES)
+        assert [row.cost.cpu_ms for row in rows] == [pytest.approx(3.05), pytest.approx(3.15)]
+        assert [row.cost.stored_ms for row in rows] == [pytest.approx(2.0)] * 2
+        assert {(row.cost.num_bytes, row.date, row.machine) for row in rows} == {
+            (100_000, "2026-11-26", "Some, with a comma")
+        }
+    assert {loader for loader, rows in table.items() if rows[0].cost.decodes == "crop"} == {"dataprep", "tf.data"}
+
+
+def test_the_table_does_not_depend_on_the_order_of_the_runs():
+    document = measured()
+    assert table_of(document | {"runs": document["runs"][::-1]}) == table_of(document)
+
+
+@pytest.mark.parametrize("removed", [0, -1])
+def test_a_round_that_is_not_whole_gives_no_table(removed):
+    document = measured()
+    del document["runs"][removed]
+    with pytest.raises(ValueError, match="no run of Case"):
+        table_of(document)
+    with pytest.raises(ValueError, match="no run of Case"):
+        table_of(document | {"runs": []})
+
+
+def test_the_part_for_stored_pixels_is_between_nothing_and_all():
+    falling, steep = (dict(zip(STORED, values, strict=True)) for values in ((1, 4, 3, 2), (4, 0.1, 0.5, 3.5)))
+    assert stored_ms(falling, PIXELS) == 0
+    assert stored_ms(steep, PIXELS) == 4
+    with pytest.raises(ValueError, match="same number of pixels"):
+        stored_ms(steep, dict.fromkeys(STORED, 100.0))
+
+
+def test_the_command_writes_the_table_from_the_runs(tmp_path):
+    document, table = tmp_path / "runs.json", tmp_path / "table.csv"
+    document.write_text(json.dumps(measured()))
+    command = [sys.executable, ROOT / "benchmarks/input_costs.py", "--csv", "--json", document, "--table", table]
+    subprocess.run(command, check=True)
+    assert table.read_text() == table_of(measured())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.json", "table.csv"]

@@ -1,0 +1,123 @@
+"""Labels of other tools: integers that are kept, or texts that become classes, but never both, and never captions."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dataprep.adopt.labels import LabelReader, ShardLabels, text_classes
+from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import SourceError
+from dataprep.formats.example import bytes_feature, map_entry
+from dataprep.formats.wire import frame_around, message
+from dataprep.storage import open_storage
+from loaders import open_loader
+from tests.support.adoption import adopt_here, image_of, read_all, tar_of
+from tests.support.converting import converted
+
+NAMES = ["dog", "cat", "emu", "cat", "n01440764", "dog", "Grünfink, grün"]
+
+
+def text_tars(folder, names=NAMES, field="cls"):
+    """Two tars whose labels are text, in a member or in the .json."""
+    folder.mkdir(exist_ok=True)
+    for shard in range(2):
+        members = []
+        for number in range(shard, len(names), 2):
+            label = json.dumps({field: names[number]}).encode() if field == "label" else f"{names[number]}\n".encode()
+            members.append((f"{number:05d}.jpg", image_of(number)))
+            members.append((f"{number:05d}.{'json' if field == 'label' else field}", label))
+        tar_of(folder / f"{shard}.tar", members)
+    return folder
+
+
+@pytest.mark.parametrize(("field", "labels"), [("cls", None), ("label", None), ("txt", "txt")])
+def test_texts_become_classes_sorted_by_name(tmp_path, field, labels):
+    adoption = adopt_here(text_tars(tmp_path / "data", field=field), tmp_path / "index", workers=2, labels=labels)
+    assert adoption.notes == ("labels are text: 5 classes, sorted by name",)
+    classes = adoption.manifest.classes
+    assert classes == tuple(sorted(set(NAMES)))
+    samples, rows = read_all(tmp_path / "index")
+    assert {int(key): classes[label] for key, label, *_ in samples} == dict(enumerate(NAMES))
+    assert [row["label"] for row in rows] == [label for _, label, *_ in samples]
+
+
+def test_a_loader_gives_the_number_of_a_text_and_a_conversion_keeps_it(tmp_path):
+    adopt_here(text_tars(tmp_path / "data"))
+    manifest = converted(tmp_path / "data", tmp_path / "out", "tfrecord", num_shards=1)
+    for url in (tmp_path / "data", tmp_path / "out"):
+        with open_loader(str(url), "train", batch_size=7, image_size=8) as loader:
+            batch = next(iter(loader))
+            classes = loader.dataset.manifest.classes
+        found = {int(key): classes[label] for key, label in zip(batch.keys, batch.labels.tolist(), strict=True)}
+        assert found == dict(enumerate(NAMES))
+    assert manifest.classes == tuple(sorted(set(NAMES)))
+
+
+def test_captions_are_no_classes(tmp_path):
+    captions = [f"a caption of picture {number}" for number in range(8)]
+    text_tars(tmp_path, captions, "txt")
+    words = r"labels are text with 8 different values for 8 samples \('a caption of picture 0', .*--labels none"
+    with pytest.raises(SourceError, match=words):
+        adopt_here(tmp_path, labels="txt")
+    assert adopt_here(tmp_path, labels="none").manifest.classes == ()
+
+
+def test_texts_in_tfrecords_are_classes_too(tmp_path):
+    with (tmp_path / "a.tfrecord").open("wb") as file:
+        for number, name in enumerate(NAMES):
+            values = {b"jpg": image_of(number), b"label": name.encode()}
+            entries = b"".join(map_entry(field, bytes_feature(value)) for field, value in values.items())
+            file.write(b"".join(frame_around(message(b"\x0a", entries), b"", b"")))
+    assert adopt_here(tmp_path).manifest.classes == tuple(sorted(set(NAMES)))
+
+
+def test_integers_that_leave_numbers_out_stay_as_they_are_and_are_reported(tmp_path):
+    tar_of(tmp_path / "a.tar", [pair for n in (2, 5) for pair in ((f"{n}.jpg", image_of(n)), (f"{n}.cls", b"%d" % n))])
+    adoption = adopt_here(tmp_path)
+    assert adoption.notes == (
+        "labels are integers from 2 to 5 and stay as they are: 6 classes, 4 of them without an image",
+    )
+    assert [label for _, label, *_ in read_all(tmp_path)[0]] == [2, 5]
+
+
+def test_class_folders_whose_names_are_other_numbers_are_reported(tmp_path):
+    for name in ("1", "2", "10"):
+        (tmp_path / "data/train" / name).mkdir(parents=True)
+        (tmp_path / "data/train" / name / "a.jpg").write_bytes(image_of(1))
+    [line] = adopt_here(tmp_path / "data").notes
+    assert line.startswith(
+        "labels are renumbered, 0 to 2 in the order of the names of the classes: 1 is 0, 10 is 1; dataset.json"
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_integers_beside_texts_are_refused(tmp_path, shards):
+    tar_of(tmp_path / "0.tar", [("a.jpg", image_of(1)), ("a.cls", b"1")])
+    members = [("b.jpg", image_of(2)), ("b.cls", b"cat")]
+    tar_of(tmp_path / f"{shards - 1}.tar", members if shards == 2 else [("a.jpg", b"j"), ("a.cls", b"1"), *members])
+    with pytest.raises(SourceError, match=r"some labels are integers \(1\) and others are text \('cat'\)"):
+        adopt_here(tmp_path)
+    assert read_manifest(open_storage(str(tmp_path))) is None
+
+
+@pytest.mark.parametrize(
+    "value", ["", "  ", "1.5", "1e3", "9" * 20, "a\nb", "a\x00b", "\udcff", "x" * 1001, True, 1.5, []]
+)
+def test_values_that_name_no_class_are_refused(value):
+    with pytest.raises(SourceError, match="expected an integer from 0 to 999,999, or the text of a class: name the"):
+        LabelReader(None, None).label(value, "cls")
+
+
+def test_a_known_list_of_classes_takes_no_texts():
+    with pytest.raises(SourceError, match=r"label 'cat' in 'label', expected an integer from 0 to 2: "):
+        LabelReader(None, 3).label("cat", "label")
+
+
+def test_a_shard_in_random_order_of_many_classes_is_no_shard_of_captions():
+    texts = tuple(f"n{number:08d}" for number in range(640))
+    assert text_classes([ShardLabels(texts)], 1000, where="data") == texts
+    with pytest.raises(SourceError, match="data: labels are text with 640 different values for 700 samples"):
+        text_classes([ShardLabels(texts)], 700, where="data")
+    assert text_classes([ShardLabels(("b", "a")), ShardLabels(("a",))], 3, where="data") == ("a", "b")

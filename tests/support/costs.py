@@ -1,0 +1,14 @@
+"""Costs of images with the figures of the arithmetic by hand, whatever the table of a release says."""
+
+from __future__ import annotations
+
+from loaders.capacity.input_costs import cost_from_table, costs_in
+from loaders.capacity.plan import ImageCost
+from tests.support.markdown import ROOT
+
+COSTS = costs_in((ROOT / "tests/loaders/capacity/costs.csv").read_text(encoding="utf-8"))
+
+
+def cost_by_hand(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:
+    """The cost of an image by the table of these tests."""
+    return cost_from_table(loader, image_size, bytes_per_image, COSTS)
