@@ -118,7 +118,7 @@ def _parsed() -> argparse.Namespace:
     if not 1 <= options.situations <= len(ids):
         parser.error(f"--situations must be 1 to {len(ids)}, got {options.situations}")
     if unknown := sorted(set(options.only or ()) - set(ids)):
-        parser.error(f"no situation {', '.join(unknown)} in the set {options.set}; there are {', '.join(ids)}")
+        parser.error(f"no situation {', '.join(unknown)}; there are {', '.join(ids)}")
     return options
 
 

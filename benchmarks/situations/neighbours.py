@@ -28,7 +28,7 @@ PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
 
 def loop(nice: str) -> None:
     """Keep a core busy at a nice value."""
-    os.nice(int(nice))
+    give_way(int(nice))
     ready()
     while True:
         sum(range(100_000))
@@ -36,7 +36,7 @@ def loop(nice: str) -> None:
 
 def burst(nice: str) -> None:
     """Work and rest in turn, each for a random time."""
-    os.nice(int(nice))
+    give_way(int(nice))
     draw = random.Random(os.getpid())
     ready()
     while True:
@@ -48,7 +48,7 @@ def burst(nice: str) -> None:
 
 def memory(nice: str) -> None:
     """Copy memory all the time."""
-    os.nice(int(nice))
+    give_way(int(nice))
     source, target = bytearray(COPIED_BYTES), bytearray(COPIED_BYTES)
     ready()
     while True:
@@ -198,6 +198,14 @@ async def _proxy(host: str, port: int, connection_bytes_per_s: float, bytes_per_
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
+
+
+def give_way(nice: int) -> None:
+    """Take a nice value, also for the group of this session, which Linux schedules as one (`sched_autogroup`)."""
+    os.nice(nice)
+    group = Path("/proc/self/autogroup")
+    if group.exists():
+        group.write_text(str(nice))
 
 
 def ready() -> None:

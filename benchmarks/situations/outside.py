@@ -29,9 +29,9 @@ class Outside:
     neighbours: int = 0
     """Number of other processes that use the same cores."""
     neighbour: str = "loop"
-    """What each of them does: a program of `neighbours.PROGRAMS`."""
+    """What each neighbour does: a program of `neighbours.PROGRAMS`."""
     neighbour_nice: int = 0
-    """Their nice value."""
+    """Nice value of these processes."""
     connection_bytes_per_s: float | None = None
     """Bandwidth that a proxy before the bucket gives to each connection."""
     proxy_bytes_per_s: float | None = None

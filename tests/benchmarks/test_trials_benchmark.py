@@ -1,15 +1,11 @@
-"""Searches of settings and the count of their trials, and the command on one small situation."""
+"""Searches of settings, the count of their trials, and the table."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -135,19 +131,3 @@ def test_the_table_shows_searches_that_never_arrive() -> None:
     assert lines[1].split() == ["link-00", "slow", "0.25", "40", "3", ">4", "3", "3"]
     assert lines[2].split()[-4:] == ["3", "never", "3", "3"]
     assert lines[-1].endswith("3 trials: 1 of 1")
-
-
-@pytest.mark.long
-def test_the_command_keeps_its_results_and_does_not_repeat_them(tmp_path: Path) -> None:
-    from benchmarks.originals import corpus_images
-
-    corpus_images(None, tmp_path, 120)
-    kept = tmp_path / "trials.json"
-    command = [sys.executable, ROOT / "benchmarks/trials.py", "--only", "waiting-00", "--seconds", "0.1"]
-    command += ["--rounds", "1", "--corpus", tmp_path / "corpus", "--work", tmp_path / "work", "--json", kept]
-    first = subprocess.run(command, capture_output=True, text=True, check=True)
-    (row,) = json.loads(kept.read_text())["rows"]
-    assert row["best"] == max(each["images_per_s"] for each in row["rates"])
-    assert set(row["trials"]) == {"ours", "spdl", "by hand", "grid"}
-    second = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert second.stdout == first.stdout
