@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from originals import DATAPREP, corpus_images, image_folder
+from originals import DATAPREP, commit, corpus_images, image_folder
 
 from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError
@@ -207,13 +207,6 @@ def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:
         command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], *kind]
         command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
         subprocess.run([*command, "--json"], capture_output=True, check=True)
-
-
-def commit() -> str:
-    """Return the commit of this checkout, with `+` where files differ from it."""
-    command = ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
 
 
 def main() -> None:

@@ -39,6 +39,13 @@ class NoProgress:
         return lambda *_: None
 
 
+def commit() -> str:
+    """Return the commit of this checkout, with `+` where files differ from it."""
+    command = ["git", "-C", ROOT, "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Path]:
     """Return the images of a folder of class folders, sorted; with `count`, this number of them, evenly spread.
 

@@ -14,7 +14,7 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted, did_you_mean
-from loaders.decode.annotations import FieldsTransform
+from loaders.decode.annotations import WITHOUT_SIZE, FieldsTransform, size_fields
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import Backend, Interpolation
 from loaders.decode.views import Views, checked_groups
@@ -190,7 +190,8 @@ class LoaderConfig:
         _require(
             not missing,
             f"transform needs the fields {', '.join(missing)}, which are not delivered; "
-            f"set fields={(*self.fields, *missing)!r}",
+            f"set fields={(*self.fields, *missing)!r}"
+            + (f"; {WITHOUT_SIZE}" if set(missing) & set(size_fields(self.transform)) else ""),
         )
         _require(
             not needed or self.packs is None,

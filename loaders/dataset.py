@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from dataprep.dataset.links import is_adopted, open_data
 from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
+from dataprep.dataset.sizes import refuse_other_sizes
 from dataprep.dataset.trust import check_named
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields
 from dataprep.storage import open_storage
+from dataprep.storage.local import LocalStorage
 from loaders.fetch.fetcher import Fetcher, FetchSettings
 from loaders.fetch.fields import FieldReader, check_stored_fields, open_fields
 from loaders.fetch.index import MAX_INDEX_BYTES, SplitIndex, with_deadline
@@ -167,12 +169,21 @@ def open_dataset(url: str, split: str, region_policy: str = "refuse", *, compare
         raise UsageError(f"{storage.url}: no split {split!r}; it has {', '.join(found)}")
     dataset = Dataset(url, manifest, found[split], check_named(storage, manifest))
     _guard(dataset.storage, region_policy)  # adopted data may lie in another bucket than their index
-    if compare and is_adopted(manifest):
+    if not is_adopted(manifest):
+        _refuse_damaged(dataset)
+    elif compare:
         from dataprep.dataset import changes
 
         max_listed = changes.MAX_LISTED_ON_DISK if dataset.storage.is_local else changes.MAX_LISTED_IN_BUCKET
         changes.refuse_changed(storage, dataset.storage, manifest, max_listed)
     return dataset
+
+
+def _refuse_damaged(dataset: Dataset) -> None:
+    """Refuse a split on disk whose shards have other sizes than its manifest lists; a bucket is not listed for it."""
+    storage = dataset.storage
+    if isinstance(storage, LocalStorage) and not FORMATS[dataset.manifest.format].one_file_per_image:
+        refuse_other_sizes(storage, dataset.split)
 
 
 def refuse_mixture(url: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict, TypeVar
 from dataprep.dataset.differences import differences
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, check_names
+from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.views import Views, checked_groups
 from loaders.engine.batch_plan import BatchPlan
@@ -318,14 +319,14 @@ class Loader:
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if bool(config.view_groups) != isinstance(self, ViewLoader):
             raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
-        if config.fields:
-            dataset.check_fields(config.fields)
-        warn_of_libraries(config.decoder)
         self.dataset, self.config = dataset, config
+        if config.fields:
+            self._check_fields(dataset.check_fields)
+        warn_of_libraries(config.decoder)
         self.index = dataset.open_index(config.deadline_s) if index is None else index
         self.order = self._order()
         if config.fields:
-            dataset.check_stored_fields(config.fields, self.index, config.deadline_s)
+            self._check_fields(lambda names: dataset.check_stored_fields(names, self.index, config.deadline_s))
         self._stats = Stats()
         self._skipped: Counter[str] = Counter()
         if config.shuffle:
@@ -339,6 +340,21 @@ class Loader:
         """Counters of the fetchers of producers that have ended."""
         self._counting = threading.Lock()
         self._serve()
+
+    def _check_fields(self, check: Callable[[tuple[str, ...]], None]) -> None:
+        """Check the fields of the settings; where those with the size of annotations are missing, say what needs none.
+
+        Args:
+            check: Raises UsageError for fields that the dataset does not have.
+        """
+        size = size_fields(self.config.transform)
+        if others := tuple(name for name in self.config.fields if name not in size):
+            check(others)
+        if size:
+            try:
+                check(size)
+            except UsageError as error:
+                raise UsageError(f"{error}; {WITHOUT_SIZE}") from error
 
     @property
     def epoch(self) -> int:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from train.loops.jax import JaxBackend
     from train.loops.jax_transformer_steps import ClassifierTask as JaxTask
 
+DEFAULT_SIDE = 224
+"""Side of the images in pixels where neither a flag nor weights say it."""
 UNCROPPED_SIDE = 224
 """Side in pixels above which images are resized to just that side for evaluation, without a border to crop away."""
 EPILOG = """\b
@@ -72,8 +74,9 @@ Examples:
   dataprep-finetune-mae --data_path shards/imagenet --output_dir runs/finetuned --resume automatic --eval
 
 \b
-Exit codes: 0 trained or evaluated; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143
-stopped by a signal after a checkpoint: the same command with --resume automatic continues.
+Exit codes: 0 trained or evaluated; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3
+undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic
+continues.
 """
 REFUSED = LAUNCHERS | {
     "resplit": "images are augmented once, so no split of augmentations could be spared from erasing"
@@ -125,7 +128,11 @@ class Flags(ShardingFlags, RecipeFlags):
         "Pretrained weights, on a disk or gs://: a checkpoint of this project, a published MAE file, or timm weights.",
     )
     linear_probe: bool = flag(False, "Train a linear layer on the frozen encoder.")
-    input_size: int = flag(224, "Side of the images, pixels; position embeddings are resized to it.", SIDE)
+    input_size: int | None = flag(
+        None,
+        "Side of the images, pixels; position embeddings are resized to it; default: as in --finetune, or 224.",
+        SIDE,
+    )
     nb_classes: int | None = flag(
         None, "Number of logits; default: as many as the data have classes.", COUNT, also=("num_classes",)
     )
@@ -223,6 +230,11 @@ class Flags(ShardingFlags, RecipeFlags):
         self.mix_config()
 
     @property
+    def side(self) -> int:
+        """Side of the images, pixels."""
+        return self.input_size or DEFAULT_SIDE
+
+    @property
     def pool(self) -> str:
         """Way to pool the tokens that are classified, as `ViTConfig.pool`."""
         return "average" if self.global_pool and not self.cls_token else "token"
@@ -243,9 +255,7 @@ class Flags(ShardingFlags, RecipeFlags):
         erasing = Erasing(prob=self.reprob, mode=self.remode, count=self.recount)
         if not (self.aa or self.color_jitter or self.reprob):
             return None
-        return FinetuneAugment(
-            policy=self.aa, color_jitter=self.color_jitter, erasing=erasing, image_size=self.input_size
-        )
+        return FinetuneAugment(policy=self.aa, color_jitter=self.color_jitter, erasing=erasing, image_size=self.side)
 
     @property
     def threads(self) -> None:
@@ -291,16 +301,19 @@ class FinetuneTask(ClassifierTask):
 
 def open_training(flags: Flags) -> Training[Any]:
     """Open all that a run needs: devices, loaders, model, optimiser; nothing is trained yet."""
-    return _open_jax(flags) if flags.is_jax else _open_torch(flags)
+    weights = _weights(flags)
+    if flags.input_size is None:
+        flags = replace(flags, input_size=DEFAULT_SIDE if weights is None else weights.image_size)
+    return _open_jax(flags, weights) if flags.is_jax else _open_torch(flags, weights)
 
 
-def _open_jax(flags: Flags) -> Training[JaxBackend]:
+def _open_jax(flags: Flags, weights: Weights | None) -> Training[JaxBackend]:
     devices = open_jax_devices(flags.tensor_parallel)
 
     from train.loops.jax_transformer_steps import Settings
 
     batch, data = flags.effective_batch(devices), flags.open_data()
-    model = _open_model(flags, classes_of(data, flags.nb_classes))
+    model = _open_model(flags, weights, classes_of(data, flags.nb_classes))
     loader, validation = _open_loaders(flags, data, devices, batch)
     training = JaxRun(
         flags=flags,
@@ -343,13 +356,13 @@ def _jax_task(flags: Flags, model: VisionTransformer, devices: JaxDevices, batch
     )
 
 
-def _open_torch(flags: Flags) -> Training[TorchBackend]:
+def _open_torch(flags: Flags, weights: Weights | None) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     batch = flags.effective_batch(runtime)
     schedule = flags.schedule(batch)
     data = flags.open_data()
     num_classes = classes_of(data, flags.nb_classes)
-    model = _open_model(flags, num_classes).to(runtime.device)
+    model = _open_model(flags, weights, num_classes).to(runtime.device)
     if flags.compile:
         compile_network(model, runtime.device)
     logs = flags.open_logs(runtime)
@@ -386,12 +399,15 @@ def _open_torch(flags: Flags) -> Training[TorchBackend]:
 
 
 def _open_loaders(flags: Flags, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
-    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.input_size)
+    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.side)
     loader = data.training_loader(
         replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
     )
     loader.set_epoch(flags.start_epoch)
-    return loader, data.validation_loader(_validation_config(flags, settings))
+    validation = data.validation_loader(_validation_config(flags, settings))
+    if validation is None and not flags.eval:
+        data.tell_no_evaluation(settings)
+    return loader, validation
 
 
 def evaluate(training: Training[Any]) -> int:
@@ -408,12 +424,11 @@ def evaluate(training: Training[Any]) -> int:
     return 0
 
 
-def _open_model(flags: Flags, num_classes: int) -> VisionTransformer:
+def _open_model(flags: Flags, weights: Weights | None, num_classes: int) -> VisionTransformer:
     """Make a classifier with pretrained weights or random ones of the seed; for --eval with those of a checkpoint."""
     torch.manual_seed(flags.seed)
-    weights = _weights(flags)
     config = ClassifierConfig(
-        image_size=flags.input_size,
+        image_size=flags.side,
         num_classes=num_classes,
         pool=flags.pool,
         drop_path=flags.drop_path,
@@ -448,7 +463,7 @@ def _validation_config(flags: Flags, settings: LoaderConfig) -> LoaderConfig:
     return replace(
         settings,
         batch_size=settings.batch_size // flags.accum_iter,
-        resize=flags.input_size if flags.input_size > UNCROPPED_SIDE else None,
+        resize=flags.side if flags.side > UNCROPPED_SIDE else None,
     )
 
 

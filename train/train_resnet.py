@@ -84,7 +84,8 @@ Examples:
 
 \b
 Exit codes: 0 trained; 1 the loss was not finite, the accuracy below --target_accuracy, or a disk or bucket failed;
-2 usage or input; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
+2 usage or input; 3 undecided, with --diagnose; 143 stopped by a signal after a checkpoint: the same command with
+--resume automatic continues.
 """
 
 
@@ -254,7 +255,10 @@ def _open_loaders(flags: Flags, runtime: Runtime) -> tuple[Loader, Loader | None
         )
     data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
-    return data.training_loader(training), data.validation_loader(evaluation), num_classes
+    validation = data.validation_loader(evaluation)
+    if validation is None:
+        data.tell_no_evaluation(settings)
+    return data.training_loader(training), validation, num_classes
 
 
 @click.command("dataprep-train-resnet", cls=EntryCommand, epilog=EPILOG, context_settings={"max_content_width": 110})

@@ -65,8 +65,8 @@ Examples:
       --config.dataset.use_tfds=True
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
-signal after a checkpoint: the same command continues.
+Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided, with
+--diagnose; 143 stopped by a signal after a checkpoint: the same command continues.
 """
 
 
@@ -351,7 +351,7 @@ def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> Steps:
     "--diagnose",
     "is_diagnosed",
     is_flag=True,
-    help="Instead of training, measure for half a minute what the run waits for; print it, and keep it in workdir.",
+    help="Instead of training, measure what the run waits for; print it, and keep it in workdir.",
 )
 @flags_of(Config, REFUSED, prefix=PREFIX, switches=False)
 @click.pass_context

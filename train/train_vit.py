@@ -67,8 +67,8 @@ Examples:
       --precision bfloat16 --tensor_parallel 4 --ema_decay 0.9999
 
 \b
-Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 143 stopped by a
-signal after a checkpoint: the same command with --resume automatic continues.
+Exit codes: 0 trained; 1 the loss was not finite, or a disk or bucket failed; 2 usage or input; 3 undecided, with
+--diagnose; 143 stopped by a signal after a checkpoint: the same command with --resume automatic continues.
 """
 _COMPILER = "the compiler decides when weights are gathered and freed again"
 REFUSED = {
@@ -342,7 +342,10 @@ def _open_loaders(flags: Flags, devices: Devices) -> tuple[Loader, Loader | None
     if packs is not None:
         check_packs(packs, flags.batch_size, devices, flags.accum_iter)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
-    return data.training_loader(training), data.validation_loader(replace(evaluation, packs=packs))
+    validation = data.validation_loader(replace(evaluation, packs=packs))
+    if validation is None:
+        data.tell_no_evaluation(settings)
+    return data.training_loader(training), validation
 
 
 def _open_checkpoints(flags: Flags, runtime: Runtime) -> CheckpointFolder | None:

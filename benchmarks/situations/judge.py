@@ -21,6 +21,8 @@ MAX_DRIFT = 0.10
 TRIES = 3
 
 RIGHT, TIED, WRONG = "right", "tie", "wrong"
+UNDECIDED = "undecided"
+"""Verdict on a diagnosis that decides nothing and says why, where other programs use the cores and a change helps."""
 Rate = Callable[[Situation, float], Measured]
 
 
@@ -47,6 +49,19 @@ class Truth:
         enough = max(TIE * max(rate for _, rate in self.changes), MIN_GAIN * self.base)
         is_tied = any(change.name == named and rate >= enough for change, rate in self.changes)
         return TIED if is_tied and self.best != NONE else WRONG
+
+
+def verdict_on(situation: Situation, truth: Truth, diagnosis: Mapping[str, Any]) -> str:
+    """Return the verdict on a diagnosis.
+
+    In the first set an undecided diagnosis names no change, and is right if none helps. Situations with a cause outside
+    the lists are judged in the same way, with one addition: if other programs use the cores of the run and the
+    diagnosis says that it is undecided, the verdict is `undecided` instead of `wrong`. That counts as right, and is
+    counted for itself as well.
+    """
+    verdict = truth.verdict(named_by(diagnosis))
+    is_excused = situation.outside is not None and situation.is_contended and bool(diagnosis.get("undecided"))
+    return UNDECIDED if verdict == WRONG and is_excused else verdict
 
 
 @dataclass(frozen=True, slots=True)

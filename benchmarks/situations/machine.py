@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.situations.datasets import BUCKET, Datasets
+from benchmarks.situations.guardian import Guardian
+from benchmarks.situations.planting import EMULATOR, planted
 from benchmarks.situations.situation import Situation, diagnose_arguments
 from benchmarks.situations.training_loop import Measured, train, train_alone
 from loaders import open_loader
 from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
 
-EMULATOR = "STORAGE_EMULATOR_HOST"
 DIAGNOSE_TIMEOUT_S = 180
 BUSY_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
 """Program that keeps a core busy until the process that started it ends."""
@@ -39,10 +40,11 @@ class Machine:
     """
 
     def __init__(self, work: Path, corpus: Path | None) -> None:
-        self.corpus = corpus
+        self.corpus, self._work = corpus, work
         self._datasets = Datasets(work, corpus)
         self._emulator = GCSEmulator()
         self._warm: set[Path] = set()
+        self._guardian: Guardian | None = None
 
     def __enter__(self) -> Machine:
         self._emulator.start()
@@ -61,8 +63,9 @@ class Machine:
 
     def rate(self, situation: Situation, seconds: float) -> Measured:
         """Train in a situation."""
+        cache_dir = self._warm_cache(situation)
         with self.into(situation) as url:
-            return train(situation, url, seconds=seconds, cache_dir=self._warm_cache(situation, url))
+            return train(situation, url, seconds=seconds, cache_dir=cache_dir)
 
     def device_rate(self, situation: Situation, seconds: float) -> Measured:
         """Measure the situation's device alone, fed with a batch that it already has."""
@@ -81,16 +84,19 @@ class Machine:
         """
         with self.into(situation) as url:
             command = [sys.executable, "-m", "dataprep", *diagnose_arguments(situation, url)]
-            try:
-                done = subprocess.run(
-                    command, cwd=REPOSITORY, capture_output=True, text=True, timeout=DIAGNOSE_TIMEOUT_S, check=False
-                )
-            except subprocess.TimeoutExpired:
-                raise DiagnoseError(f"no answer in {DIAGNOSE_TIMEOUT_S} s") from None
+            pipe = subprocess.PIPE
+            with subprocess.Popen(command, cwd=REPOSITORY, stdout=pipe, stderr=pipe, text=True) as process:
+                if self._guardian is not None:
+                    self._guardian.ends(process.pid)
+                try:
+                    output, errors = process.communicate(timeout=DIAGNOSE_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise DiagnoseError(f"no answer in {DIAGNOSE_TIMEOUT_S} s") from None
         try:
-            document: dict[str, Any] = json.loads(done.stdout)
+            document: dict[str, Any] = json.loads(output)
         except ValueError:
-            raise DiagnoseError(f"exit code {done.returncode}: {done.stderr.strip()[-300:]}") from None
+            raise DiagnoseError(f"exit code {process.returncode}: {errors.strip()[-300:]}") from None
         return document
 
     @contextmanager
@@ -104,24 +110,33 @@ class Machine:
             for _ in range(situation.competitors):
                 process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY_LOOP]))
                 stack.callback(process.kill)
+            if situation.outside is not None:
+                folder = None if situation.is_in_bucket else Path(url)
+                stack.callback(setattr, self, "_guardian", None)
+                self._guardian = stack.enter_context(
+                    planted(situation.outside, folder, work=self._work, emulator_pid=self._emulator.pid)
+                )
             yield url
 
     def _set_bucket(self, latency_ms: float, bandwidth_bytes_per_s: float | None) -> None:
         self._emulator.set_latency(latency_ms)
         self._emulator.set_bandwidth(bandwidth_bytes_per_s)
 
-    def _warm_cache(self, situation: Situation, url: str) -> str | None:
+    def _warm_cache(self, situation: Situation) -> str | None:
         """Fill the situation's cache with the whole dataset and return its folder; None if it has no cache."""
         if not situation.is_cached:
             return None
         folder = self._datasets.cache_dir(situation)
         if folder not in self._warm:
-            self._set_bucket(0.0, None)  # a fast bucket fills the cache with the same bytes
-            with open_loader(url, batch_size=8, image_size=32, cache_dir=str(folder)) as loader:
+            # A fast bucket fills the cache with the same bytes.
+            fast = replace(situation, latency_ms=0.0, bandwidth_bytes_per_s=None, competitors=0, outside=None)
+            with (
+                self.into(fast) as url,
+                open_loader(url, batch_size=8, image_size=32, cache_dir=str(folder)) as loader,
+            ):
                 for _ in islice(chain(loader, loader), len(loader) + 1):
                     pass
             self._warm.add(folder)
-            self._set_bucket(situation.latency_ms or 0.0, situation.bandwidth_bytes_per_s)
         return str(folder)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from benchmarks.situations.outside import Outside
 from loaders.config import EVALUATION_CROP
 
 NONE = "none"
@@ -59,11 +60,18 @@ class Situation:
     """Number of batches that are sent to the device before they are needed."""
     competitors: int = 0
     """Number of other processes, each of which would keep a core busy."""
+    outside: Outside | None = None
+    """Causes that are in no list of the diagnosis; None: there are none."""
 
     @property
     def is_in_bucket(self) -> bool:
         """Whether bytes come over a network."""
         return self.latency_ms is not None
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether other programs use the cores of the run."""
+        return self.competitors > 0 or (self.outside is not None and self.outside.is_contended)
 
     @property
     def short_side_needed(self) -> int:

@@ -1,4 +1,4 @@
-"""Slow transforms whose names contain their cost: `python_pixels_5000`, `in_turn_800` (microseconds).
+"""Slow transforms whose names contain their cost: `python_pixels_5000`, `in_turn_800` (microseconds), `garbage_20000`.
 
 A loader and `dataprep diagnose --transform benchmarks.situations.transforms:NAME` find them by `getattr`.
 
@@ -7,9 +7,12 @@ Shapes: image_HWC, uint8, 0..255.
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +60,32 @@ class SideBySide:
         return image_HWC
 
 
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Transform that leaves objects in cycles behind for each image, which the interpreter stops to collect."""
+
+    objects: int
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        for _ in range(self.objects):
+            cycle: list[object] = []
+            cycle.append(cycle)
+        return image_HWC
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLock:
+    """Transform that waits while it holds a lock of the whole machine, so that further processes do not help."""
+
+    seconds: float
+
+    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        with (Path(tempfile.gettempdir()) / "dataprep-situations.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(self.seconds)
+        return image_HWC
+
+
 def python_pixels(values: int) -> str:
     """The name of a transform for `--transform`."""
     return f"{__name__}:python_pixels_{values}"
@@ -72,6 +101,16 @@ def side_by_side(microseconds: int) -> str:
     return f"{__name__}:side_by_side_{microseconds}"
 
 
+def garbage(objects: int) -> str:
+    """The name of a transform for `--transform`."""
+    return f"{__name__}:garbage_{objects}"
+
+
+def machine_lock(microseconds: int) -> str:
+    """The name of a transform for `--transform`."""
+    return f"{__name__}:machine_lock_{microseconds}"
+
+
 def __getattr__(name: str) -> Any:
     kind, _, cost = name.rpartition("_")
     if cost.isdigit() and kind == "python_pixels":
@@ -80,4 +119,8 @@ def __getattr__(name: str) -> Any:
         return InTurn(int(cost) / 1e6)
     if cost.isdigit() and kind == "side_by_side":
         return SideBySide(int(cost) / 1e6)
+    if cost.isdigit() and kind == "garbage":
+        return Garbage(int(cost))
+    if cost.isdigit() and kind == "machine_lock":
+        return MachineLock(int(cost) / 1e6)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,6 +35,7 @@ from dataprep.build.shard import ShardBuilder, shard_builder
 from dataprep.build.traffic import Traffic, archives_traffic, output_traffic
 from dataprep.dataset.features import Features
 from dataprep.dataset.index_rows import ANNOTATIONS
+from dataprep.dataset.keys import named
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, source_faults
 from dataprep.dataset.records import (
     NO_LABEL,
@@ -360,7 +361,7 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
             [file] = files([(second.key, second.label)])
             both = f"{first.source} and {second.source}"
             if first.source == second.source:
-                both = f"{first.key} and {second.key} of {first.source}"
+                both = f"{named(first.key)} and {named(second.key)} of {first.source}"
             raise UsageError(
                 f"{both} would both be {file} in an image folder, "
                 "which has one folder for each class; rename one, or use --format webdataset or tfrecord"

@@ -5,7 +5,7 @@ A build that finds a manifest asks here whether the dataset is still whole. `dat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
 from dataprep.build.finished import image_root, indexed_images
@@ -13,13 +13,12 @@ from dataprep.dataset.index_parts import index_files
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import RETRY
 from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.sizes import first_faults, size_faults
 from dataprep.errors import VerificationError
 from dataprep.formats import FORMATS
 from dataprep.messages import counted
 from dataprep.storage import Storage
-
-NAMED_FILES = 3
-"""Number of damaged files that the error names."""
+from dataprep.storage.local import LocalStorage
 
 
 def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
@@ -31,10 +30,9 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     damaged = list(damaged_files(storage, manifest))
     if not damaged or storage.stat(f"{RETRY}/plan.json") is not None:
         return
-    more = f" and {len(damaged) - NAMED_FILES:,} more" if len(damaged) > NAMED_FILES else ""
     raise VerificationError(
         f"{storage.url}: the dataset is damaged, {counted(len(damaged), 'file')} of it: "
-        f"{'; '.join(damaged[:NAMED_FILES])}{more}. Build it again with --overwrite; or remove the damaged files, "
+        f"{first_faults(damaged)}. Build it again with --overwrite; or remove the damaged files, "
         f"and either {MANIFEST}, for this command to build them, or copy them with dataprep replicate COPY --to "
         f"{storage.url}; then run dataprep verify {storage.url}"
     )
@@ -50,36 +48,19 @@ def damaged_files(storage: Storage, manifest: Manifest) -> Iterator[str]:
     for split in manifest.splits:
         shards = () if single else split.shards
         due |= {entry["file"]: entry["bytes"] for entry in chain(index_files(split), [split.events], shards)}
-    size_of = _looked_up(storage) if storage.is_local or single else _listed(storage)
-    damaged = list(_differences(iter(due.items()), size_of))
+    damaged = list(size_faults(due.items(), _sizes(storage, due, single=single)))
     yield from damaged
     if single and not damaged:  # otherwise the index, which names the images, may be missing
         for split in manifest.splits:
             yield from _damaged_images(storage, manifest, split, set(due))
 
 
-def _looked_up(storage: Storage) -> Callable[[str], int | None]:
-    """Return a function that returns the size of a file in bytes; None if there is none."""
-
-    def size_of(name: str) -> int | None:
-        info = storage.stat(name)
-        return None if info is None else info.num_bytes
-
-    return size_of
-
-
-def _listed(storage: Storage) -> Callable[[str], int | None]:
-    """Do what `_looked_up` does, from one listing."""
-    return {info.name: info.num_bytes for info in storage.list()}.get
-
-
-def _differences(due: Iterator[tuple[str, int]], size_of: Callable[[str], int | None]) -> Iterator[str]:
-    for name, num_bytes in due:
-        found = size_of(name)
-        if found is None:
-            yield f"{name} is missing"
-        elif found != num_bytes:
-            yield f"{name} has {found:,} bytes, expected {num_bytes:,}"
+def _sizes(storage: Storage, names: Collection[str], *, single: bool) -> Mapping[str, int]:
+    """Return the sizes of files that exist, in bytes; a bucket is listed unless every image is a file of its own."""
+    if isinstance(storage, LocalStorage):
+        return storage.sizes(names)
+    infos = map(storage.stat, names) if single else storage.list()
+    return {info.name: info.num_bytes for info in infos if info is not None}
 
 
 def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, others: set[str]) -> Iterator[str]:
@@ -92,4 +73,4 @@ def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, 
     sizes = [info.num_bytes for info in storage.list(root) if info.name not in others]
     if (len(sizes), sum(sizes)) != (split.samples, split.num_bytes):
         found = {info.name: info.num_bytes for info in storage.list(root)}
-        yield from _differences(indexed_images(storage, manifest, split), found.get)
+        yield from size_faults(indexed_images(storage, manifest, split), found)

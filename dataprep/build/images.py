@@ -22,6 +22,7 @@ from dataprep.build.guard import (
     refuse_size,
 )
 from dataprep.build.restart import with_restarts
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import Event
 from dataprep.errors import ImageError
 
@@ -90,7 +91,7 @@ def check_image(key: str, data: bytes, policy: ImagePolicy) -> CheckedImage | Ev
         event = Event(key, "rejected", checked.event.reason, checked.event.detail)
     if policy.on_bad == "fail":
         raise ImageError(
-            f"{key}: {event.detail}; expected a valid JPEG (--on-bad fail); "
+            f"{named(key)}: {event.detail}; expected a valid JPEG (--on-bad fail); "
             "use --on-bad repair or reject to continue past such images"
         )
     return event

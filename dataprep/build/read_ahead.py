@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import SampleRef
 from dataprep.errors import SourceError
 from dataprep.storage.base import Originals
@@ -56,12 +57,12 @@ def _read(source: Originals, ref: SampleRef) -> bytes:
         data = source.read_range(ref.source, ref.offset, ref.num_bytes)
     except FileNotFoundError as error:
         raise SourceError(
-            f"{source.url_of(ref.source)} is gone; it held {ref.key} when the build was planned. "
+            f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
             "Put it back and run the same command again, or start over with --overwrite"
         ) from error
     found = crc32c_of(data) if ref.crc32c is not None else None
     if found != ref.crc32c:
-        where = f"{source.url_of(ref.source)}: the image {ref.key} at byte {ref.offset:,}"
+        where = f"{source.url_of(ref.source)}: the image {named(ref.key)} at byte {ref.offset:,}"
         raise SourceError(
             f"{where} has CRC32C {crc32c_hex(found)}, the index of its dataset has {crc32c_hex(ref.crc32c)}: it is "
             'damaged or was changed; restore it, or see what else is wrong with "dataprep verify"'

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from dataprep.build.claim import Claim
 from dataprep.build.open_build import OpenBuild
 from dataprep.dataset.columns import table_of
+from dataprep.dataset.keys import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
 from dataprep.dataset.row_groups import publish_row_groups
 from dataprep.errors import BuildError
-from dataprep.sources.keys import is_file_of_image, path_of
+from dataprep.sources.keys import is_file_of_image
 from dataprep.storage import Storage
 from dataprep.storage.parquet import open_parquet
 

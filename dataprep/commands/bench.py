@@ -118,7 +118,7 @@ def command(
 
     A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset), or a TFDS directory. Every run
     is a process of its own; the loaders take turns, and the table shows medians. A loader that needs another layout
-    gets a copy of some images.
+    gets a copy of some images; of data in a bucket only with --convert.
     """
     from loaders.bench.compare import LOADERS, BenchRequest, run_bench
     from loaders.bench.comparison import compare, read_table

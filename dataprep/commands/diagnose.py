@@ -49,12 +49,12 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-`simulated:RATE` stands for an accelerator that takes RATE images a second and uses no core of this machine. After
-commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and each
-transfer.
+`simulated:RATE` stands for an accelerator that takes RATE images a second, and takes hardly any CPU time. After
+commas, `transfer=RATE` limits the transfer to it, and `step-ms=MS` and `transfer-ms=MS` add time to each step and
+each transfer.
 
-Exit codes: 0 diagnosed, 2 wrong usage or input, 3 undecided: the run was clearly faster than one of its stages alone,
-or slower than the stages promise while other programs used the cores.
+Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
+than one of its stages alone, or slower than the stages promise while other programs used the cores.
 """
 
 
@@ -138,8 +138,8 @@ def command(
 ) -> None:
     """Find what limits a training run on the dataset at URL, and which change helps most.
 
-    For some seconds the loader feeds full training steps of the model, with the settings given here. Then fetching,
-    decoding, the transfer and the model are measured alone, and again with each change that could help.
+    For some seconds the loader feeds full training steps of the model, with the settings given here. Fetching,
+    decoding, the transfer and the model are also measured alone, and again with each change that could help.
     """
     if html is not None:
         from dataprep.pages.page import require_report_packages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from rich.text import Text
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import json_option
+from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.events import events_file
+from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection, chosen_splits, inspect_dataset
@@ -51,11 +54,21 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
     if html is not None:  # first: the reader of stdout may close it early
         _write_html(inspection, split, html)
     if as_json:
-        click.echo(json.dumps(asdict(inspection)))
+        click.echo(json.dumps(_document(inspection)))
         return
     _print(inspection)
     if html is not None:
         click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
+
+
+def _document(inspection: Inspection) -> JsonObject:
+    """Return the inspection as JSON values; beside the key of an example is the path that it was made of."""
+    document = asdict(inspection)
+    for split in document["splits"]:
+        for trouble in split["troubles"]:
+            for event in trouble["examples"]:
+                event["path"] = readable(event["key"])
+    return document
 
 
 def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:
@@ -82,7 +95,7 @@ def _print(inspection: Inspection) -> None:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in inspection.features.items())
     if inspection.fields:
         facts["fields"] = described_fields(inspection.fields, inspection.samples)
-    console.print(_facts(facts))
+    console.print(_facts(facts.items()))
     for split in inspection.splits:
         _print_split(console, split)
 
@@ -108,7 +121,7 @@ def _print_split(console: Console, split: SplitInspection) -> None:
         facts["rows"] = f"{rows:,}: {', '.join(ended)}"
     if split.unknown_sides:
         facts["unknown"] = f"width and height of {split.unknown_sides:,} images, which were not checked"
-    console.print(_facts(facts))
+    console.print(_facts(facts.items()))
     titled = {"width": split.widths, "height": split.heights, "aspect": split.aspects, "bytes an image": split.sizes}
     for title, histogram in titled.items():
         if histogram.counts:
@@ -118,18 +131,18 @@ def _print_split(console: Console, split: SplitInspection) -> None:
     if failures:
         console.print()
         console.print(Text("  no image", style="bold"))
-        console.print(_facts(failures, indent=4))
+        console.print(_facts(failures.items(), indent=4))
     for trouble in split.troubles:
         console.print()
         console.print(Text(printable(f"  {trouble.kind}: {trouble.count:,} {trouble.reason}"), style="bold"))
-        console.print(_facts({event.key: event.detail for event in trouble.examples}, indent=4))
+        console.print(_facts([(readable(event.key), event.detail) for event in trouble.examples], indent=4))
         if more := trouble.count - len(trouble.examples):
             console.print(Text(f"    and {more:,} more: {events_file(split.name)}", style="dim"))
 
 
-def _facts(facts: dict[str, str], indent: int = 2) -> Table:
+def _facts(facts: Iterable[tuple[str, str]], indent: int = 2) -> Table:
     table = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
+    for name, value in facts:
         label = Text(" " * indent + printable(name), style="dim", overflow="fold")
         table.add_row(label, Text(printable(value), overflow="fold"))
     return table

@@ -9,6 +9,7 @@ import base64
 from collections.abc import Iterable, Mapping
 
 from dataprep.dataset.documents import JsonObject
+from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import Picture, Sheet
 from dataprep.inspection.histograms import Histogram
 from dataprep.inspection.inspect import Inspection, SplitInspection
@@ -74,7 +75,9 @@ def _split(split: SplitInspection, sheet: Sheet) -> JsonObject:
             *ends,
         ],
         "plots": _plots(split, sheet),
-        "troubles": split.troubles,
+        "troubles": [
+            (trouble, [(readable(event.key), event.detail) for event in trouble.examples]) for trouble in split.troubles
+        ],
         "duplicates_text": _duplicates_text(sheet),
         "duplicates": [_pictures(group) for group in sheet.duplicates],
         "extremes": [(what, _pictures(pictures)) for what, pictures in sheet.extremes if pictures],
@@ -149,10 +152,12 @@ def _pictures(pictures: Iterable[Picture]) -> list[dict[str, str]]:
 
 
 def _picture(picture: Picture) -> dict[str, str]:
-    encoded = base64.b64encode(picture.jpeg).decode()
+    encoded, path = base64.b64encode(picture.jpeg).decode(), readable(picture.key)
     return {
         "key": picture.key,
-        "short_key": picture.key.rpartition("/")[2],
+        "path": path,
+        "title": path if path == picture.key else f"{path}, key {picture.key}",
+        "name": path.rpartition("/")[2],
         "class_name": picture.class_name,
         "caption": picture.caption,
         "src": f"data:image/jpeg;base64,{encoded}" if encoded else "",

@@ -147,7 +147,7 @@ def _above_0_bytes(_context: click.Context, parameter: click.Parameter, value: i
     "--bytes-per-image",
     type=Bytes(),
     callback=_above_0_bytes,
-    help="Mean size of a stored image, as 110kB.  [default: that of --dataset]",
+    help="Mean size of a stored image, as 110kB.  [default: that of --measured, else of --dataset]",
 )
 @click.option("--stored-side", type=_AT_LEAST_1, help="Mean shorter side of the stored images, in pixels.")
 @click.option(

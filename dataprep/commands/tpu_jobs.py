@@ -140,8 +140,8 @@ def run_command(
 def exec_command(where: Where, workers: tuple[int, ...], argv: tuple[str, ...]) -> Done:
     """Run a command on all workers, many at the same time, and print the output of each.
 
-    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a command
-    whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
+    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a
+    command whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
     """
     fleet = where.fleet()
     outside = [worker for worker in workers if worker >= len(fleet.target.instances) and not where.dry_run]

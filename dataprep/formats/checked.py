@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import BinaryIO
 
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import MAX_KEY_BYTES, NO_LABEL, Sample
 from dataprep.errors import FormatError
 
@@ -36,21 +37,21 @@ def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
             'and =XX in folders parted by "/", none of which starts with "__" (readers skip those)'
         )
     if not 0 < len(sample.image) <= MAX_IMAGE_BYTES:
-        return f"{sample.key}: image of {len(sample.image):,} bytes, expected 1 to {MAX_IMAGE_BYTES:,}"
+        return f"{named(sample.key)}: image of {len(sample.image):,} bytes, expected 1 to {MAX_IMAGE_BYTES:,}"
     sides_fit = 0 <= sample.height <= MAX_SIDE and 0 <= sample.width <= MAX_SIDE
     if not (sides_fit and 1 <= sample.orientation <= 8):
         return (
-            f"{sample.key}: height {sample.height}, width {sample.width}, orientation {sample.orientation}; "
+            f"{named(sample.key)}: height {sample.height}, width {sample.width}, orientation {sample.orientation}; "
             f"expected sides of 0 to {MAX_SIDE:,} and an orientation of 1 to 8"
         )
     label_fits = 0 <= sample.label <= MAX_LABEL if has_classes else sample.label == NO_LABEL
     if not label_fits or bool(sample.class_name) != has_classes:
         got = f"label {sample.label}, class name {sample.class_name[:40]!r}"
         expected = "a label from 0 and its name" if has_classes else "-1 and none, as there are no classes"
-        return f"{sample.key}: {got}, expected {expected}"
+        return f"{named(sample.key)}: {got}, expected {expected}"
     if len(sample.class_name) > MAX_CLASS_NAME_CHARS:
         return (
-            f"{sample.key}: class name of {len(sample.class_name):,} characters, expected at most "
+            f"{named(sample.key)}: class name of {len(sample.class_name):,} characters, expected at most "
             f"{MAX_CLASS_NAME_CHARS:,}"
         )
     return None

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from cryptography.x509 import CertificateBuilder, Name
 
 DOMAIN = "googleapis.com"
+HTTP_1, HTTP_2 = "http/1.1", "h2"
+"""Names of protocols in the TLS handshake."""
 LIFETIME = timedelta(days=60)
 """Longest run whose clients still trust the certificates."""
 MAX_HOSTS = 256
@@ -84,6 +86,7 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols([HTTP_1, HTTP_2])  # the second only for clients that speak no other: gRPC
         secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         # OpenSSL reads keys from files only; mkstemp's are readable by this user alone.
         handle, path = tempfile.mkstemp(prefix="dataprep-guard-")

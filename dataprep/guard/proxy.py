@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 from xml.sax.saxutils import escape
 
-from dataprep.guard.certificates import Authority
+from dataprep.guard.certificates import HTTP_2, Authority
 from dataprep.guard.ledger import Account, Ledger, OverBudgetError, Reservation, described
 from dataprep.guard.places import Places
 from dataprep.guard.requests import Kind, StorageRequest, is_storage_host, parse_request
@@ -315,7 +315,12 @@ class _FrontDoor(asyncio.Protocol):
             count_name(self._proxy.unread, host, 1)
             transport.abort()
             return
-        if secure is not None:
+        if secure is None:
+            return
+        if secure.get_extra_info("ssl_object").selected_alpn_protocol() == HTTP_2:
+            count_name(self._proxy.unread, host, 1)
+            secure.abort()
+        else:
             self._hand_over(secure, self._proxy.handler(host))
 
     def _hand_over(self, transport: asyncio.Transport, handler: asyncio.Protocol) -> None:

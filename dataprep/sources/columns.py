@@ -19,6 +19,7 @@ from dataprep.dataset.features import MAX_ANNOTATION_BYTES, Feature, Kind, Value
 from dataprep.errors import SourceError
 from dataprep.messages import quoted
 from dataprep.sources.metadata import Row
+from dataprep.sources.problems import Refuse, at_once
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9]\d{0,18})")
 _REAL = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")
@@ -28,6 +29,7 @@ _INT64 = range(-(2**63), 2**63)
 _AS_TEXT = "write it as one text, with json.dumps for example"
 
 
+_NO_VALUES = msgspec.msgpack.encode({})
 LEAVE_OUT = "leave the column out with --drop {}"
 """What a user does to leave out a column."""
 
@@ -36,14 +38,15 @@ class ColumnError(SourceError):
     """A column that cannot be a feature.
 
     Args:
+        column: Its name.
         reason: Which row of the column shows it, and why; one clause.
         advice: What the user does about it.
         mark: Punctuation between both.
     """
 
-    def __init__(self, reason: str, advice: str, mark: str = "; ") -> None:
+    def __init__(self, column: str, reason: str, advice: str, mark: str = "; ") -> None:
         super().__init__(f"{reason}{mark}{advice}")
-        self.reason = reason
+        self.column, self.reason = column, reason
 
 
 class Columns:
@@ -53,7 +56,7 @@ class Columns:
         defaults: Value for rows without one, as JSON or as plain text, by column.
         drop: Columns to leave out.
         leave_out: What a user does to leave a column out, with {} for its name.
-        faults: Receives why a column cannot be a feature, by column, which is left out then; None to raise an error.
+        refuse: Takes each value and column that no feature can have, as a ColumnError; such a column is left out.
     """
 
     def __init__(
@@ -62,11 +65,12 @@ class Columns:
         drop: frozenset[str],
         *,
         leave_out: str = LEAVE_OUT,
-        faults: dict[str, str] | None = None,
+        refuse: Refuse = at_once,
     ) -> None:
+        self._refuse = refuse
+        self._refused: set[str] = set()
+        """Columns that cannot be features."""
         self._defaults, self._drop, self._leave_out = dict(defaults), drop, leave_out
-        self._faults: dict[str, str] = {} if faults is None else faults
-        self._is_strict = faults is None
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
         """First row without a value, by column."""
@@ -75,11 +79,9 @@ class Columns:
     def add(self, row: Row) -> bytes:
         """Take a row, and return it encoded; `values` decodes it once all rows are known.
 
-        Raises:
-            SourceError: The row has a value that no feature can have, or is too large.
+        A value that no feature can have, and a row that is too large, are refused.
         """
-        unused = self._drop | self._faults.keys()
-        values = {name: value for name, value in row.values.items() if name not in unused}
+        values = {name: value for name, value in row.values.items() if name not in self._drop}
         for name, value in values.items():
             if name not in self._types:
                 self._types[name] = _TextTypes() if row.is_text else _Types()
@@ -88,39 +90,47 @@ class Columns:
             if _is_missing(value):
                 self._missing.setdefault(name, row.where)
             else:
-                try:
-                    self._types[name].add(value, _Place(name, row.where, self._leave_out))
-                except ColumnError as error:
-                    self._collect(name, error)
+                self._add(name, value, row.where)
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
-        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self._faults}
+        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self._refused}
         kept = msgspec.msgpack.encode(used)
         if len(kept) > MAX_ANNOTATION_BYTES:
-            raise SourceError(
-                f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an image; "
-                f"{self._leave_out.format('NAME')}"
+            self._refuse(
+                SourceError(
+                    f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an "
+                    f"image; {self._leave_out.format('NAME')}"
+                )
             )
+            return _NO_VALUES
         return kept
 
-    def features(self) -> dict[str, Feature]:
-        """Return the type of every column.
+    def _add(self, name: str, value: Any, where: str) -> None:
+        try:
+            self._types[name].add(value, _Place(name, where, self._leave_out))
+        except ColumnError as error:
+            self._refused.add(name)
+            self._refuse(error)
 
-        Raises:
-            SourceError: A column has values of two kinds, or rows without a value and no default.
+    def features(self) -> dict[str, Feature]:
+        """Return the type of every column that has one.
+
+        A column that has values of two kinds, or rows without a value and no default, is refused.
         """
         unknown = sorted((self._defaults.keys() | self._drop) - self._types.keys() - self._drop)
         if unknown:
-            raise SourceError(
-                f"--default {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
+            self._refuse(
+                SourceError(
+                    f"--default {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
+                )
             )
         found = {}
-        for name in sorted(self._types.keys() - self._faults.keys()):
+        for name in sorted(self._types.keys() - self._refused):
             try:
                 found[name] = self._feature(name)
             except ColumnError as error:
-                self._collect(name, error)
+                self._refuse(error)
         return found
 
     def _feature(self, name: str) -> Feature:
@@ -130,12 +140,6 @@ class Columns:
         if name in self._missing and name not in self._defaults:
             raise _no_value(name, self._missing[name], self._leave_out)
         return types.feature(name, has_default=name in self._defaults, leave_out=self._leave_out)
-
-    def _collect(self, name: str, error: ColumnError) -> None:
-        """Keep the fault of a column; raise it if columns are not left out, or if the user gives this one a default."""
-        if self._is_strict or name in self._defaults:
-            raise error
-        self._faults[name] = error.reason
 
     def values(self, kept: bytes, features: Mapping[str, Feature]) -> Values:
         """Return the values of an encoded row, in the types of their features."""
@@ -159,7 +163,7 @@ class _Place:
 
     def error(self, what: str, advice: str = "") -> ColumnError:
         step = f"{advice or 'correct it'}, or {self.leave_out.format(self.column)}"
-        return ColumnError(f"{self.row}: column {quoted(self.column)}: {what}", step)
+        return ColumnError(self.column, f"{self.row}: column {quoted(self.column)}: {what}", step)
 
 
 class _TextTypes:
@@ -349,6 +353,7 @@ def _is_missing(value: Any) -> bool:
 
 def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
     return ColumnError(
+        name,
         f"{row}: column {quoted(name)} has no value, and every image needs one",
         f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
         mark=": ",

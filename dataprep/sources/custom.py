@@ -19,6 +19,7 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dataprep.dataset.features import Feature, Features, annotations_json, feature_faults
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.dataset.references import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
@@ -197,7 +198,7 @@ class _SplitReader:
         try:
             annotations = annotations_json(self._features, image.annotations) if self._features else b""
         except FormatError as error:
-            raise self._error(number, f"annotations of {key}: {error}") from error
+            raise self._error(number, f"annotations of {named(key)}: {error}") from error
         if image.annotations and not self._features:
             names = ", ".join(map(str, image.annotations))
             raise self._error(number, f"annotations {shown(names)}, expected none: the class declares no features")

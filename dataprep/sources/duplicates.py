@@ -11,12 +11,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from dataprep.dataset.columns import from_numpy, to_numpy
+from dataprep.dataset.keys import path_of
 from dataprep.dataset.records import References, SampleRef
 from dataprep.dataset.references import refs_of_rows, spilled
 from dataprep.dataset.spill import SpilledTable, in_order_of_words
 from dataprep.errors import SourceError
 from dataprep.messages import shown
-from dataprep.sources.keys import is_file_of_image, path_of
+from dataprep.sources.keys import is_file_of_image
+from dataprep.sources.problems import Problems
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,13 +36,17 @@ COMPARED_HASHES = 1_000
 
 
 def refuse_duplicates(where: str, refs: References) -> None:
-    """Raise SourceError if two samples have the same key, ignoring case. Its text begins with `where` and names
-    both."""
+    """Raise SourceError if samples have the same key, ignoring case. Its text begins with `where` and names both of the
+    first pairs."""
+    problems = Problems(where)
     for first, second, _ in same_names(refs, keys_in_lower_case):
-        raise SourceError(
-            f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
-            "expected every name once: remove or rename one"
+        problems.add(
+            SourceError(
+                f"{where}: two images have the key {first.key}, ignoring case: {_place(first)} and {_place(second)}; "
+                "expected every name once: remove or rename one"
+            )
         )
+    problems.refuse()
 
 
 def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:

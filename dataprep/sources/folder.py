@@ -9,6 +9,7 @@ files of the images if the user names a feature for them.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,7 +22,7 @@ import msgspec
 from dataprep.dataset.features import Feature, Values
 from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spilled_items import Codec, SpilledItems
-from dataprep.errors import SourceError, UsageError
+from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shown
 from dataprep.sources.base import READ_ALL, Reading, SplitFacts
 from dataprep.sources.keys import is_hidden, key_of, name_bytes
@@ -39,6 +40,7 @@ from dataprep.sources.pictures import (
     Pictures,
     Together,
 )
+from dataprep.sources.problems import SHOWN_PROBLEMS, Problems
 from dataprep.sources.text_files import SUFFIX, TextFiles
 from dataprep.sources.tree import ORIGINALS, Original, Tree, path_bytes, read_tree, stem_bytes
 from dataprep.storage.base import Storage
@@ -122,15 +124,22 @@ class _FolderReader(PictureReader[_Picture]):
 
     def opened(self, dataset: Folder) -> OpenedDataset:
         """Return the dataset with everything that is found in the tree."""
-        tree = read_tree(self._root, self._own, self._progress)
+        with self._problems.together():
+            return self._opened(dataset)
+
+    def _opened(self, dataset: Folder) -> OpenedDataset:
+        tree = read_tree(self._root, self._own, self._progress, self._problems)
         self._note_passed_over(tree)
         folders = self._split_folders(tree)
         splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
         classes = self._label(Together(splits.values()))
+        self._problems.refuse()
         splits = self._with_val(splits)
-        found = {
-            name: self._enumeration(name, self._sorted(splits[name]), classes) for name in SPLITS if name in splits
-        }
+        found = {}
+        for name in (name for name in SPLITS if name in splits):
+            with self._problems.noted():
+                found[name] = self._enumeration(name, self._sorted(splits[name]), classes)
+        self._problems.refuse()
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources(tree, splits[name]))
         return self._dataset(dataset, found, found)
@@ -168,16 +177,20 @@ class _FolderReader(PictureReader[_Picture]):
             if image.parts[0] not in splits or len(image.parts) == 1
         )
         if outside.count:
-            raise SourceError(
-                f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by their "
-                f"names: {outside}; move them into a split, or give the folder of one split as --source"
+            self._problems.add(
+                SourceError(
+                    f"{self._root.url}: {outside.count:,} images outside of {', '.join(splits)}, which are splits by "
+                    f"their names: {outside}; move them into a split, or give the folder of one split as --source"
+                )
             )
-        for split in splits.values():
+        for split in sorted(set(splits.values())):
             both = [other for other in splits if splits[other] == split]
             if len(both) > 1:
-                raise SourceError(
-                    f"{self._root.url}: {' and '.join(both)} are both folders of the split {split}; rename or merge "
-                    "them"
+                self._problems.add(
+                    SourceError(
+                        f"{self._root.url}: {' and '.join(both)} are both folders of the split {split}; rename or "
+                        "merge them"
+                    )
                 )
         return splits
 
@@ -205,47 +218,63 @@ class _FolderReader(PictureReader[_Picture]):
             raise SourceError(
                 f"{self._root.url}: metadata both as CSV and in other formats; expected files of one kind"
             )
-        rows: SpilledItems[_Row] = SpilledItems(_ROWS)
-        for file in tree.metadata:
-            for row in rows_of(file):
-                rows.append(_Row(name_bytes("/".join(row.parts)), len(rows), row.where, self._columns.add(row)))
-        self._without_row, self._odd_row = Examples(), ""
+        before = self._problems.count
+        rows, are_all = self._rows(tree)
+        self._without_row, self._odd_rows = Examples(), _OddRows()
         pictures = self._collected(self._joined(tree.images.in_order(path_bytes), rows.in_order(attrgetter("path"))))
-        if self._odd_row:
-            raise SourceError(self._odd_row)
-        if self._without_row.count:
+        self._odd_rows.refuse(self._problems)
+        if self._without_row.count and are_all:
             files = ", ".join(file.url for file in tree.metadata[:SHOWN_EXAMPLES])
-            raise SourceError(
-                f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
-                f"{self._without_row}; expected one for each: add rows, or move these images away"
+            self._problems.add(
+                SourceError(
+                    f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
+                    f"{self._without_row}; expected one for each: add rows, or move these images away"
+                )
             )
         self._take_columns()
+        self._are_typed = self._problems.count == before
         return pictures
 
+    def _rows(self, tree: Tree) -> tuple[SpilledItems[_Row], bool]:
+        """Return the rows of all files of metadata, and whether each could be read."""
+        rows: SpilledItems[_Row] = SpilledItems(_ROWS)
+        refused: list[str] = []
+
+        def refuse(error: DataprepError) -> None:
+            refused[:] = ["some"]
+            self._problems.add(error)
+
+        for file in tree.metadata:
+            try:
+                for row in rows_of(file, refuse):
+                    rows.append(_Row(name_bytes("/".join(row.parts)), len(rows), row.where, self._columns.add(row)))
+            except SourceError as error:
+                refuse(error)
+        return rows, not refused
+
     def _joined(self, images: Iterable[Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
-        """Yield the images that have a row; note the others, and the first row that has no image of its own.
+        """Yield all images, each with its row; note those without one, and the rows that have no image of their own.
 
         Args:
             images: All images, in the order of their paths.
             rows: All rows, in the order of their paths.
         """
         waiting = iter(rows)
-        row, first_number = next(waiting, None), -1
+        row = next(waiting, None)
         taken = b""
         for image in chain(images, [None]):
             path = None if image is None else path_bytes(image)
             while row is not None and (path is None or row.path < path):
-                if first_number < 0 or row.number < first_number:
-                    first_number, self._odd_row = row.number, _odd_row(row, is_second=row.path == taken)
+                self._odd_rows.add(row, is_second=row.path == taken)
                 row = next(waiting, None)
             if image is None:
                 return
             picture = _Picture(image, image.parts)
             if row is None or row.path != path:
                 self._without_row.add(picture)
-                continue
-            picture.row, taken = row.values, row.path
-            row = next(waiting, None)
+            else:
+                picture.row, taken = row.values, row.path
+                row = next(waiting, None)
             yield picture
 
     def _refuse_options(self) -> None:
@@ -269,11 +298,14 @@ class _FolderReader(PictureReader[_Picture]):
             return pictures
         both = sorted(names.keys() & self._all_columns.keys())
         if both:
-            raise SourceError(
-                f"{self._root.url}: --text-files {both[0]}: the metadata has a column {both[0]}, too; choose another "
-                f"name, or leave the column out with --drop {both[0]}"
+            self._problems.add(
+                SourceError(
+                    f"{self._root.url}: --text-files {both[0]}: the metadata has a column {both[0]}, too; choose "
+                    f"another name, or leave the column out with --drop {both[0]}"
+                )
             )
-        files = TextFiles(self._root, self._own, tree.texts)
+            return pictures
+        files = TextFiles(self._root, self._own, tree.texts, self._problems)
         joined = files.joined(pictures.in_order(_stem), _stem)
         found = self._collected(replace(picture, texts=msgspec.msgpack.encode(texts)) for picture, texts in joined)
         files.refuse_odd()
@@ -295,12 +327,15 @@ class _FolderReader(PictureReader[_Picture]):
 
     def _label(self, pictures: Pictures[_Picture]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
+        if not self._are_typed and self._own.label_from != FOLDER_LABELS:
+            return ()
         source = self._own.label_from or self._label_source(pictures)
-        if source == FOLDER_LABELS:
-            self._label_by_folder(pictures)
-        elif source != NO_LABELS:
-            self._label_by_column(pictures, source)
-        self._check_features()
+        with self._problems.noted():
+            if source == FOLDER_LABELS:
+                self._label_by_folder(pictures)
+            elif source != NO_LABELS:
+                self._label_by_column(pictures, source)
+            self._check_features()
         return self._checked_classes(map(self._class_of, pictures))
 
     def _label_source(self, pictures: Pictures[_Picture]) -> str:
@@ -333,6 +368,7 @@ class _FolderReader(PictureReader[_Picture]):
         return FOLDER_LABELS
 
     def _label_by_folder(self, pictures: Pictures[_Picture]) -> None:
+        self._class_of = _folder_of
         odd = Examples(picture for picture in pictures if len(picture.inner) != 2)
         if odd.count:
             raise SourceError(
@@ -340,7 +376,6 @@ class _FolderReader(PictureReader[_Picture]):
                 f"{odd}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
                 "--source, move them, or build without labels by --label-from none"
             )
-        self._class_of = _folder_of
         self._note_empty_folders({picture.inner[0] for picture in pictures})
 
     def _note_empty_folders(self, classes: set[str]) -> None:
@@ -387,7 +422,29 @@ def _is_split(top: str) -> bool:
 
 
 def _folder_of(picture: _Picture) -> str:
-    return picture.inner[0]
+    """Return the class folder of a picture; empty if it is not directly in one."""
+    return picture.inner[0] if len(picture.inner) == 2 else ""
+
+
+class _OddRows:
+    """Counts rows that no image is left for, and keeps those with the lowest numbers."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: list[tuple[int, str]] = []
+
+    def add(self, row: _Row, *, is_second: bool) -> None:
+        """Take a row."""
+        self._count += 1
+        if len(self._first) < SHOWN_PROBLEMS or row.number < self._first[-1][0]:
+            insort(self._first, (row.number, _odd_row(row, is_second=is_second)))
+            del self._first[SHOWN_PROBLEMS:]
+
+    def refuse(self, problems: Problems) -> None:
+        """Add a problem for each row."""
+        for _, text in self._first:
+            problems.add(SourceError(text))
+        problems.count += self._count - len(self._first)
 
 
 def _odd_row(row: _Row, *, is_second: bool) -> str:

@@ -22,6 +22,7 @@ from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shown
 from dataprep.sources.archives import Progress
 from dataprep.sources.metadata import MetadataFile, holds_texts, text_rows
+from dataprep.sources.problems import Refuse, at_once
 from dataprep.sources.unpacked import PARQUET
 from dataprep.storage.base import Storage
 from dataprep.storage.parquet import open_parquet
@@ -234,6 +235,7 @@ def table_rows(
     *,
     only_paths: bool = False,
     progress: Progress | None = None,
+    refuse: Refuse = at_once,
 ) -> Iterator[TableRow]:
     """Yield the rows of a table.
 
@@ -243,12 +245,13 @@ def table_rows(
         drop: Other columns to leave out.
         only_paths: Read only the paths of the images, and not their bytes.
         progress: Called with the file's name, the bytes read and the total bytes.
+        refuse: Takes each line of a text file that is no row.
 
     Raises:
         SourceError: The file cannot be read.
     """
     if not table.is_parquet:
-        for number, values in text_rows(_text_file(table)):
+        for number, values in text_rows(_text_file(table), refuse):
             image = values.pop(image_column, None)
             yield TableRow(number, image, {name: value for name, value in values.items() if name not in drop})
         return

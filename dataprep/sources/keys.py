@@ -13,10 +13,10 @@ Anything else is refused as well: a sample must not vanish because its name is u
 from __future__ import annotations
 
 import hashlib
-import quopri
 import re
 from collections.abc import Sequence
 
+from dataprep.dataset.keys import CLOSE
 from dataprep.dataset.paths import is_hidden_name
 from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
@@ -28,8 +28,6 @@ IMAGE_SUFFIXES = frozenset({"jpg", "jpeg", "jpe", "png", "gif", "bmp", "webp", "
 """Suffixes by which a name is an image's; the real format is decided by the file's content."""
 
 _HASH_DIGITS = 32
-_CLOSE = "=00"
-"""Separator of a shortened key and its hash: names hold no NUL, so no other key contains it."""
 _PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
 _METADATA = re.compile(r"(?<![^/])_(?=_)")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
@@ -106,15 +104,10 @@ def key_of(parts: Sequence[str]) -> str:
         key = _METADATA.sub("=5F", key)
     if len(key) <= MAX_KEY_BYTES:
         return key
-    head = key[: MAX_KEY_BYTES - len(_CLOSE) - _HASH_DIGITS]
+    head = key[: MAX_KEY_BYTES - len(CLOSE) - _HASH_DIGITS]
     cut = head.rfind("=", len(head) - 2)
     head = head if cut < 0 else head[:cut]  # never half an `=XX`
-    return head + _CLOSE + hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
-
-
-def path_of(key: str) -> str:
-    """Return the path that a key was made of, without its extension; a shortened key keeps its end."""
-    return quopri.decodestring(key).decode("utf-8", "surrogateescape").replace("\0", _CLOSE)
+    return head + CLOSE + hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def is_file_of_image(source: str) -> bool:

@@ -18,6 +18,7 @@ from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
 from dataprep.errors import SourceError
 from dataprep.messages import one_line, quoted, shown
 from dataprep.sources.keys import name_parts
+from dataprep.sources.problems import Refuse, at_once
 
 FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"
@@ -57,17 +58,21 @@ class Row(NamedTuple):
     """Whether all values are texts, as in a CSV file; only all rows together show their types."""
 
 
-def rows_of(file: MetadataFile) -> Iterator[Row]:
+def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
     """Yield the rows of a file of metadata.
 
+    Args:
+        file: The file.
+        refuse: Takes each row that cannot be read, has no `file_name`, or one that leads out of the folder.
+
     Raises:
-        SourceError: The file cannot be read, has no column `file_name`, or a name in it leads out of the folder.
+        SourceError: The file cannot be read.
     """
     if PurePosixPath(file.url).suffix.lower() == ".parquet":
         with file.open() as stream:
-            yield from _named_rows(file, _parquet_rows(file, stream), is_text=False)
+            yield from _named_rows(file, _parquet_rows(file, stream), refuse, is_text=False)
     else:
-        yield from _named_rows(file, text_rows(file), is_text=holds_texts(file.url))
+        yield from _named_rows(file, text_rows(file, refuse), refuse, is_text=holds_texts(file.url))
 
 
 def holds_texts(url: str) -> bool:
@@ -75,35 +80,45 @@ def holds_texts(url: str) -> bool:
     return PurePosixPath(url).suffix.lower() in _DELIMITERS
 
 
-def text_rows(file: MetadataFile) -> Iterator[tuple[int, Values]]:
+def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[int, Values]]:
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
+
+    Args:
+        file: The file.
+        refuse: Takes each row with another number of fields than the header, or a line that is no JSON object.
 
     Raises:
         SourceError: The file cannot be read, or a line is too large.
     """
     read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:
-        yield from read(file, stream)
+        yield from read(file, stream, refuse)
 
 
-def _named_rows(file: MetadataFile, rows: Iterator[tuple[int, Values]], *, is_text: bool) -> Iterator[Row]:
+def _named_rows(
+    file: MetadataFile, rows: Iterator[tuple[int, Values]], refuse: Refuse, *, is_text: bool
+) -> Iterator[Row]:
     for number, values in rows:
         where = f"{file.url} row {number}"
         name = values.pop(FILE_COLUMN, None)
         if not isinstance(name, str) or not name:
             columns = ", ".join(sorted(map(str, values)))[:200]
-            raise SourceError(
-                f"{where}: no {FILE_COLUMN}, the path of the image relative to the folder of this file; "
-                f"it has {columns or 'nothing'}: rename the column with the path"
+            refuse(
+                SourceError(
+                    f"{where}: no {FILE_COLUMN}, the path of the image relative to the folder of this file; "
+                    f"it has {columns or 'nothing'}: rename the column with the path"
+                )
             )
+            continue
         try:
             parts = name_parts(name)
         except SourceError as error:
-            raise SourceError(f"{where}: {FILE_COLUMN} {shown(name)}: {error}") from error
+            refuse(SourceError(f"{where}: {FILE_COLUMN} {shown(name)}: {error}"))
+            continue
         yield Row((*file.folder, *parts), where, values, is_text)
 
 
-def _csv_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
     delimiter = _DELIMITERS[PurePosixPath(file.url).suffix.lower()]
     reader = csv.reader(_text_lines(file, stream), delimiter=delimiter)
     with _parsed(file):
@@ -117,23 +132,28 @@ def _csv_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Value
         if not fields:
             continue
         if len(fields) != len(header):
-            raise SourceError(
-                f"{file.url} line {reader.line_num}: {len(fields):,} fields, the header names {len(header):,}; put "
-                "fields with commas into double quotes"
+            refuse(
+                SourceError(
+                    f"{file.url} line {reader.line_num}: {len(fields):,} fields, the header names {len(header):,}; put "
+                    "fields with commas into double quotes"
+                )
             )
+            continue
         yield reader.line_num, dict(zip(header, fields, strict=True))
 
 
-def _jsonl_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
+def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
     for number, line in enumerate(_text_lines(file, stream), 1):
         if not line.strip():
             continue
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SourceError(f"{file.url} line {number}: not JSON ({one_line(error)}); expected an object") from error
+            refuse(SourceError(f"{file.url} line {number}: not JSON ({one_line(error)}); expected an object"))
+            continue
         if not isinstance(values, dict):
-            raise SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}")
+            refuse(SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}"))
+            continue
         _refuse_columns(file, list(values))
         yield number, values
 

@@ -25,6 +25,7 @@ from dataprep.sources.archives import Progress
 from dataprep.sources.base import READ_ALL, Reading, Wanted
 from dataprep.sources.columns import Columns
 from dataprep.sources.own import OwnData, OwnDataset
+from dataprep.sources.problems import Problems
 from dataprep.storage.base import Storage
 
 LABEL_COLUMN = "label"
@@ -113,7 +114,10 @@ class PictureReader(ABC, Generic[P]):
         self._notes: list[str] = []
         texts = dict(own.text_files)
         defaults = {column: value for column, value in own.defaults if column not in texts}
-        self._columns = Columns(defaults, frozenset(own.drop))
+        self._problems = Problems(root.url)
+        self._columns = Columns(defaults, frozenset(own.drop), refuse=self._problems.add)
+        self._are_typed = True
+        """Whether all rows were read, and all columns have a type."""
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
         """All columns except that of the label."""
@@ -216,7 +220,7 @@ class PictureReader(ABC, Generic[P]):
                 if len(name) > MAX_CLASS_NAME_CHARS:
                     raise FormatError(f"class name of {len(name):,} characters")
             except FormatError as error:
-                raise SourceError(f"{self._root.url}: {error}") from error
+                self._problems.add(SourceError(f"{self._root.url}: {error}"))
         return classes
 
     # References
@@ -237,7 +241,10 @@ class PictureReader(ABC, Generic[P]):
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()
         for picture in pictures:
-            refs.add(self._ref(picture, labels))
+            try:
+                refs.add(self._ref(picture, labels))
+            except SourceError as error:
+                self._problems.add(error)
         return Enumeration(refs, [], classes, self._features)
 
     def _ref(self, picture: P, labels: Mapping[str, int]) -> SampleRef:

@@ -24,12 +24,12 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.index_rows import ANNOTATIONS
 from dataprep.dataset.records import Manifest, SplitManifest
-from dataprep.errors import FormatError, SourceError
+from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats import FORMATS
 from dataprep.formats.fields import CAPTIONS, check_fields, field_names, read_all_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, metadata_file
 from dataprep.messages import printable, shown
-from dataprep.sources.columns import Columns
+from dataprep.sources.columns import ColumnError, Columns
 from dataprep.sources.metadata import Row
 from dataprep.storage.base import Storage
 from dataprep.storage.checksums import crc32c_of
@@ -251,7 +251,7 @@ class _AllFields(_Fields):
     def __init__(self, manifest: Manifest, defaults: dict[str, str]) -> None:
         super().__init__(manifest, (), defaults)
         self._faults: dict[str, str] = {}
-        self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, faults=self._faults)
+        self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, refuse=self._leave_out)
 
     def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
         record = _without_image(data, file, place)
@@ -265,7 +265,13 @@ class _AllFields(_Fields):
         for name in values.keys() - self._faults.keys():
             if fault := name_fault(name):
                 self._faults[name] = fault
-        return values
+        return {name: value for name, value in values.items() if name not in self._faults}
+
+    def _leave_out(self, error: DataprepError) -> None:
+        """Keep the fault of a column, unless the user gives this one a default."""
+        if not isinstance(error, ColumnError) or error.column in self._defaults:
+            raise error
+        self._faults.setdefault(error.column, error.reason)
 
     def features(self) -> Features:
         features = super().features()

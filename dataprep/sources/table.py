@@ -47,6 +47,7 @@ from dataprep.sources.pictures import (
     Pictures,
     Together,
 )
+from dataprep.sources.problems import SHOWN_PROBLEMS, Refuse
 from dataprep.sources.table_files import stems, tables_by_split
 from dataprep.sources.tree import OTHER_PICTURES
 from dataprep.sources.unpacked import IMAGE_FILES
@@ -101,6 +102,10 @@ class _TableReader(PictureReader[_Picture]):
 
     def opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
         """Return the dataset with everything that is found in the tables; images only of the wanted splits."""
+        with self._problems.together():
+            return self._opened(dataset, unpack_to, wanted)
+
+    def _opened(self, dataset: Table, unpack_to: Storage | None, wanted: tuple[str, ...]) -> OpenedDataset:
         tables = tables_by_split(self._root, self._own.archive, self._notes)
         self._tables = {table.name: table for found in tables.values() for table in found}
         self._choose_columns(list(self._tables.values()))
@@ -113,11 +118,17 @@ class _TableReader(PictureReader[_Picture]):
             name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
         }
         self._take_columns()
+        self._are_typed = not self._problems.count
         self._note_unpacked(splits)
         classes = self._label(splits, built)
+        self._problems.refuse()
         splits = self._with_val(splits)
         known = [name for name in SPLITS if name in splits]
-        found = {name: self._enumeration(name, splits[name], classes) for name in known if name in (wanted or known)}
+        found = {}
+        for name in (name for name in known if name in (wanted or known)):
+            with self._problems.noted():
+                found[name] = self._enumeration(name, splits[name], classes)
+        self._problems.refuse()
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources.get(name) or self._sources["train"])
         return self._dataset(dataset, found, known)
@@ -129,7 +140,9 @@ class _TableReader(PictureReader[_Picture]):
         first, own = tables[0], self._own
         self._table_columns = columns = columns_of(first)
         for table in tables[1:] if first.is_parquet or first.holds_texts else ():
-            _refuse_other_columns(first, columns, table)
+            with self._problems.noted():
+                _refuse_other_columns(first, columns, table)
+        self._problems.refuse()
         self._image_column = choose_image_column(first, columns, own.image_column, frozenset(own.drop))
         kind = columns.kinds[self._image_column]
         if kind == "struct":
@@ -155,25 +168,35 @@ class _TableReader(PictureReader[_Picture]):
         short, pictures = stems(tables), self._collected(())
         for table in tables:
             source = packed_source(table, is_unpacked=self._holds_bytes)
-            holds_texts = table.holds_texts
             self._sources[split].append(source)
-            for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
-                where = f"{table.url} row {row.number}"
-                if len(pictures) >= MAX_SAMPLES:
-                    raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
-                if is_built:
-                    path = "" if self._holds_bytes else picture.source
-                    picture.sample_key = self._keys.key(row, where, f"{short[table.name]}-{ordinal}", path)
-                values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
-                picture.row = self._columns.add(Row((), where, values, holds_texts))
-                pictures.append(picture)
-        if not len(pictures):
+            with self._problems.noted():
+                for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
+                    if len(pictures) >= MAX_SAMPLES:
+                        raise SourceError(f"{table.url}: over {MAX_SAMPLES:,} images; build its tables one by one")
+                    if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
+                        pictures.append(picture)
+            if self._holds_bytes:  # whoever has to mend a table should not wait until the others are unpacked
+                self._problems.refuse()
+        if not len(pictures) and not self._problems.count:
             raise SourceError(f"{tables[0].url}: no rows; expected one for each image")
         if is_built:
             self._refuse_same_keys(pictures)
             if not self._holds_bytes:
                 self._sources[split].append(SourceFile(IMAGE_FILES, sum(each.num_bytes for each in pictures)))
         return pictures
+
+    def _has_key(self, row: TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
+        """Take the values of a row, and its key if its split is built; return False if it can have none."""
+        where = f"{picture.table.url} row {row.number}"
+        values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
+        picture.row = self._columns.add(Row((), where, values, picture.table.holds_texts))
+        if is_built:
+            try:
+                picture.sample_key = self._keys.key(row, where, ordinal, "" if self._holds_bytes else picture.source)
+            except SourceError as error:
+                self._problems.add(error)
+                return False
+        return True
 
     def _rows(self, table: ImageTable, source: SourceFile, *, is_built: bool) -> Iterator[tuple[TableRow, _Picture]]:
         if not is_built:
@@ -192,54 +215,66 @@ class _TableReader(PictureReader[_Picture]):
             yield from self._rows_with_files(table)
 
     def _rows_with_files(self, table: ImageTable) -> Iterator[tuple[TableRow, _Picture]]:
-        """Yield the rows of a table with paths, with the sizes of the files.
-
-        Raises:
-            SourceError: Some files do not exist; it counts them, so it comes after the last row.
-        """
-        located = LocatedImages(self._root, table.name)
-        sizes = located.sizes([name for _, name in self._named_rows(table, located)] if located.are_listed else ())
+        """Yield the rows of a table with paths, with the sizes of the files; the files that do not exist are counted
+        after the last row."""
+        located, sizes = LocatedImages(self._root, table.name), dict[str, int]()
+        if located.are_listed:
+            found = self._named_rows(table, located, lambda _: None)  # refused below
+            sizes |= located.sizes([name for _, name in found])
         absent = _Absent()
-        for row, name in self._named_rows(table, located):
-            size = sizes.get(name) if located.are_listed else located.size_on_disk(name)
-            picture = _Picture(table, row.number, name, 0, size or 0)
-            absent.add(picture, is_absent=size is None)
+        for row, name in self._named_rows(table, located, self._problems.add):
+            try:
+                size = sizes.get(name) if located.are_listed else located.size_on_disk(name)
+                picture = _Picture(table, row.number, name, 0, size or 0)
+                absent.add(picture, is_absent=size is None)
+                if size is not None:
+                    _check_size(picture)
+            except SourceError as error:
+                self._problems.add(error)
+                continue
             if size is not None:
-                _check_size(picture)
                 yield row, picture
         self._refuse_absent(table, absent)
 
-    def _named_rows(self, table: ImageTable, located: LocatedImages) -> Iterator[tuple[TableRow, str]]:
+    def _named_rows(self, table: ImageTable, located: LocatedImages, refuse: Refuse) -> Iterator[tuple[TableRow, str]]:
         """Yield the rows of a table, each with the name of its file below the source."""
-        for row in table_rows(table, self._image_column, self._drop, progress=self._progress):
+        for row in table_rows(table, self._image_column, self._drop, progress=self._progress, refuse=refuse):
             path = image_path(row)
             if path is None:
-                raise SourceError(
-                    f"{table.url} row {row.number}: no path of an image in the column {quoted(self._image_column)}; "
-                    "expected one in every row: fill it in, or remove the row"
+                refuse(
+                    SourceError(
+                        f"{table.url} row {row.number}: no path of an image in the column "
+                        f"{quoted(self._image_column)}; expected one in every row: fill it in, or remove the row"
+                    )
                 )
+                continue
             try:
                 name = located.name_of(path)
             except SourceError as error:
-                raise SourceError(f"{table.url} row {row.number}: {error}") from error
+                refuse(SourceError(f"{table.url} row {row.number}: {error}"))
+                continue
             yield row, name
 
     def _refuse_same_keys(self, pictures: Pictures[_Picture]) -> None:
         for first, second, _ in same_items(pictures, lambda picture: picture.key.lower()):
-            raise SourceError(
-                f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                "case; expected every image once: remove a row, or number the samples by --key-from row"
+            self._problems.add(
+                SourceError(
+                    f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
+                    "case; expected every image once: remove a row, or number the samples by --key-from row"
+                )
             )
 
     def _refuse_absent(self, table: ImageTable, absent: _Absent) -> None:
         if absent.count:
             some = ", ".join(f"{shown(each.source)} (row {each.number})" for each in absent.first)
             more = ", ..." if absent.count > SHOWN_EXAMPLES else ""
-            raise SourceError(
-                f"{table.url}: {absent.count:,} of {absent.rows:,} images are not below {self._root.url}: {some}{more}"
-                f"; expected paths relative to the table or to --source: name their column with --image-column (now "
-                f"{self._image_column}), or give the folder that holds table and images as --source, and the table as "
-                "--table"
+            self._problems.add(
+                SourceError(
+                    f"{table.url}: {absent.count:,} of {absent.rows:,} images are not below {self._root.url}: "
+                    f"{some}{more}; expected paths relative to the table or to --source: name their column with "
+                    f"--image-column (now {self._image_column}), or give the folder that holds table and images as "
+                    "--source, and the table as --table"
+                )
             )
 
     def _note_unpacked(self, splits: Mapping[str, Pictures[_Picture]]) -> None:
@@ -254,17 +289,21 @@ class _TableReader(PictureReader[_Picture]):
 
     def _label(self, splits: Mapping[str, Pictures[_Picture]], built: set[str]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
+        if not self._are_typed:
+            return ()
         column = self._own.label_from or self._label_source()
         if column == FOLDER_LABELS:
             raise UsageError("--label-from folder: a table has its labels in a column; expected its name, or none")
-        pictures = Together(splits.values())
-        if column in self._table_columns.classes and column in self._features:
-            classes = self._label_by_position(column, Together(splits[name] for name in splits if name in built))
-        else:
-            if column != NO_LABELS:
-                self._label_by_column(pictures, column)
-            classes = self._checked_classes(map(self._class_of, pictures))
-        self._check_features()
+        classes: tuple[str, ...] = ()
+        with self._problems.noted():
+            if column in self._table_columns.classes and column in self._features:
+                classes = self._label_by_position(column, Together(splits[name] for name in splits if name in built))
+            else:
+                pictures = Together(splits.values())
+                if column != NO_LABELS:
+                    self._label_by_column(pictures, column)
+                classes = self._checked_classes(map(self._class_of, pictures))
+            self._check_features()
         return classes
 
     def _label_source(self) -> str:
@@ -293,14 +332,22 @@ class _TableReader(PictureReader[_Picture]):
                 f"classes are sorted by name, so labels differ from the numbers in {column}: {quoted(names[0])} is "
                 f"{classes.index(names[0])} in place of 0"
             )
+        odd = 0
+        first: tuple[str, object] | None = None
         for picture in pictures:
             position = self._values(picture)[column]
             if not isinstance(position, int) or not 0 <= position < len(names):
-                raise SourceError(
-                    f"{picture.shown}: {column} is {position!r}, expected 0 to {len(names) - 1}, a position in the "
+                odd += 1
+                first = first or (picture.shown, position)
+        if first is not None:
+            more = f" (one of {odd:,} such rows)" if odd > 1 else ""
+            self._problems.add(
+                SourceError(
+                    f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
                     "names of the classes; a split without labels is left out by naming the others, as in --split "
                     "train --split val, or built by --label-from none"
                 )
+            )
         self._class_of = lambda picture: names[self._values(picture)[column]]
         return classes
 
@@ -391,8 +438,10 @@ def _refuse_other_columns(first: ImageTable, columns: TableColumns, table: Image
     others = columns_of(table)
     if others.types == columns.types and others.classes == columns.classes:
         return
-    odd = sorted(set(columns.types.items()) ^ set(others.types.items()))
-    what = f"{odd[0][0]} ({odd[0][1]}) is only in one" if odd else "the names of their classes differ"
+    odd = [f"{name} ({kind})" for name, kind in sorted(set(columns.types.items()) ^ set(others.types.items()))]
+    more = f" and {len(odd) - SHOWN_PROBLEMS:,} more" if len(odd) > SHOWN_PROBLEMS else ""
+    named = f"{', '.join(odd[:SHOWN_PROBLEMS])}{more} {'is' if len(odd) == 1 else 'are'} only in one"
+    what = named if odd else "the names of their classes differ"
     raise SourceError(
         f"{first.url} and {table.url} have different columns: {what}; expected the same in all tables: name the table, "
         "or the folder of tables, to build with --table"

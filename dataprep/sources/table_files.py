@@ -12,6 +12,7 @@ from dataprep.sources.folders import MAX_DEPTH, folder_files, tree_files
 from dataprep.sources.image_tables import ImageTable
 from dataprep.sources.keys import IMAGE_SUFFIXES
 from dataprep.sources.own import SPLITS
+from dataprep.sources.problems import Problems
 from dataprep.sources.tables import TABLES, is_table
 from dataprep.storage.base import Storage
 
@@ -51,15 +52,20 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
     if not any(splits.values()):
         return {"train": tables}
     found: dict[str, list[ImageTable]] = {}
+    problems = Problems(root.url)
     for table in tables:
         if len(splits[table.name]) != 1:
             which = " and ".join(sorted(splits[table.name])) or "none"
-            raise SourceError(
-                f"{table.url}: its name says {which} of the splits train, val and test, where other tables name one; "
-                "rename it, or name the table, or the folder of tables, to build with --table"
+            problems.add(
+                SourceError(
+                    f"{table.url}: its name says {which} of the splits train, val and test, where other tables name "
+                    "one; rename it, or name the table, or the folder of tables, to build with --table"
+                )
             )
+            continue
         (split,) = splits[table.name]
         found.setdefault(split, []).append(table)
+    problems.refuse()
     return {split: found[split] for split in SPLITS if split in found}
 
 

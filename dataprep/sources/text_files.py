@@ -20,6 +20,7 @@ from dataprep.messages import shown
 from dataprep.sources.keys import IMAGE_SUFFIXES
 from dataprep.sources.own import OwnData
 from dataprep.sources.pictures import LABEL_COLUMN, Examples, Picture
+from dataprep.sources.problems import Problems
 from dataprep.sources.tree import ARCHIVES, OTHER_PICTURES, PACKED, Original, stem_bytes
 from dataprep.storage.base import Storage
 
@@ -79,10 +80,11 @@ class TextFiles:
         root: Where the files are.
         own: Names the features, and the text for pictures that have no file.
         texts: The files, in any order.
+        problems: Takes the files that cannot be read, are too large or not UTF-8, or are of no picture.
     """
 
-    def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[Original]) -> None:
-        self._root, self._texts = root, texts
+    def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[Original], problems: Problems) -> None:
+        self._root, self._texts, self._problems = root, texts, problems
         self._names = {suffix: name for name, suffix in own.text_files}
         self._defaults = {name: text for name, text in own.defaults if name in self._names.values()}
         self._without = {name: Examples() for name in self._names.values()}
@@ -90,14 +92,11 @@ class TextFiles:
         self._num_pictures = 0
 
     def joined(self, pictures: Iterable[P], stem_of: Callable[[P], bytes]) -> Iterator[tuple[P, dict[str, str]]]:
-        """Yield each picture with the contents of its files, by feature; `refuse_odd` raises what is wrong afterwards.
+        """Yield each picture with the contents of its files, by feature; `refuse_odd` refuses what is wrong afterwards.
 
         Args:
             pictures: All pictures, in the order of their stems.
             stem_of: Returns the path of a picture below the root, without its suffix, as bytes.
-
-        Raises:
-            SourceError: A file cannot be read, is too large, or is not UTF-8; or a picture has two of one suffix.
         """
         waiting = self._contents()
         text = next(waiting, None)
@@ -112,9 +111,11 @@ class TextFiles:
                     if at < wanted:
                         self._odd.add(text)
                     elif text.name in found:
-                        raise SourceError(
-                            f"{self._root.url}: {found[text.name].shown} and {text.shown} are text files of one "
-                            "picture; remove one"
+                        self._problems.add(
+                            SourceError(
+                                f"{self._root.url}: {found[text.name].shown} and {text.shown} are text files of one "
+                                "picture; remove one"
+                            )
                         )
                     else:
                         found[text.name] = text
@@ -125,20 +126,24 @@ class TextFiles:
             text = next(waiting, None)
 
     def refuse_odd(self) -> None:
-        """Raise SourceError if a picture has no text, or a text file no picture."""
+        """Refuse pictures without a text, and text files without a picture."""
         for suffix, name in self._names.items():
             without = self._without[name]
             if without.count:
-                raise SourceError(
-                    f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
-                    f"{without}; expected one of the same name for each: add them, or give the text of images that "
-                    f"have none with --default {name}=TEXT"
+                self._problems.add(
+                    SourceError(
+                        f"{self._root.url}: no .{suffix} file for {without.count:,} of {self._num_pictures:,} images: "
+                        f"{without}; expected one of the same name for each: add them, or give the text of images that "
+                        f"have none with --default {name}=TEXT"
+                    )
                 )
         if self._odd.count:
-            raise SourceError(
-                f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: {self._odd}; "
-                "expected one of the same name for each: put the images back, move these files away, or leave them out "
-                "with --pass-over NAME"
+            self._problems.add(
+                SourceError(
+                    f"{self._root.url}: no image for {self._odd.count:,} of {len(self._texts):,} text files: "
+                    f"{self._odd}; expected one of the same name for each: put the images back, move these files away, "
+                    "or leave them out with --pass-over NAME"
+                )
             )
 
     def _values(self, picture: P, found: dict[str, Text]) -> dict[str, str]:
@@ -154,17 +159,32 @@ class TextFiles:
         """Yield the files in the order of their stems; over a network many are read at a time."""
         texts = iter(self._texts.in_order(stem_bytes))
         if self._root.reads_in_flight == 1:
-            yield from map(self._read, texts)
+            yield from map(self._checked, map(self._read, texts))
             return
         with ThreadPoolExecutor(self._root.reads_in_flight, thread_name_prefix="dataprep-texts") as threads:
-            ahead: deque[Future[Text]] = deque()
+            ahead: deque[Future[Text | tuple[Text, SourceError]]] = deque()
             ahead.extend(threads.submit(self._read, text) for text in islice(texts, self._root.reads_in_flight))
             while ahead:
                 found = ahead.popleft().result()
                 ahead.extend(threads.submit(self._read, text) for text in islice(texts, 1))
-                yield found
+                yield self._checked(found)
 
-    def _read(self, text: Original) -> Text:
+    def _checked(self, found: Text | tuple[Text, SourceError]) -> Text:
+        """Return a text; the one of a file that is refused is empty."""
+        if isinstance(found, Text):
+            return found
+        text, error = found
+        self._problems.add(error)
+        return text
+
+    def _read(self, text: Original) -> Text | tuple[Text, SourceError]:
+        name = self._names[text.parts[-1].lower().rpartition(".")[2]]
+        try:
+            return Text(name, text, self._content(text).rstrip("\r\n"))
+        except SourceError as error:
+            return Text(name, text, ""), error
+
+    def _content(self, text: Original) -> str:
         where = f"{self._root.url}: {shown('/'.join(text.parts))}"
         if text.num_bytes > MAX_TEXT_BYTES:
             raise SourceError(
@@ -173,9 +193,8 @@ class TextFiles:
             )
         try:
             data = self._root.read_range(text.source, text.offset, text.num_bytes) if text.num_bytes else b""
-            content = data.decode("utf-8-sig")
+            return data.decode("utf-8-sig")
         except FileNotFoundError as error:
             raise SourceError(f"{where}: gone since the source was listed; put it back") from error
         except UnicodeDecodeError as error:
             raise SourceError(f"{where}: not UTF-8; save the file as UTF-8") from error
-        return Text(self._names[text.parts[-1].lower().rpartition(".")[2]], text, content.rstrip("\r\n"))

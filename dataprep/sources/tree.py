@@ -30,6 +30,7 @@ from dataprep.sources.folders import tree_files
 from dataprep.sources.keys import IMAGE_SUFFIXES, PAPERS, is_hidden, name_bytes
 from dataprep.sources.metadata import FILE_NAMES, MetadataFile
 from dataprep.sources.own import SPLIT_FOLDERS, OwnData
+from dataprep.sources.problems import Problems
 from dataprep.sources.zips import zip_members
 from dataprep.storage.base import Storage
 
@@ -116,6 +117,7 @@ class Tree:
     """The files of a tree."""
 
     root: Storage
+    problems: Problems
     images: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     metadata: list[MetadataFile] = field(default_factory=list)
     texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
@@ -137,7 +139,7 @@ class Tree:
         if is_passed_over(name, own):
             self.passed_over[_kind(suffix)] += 1
         elif suffix in OTHER_PICTURES | PACKED:
-            raise self._unreadable(original, suffix)
+            self.problems.add(self._unreadable(original, suffix))
         elif suffix in IMAGE_SUFFIXES:
             self._take_image(original)
         elif name in FILE_NAMES:
@@ -161,10 +163,13 @@ class Tree:
 
     def _take_image(self, original: Original) -> None:
         if original.num_bytes > MAX_IMAGE_BYTES:
-            raise SourceError(
-                f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has {original.num_bytes:,} "
-                f"bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+            self.problems.add(
+                SourceError(
+                    f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has "
+                    f"{original.num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+                )
             )
+            return
         if len(self.images) >= MAX_SAMPLES:
             raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
@@ -186,13 +191,19 @@ def _kind(suffix: str) -> str:
     return f".{suffix}" if suffix else "no suffix"
 
 
-def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
+def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
     """List a tree, or the one archive that the user names.
+
+    Args:
+        root: The source.
+        own: Says which files are left out, and which are texts.
+        progress: Called with an archive's name, the bytes read and the total bytes.
+        problems: Takes the pictures and archives that cannot be read.
 
     Raises:
         SourceError: The tree is absent, damaged or hostile, or has no image.
     """
-    tree = Tree(root)
+    tree = Tree(root, problems)
     if own.archive:
         _read_archive(tree, own.archive, own, progress)
         _strip_common_folders(tree)
@@ -207,6 +218,7 @@ def read_tree(root: Storage, own: OwnData, progress: Progress | None) -> Tree:
                 original = Original(file.parts, source, 0, file.num_bytes)
                 tree.take(original, own, partial(_loose_metadata, tree, original))
     if not len(tree.images):
+        problems.refuse()
         raise SourceError(f"{root.url_of(own.archive) if own.archive else root.url}: {_no_image(tree)}")
     return tree
 

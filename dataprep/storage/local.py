@@ -12,7 +12,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -111,6 +111,24 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return ObjectInfo(name, status.st_size, None) if stat.S_ISREG(status.st_mode) else None
+
+    def sizes(self, names: Collection[str]) -> dict[str, int]:
+        """Return the sizes of those of some files that exist. Each of their folders is listed once: file systems on a
+        network then answer for many files at a time."""
+        by_folder: dict[str, set[str]] = {}
+        for name in names:
+            folder, _, last = name.rpartition("/")
+            by_folder.setdefault(folder, set()).add(last)
+        found: dict[str, int] = {}
+        nothing_there = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        for folder, wanted in by_folder.items():
+            path = self._path(f"{folder}/{next(iter(wanted))}").parent if folder else self.root
+            with disk_errors(path), nothing_there, os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.name in wanted and entry.is_file():
+                        with nothing_there:
+                            found[f"{folder}/{entry.name}" if folder else entry.name] = entry.stat().st_size
+        return found
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
         """List files, following links to files anywhere and to folders inside the root; a loop of links is cut."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import NO_LABEL, Manifest
 from dataprep.errors import FormatError
 from dataprep.fetched.manifest import laion_options, sidecars_of
@@ -34,7 +35,6 @@ from dataprep.verify.shard import (
     ShardResult,
     check_digests,
     check_pixels,
-    shown_key,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _check_records(
                 raise FormatError(f"{found}, expected at {offset:,} and at most {MAX_RECORD_BYTES:,}")
             record = stream.read(row.record_bytes)
             offset += row.record_bytes
-            place = f"{where} record {position} ({shown_key(row.key)})"
+            place = f"{where} record {position} ({named(row.key)})"
             fault = _record_fault(record, row, values, schema, render)
             if fault:
                 result.findings.add("record", place, fault)

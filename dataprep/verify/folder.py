@@ -11,6 +11,7 @@ import numpy as np
 
 from dataprep.build.finished import image_root
 from dataprep.dataset.hashes import name_hashes
+from dataprep.dataset.keys import named
 from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.manifest import built_as
 from dataprep.errors import FormatError, StorageError
@@ -25,7 +26,6 @@ from dataprep.verify.shard import (
     check_digests,
     check_pixels,
     recorded_sides,
-    shown_key,
 )
 
 # Number of concurrent requests: in a bucket every image is one request of about 50 ms.
@@ -74,7 +74,7 @@ def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterato
     manifest, where = shard.manifest, shard.entry["file"]
     root, suffix = image_root(manifest, shard.split), image_suffix(built_as(manifest))
     for position, row in enumerate(rows):
-        place = f"{where} row {position} ({shown_key(row.key)})"
+        place = f"{where} row {position} ({named(row.key)})"
         class_name = class_name_of(row.label, manifest.classes)
         whole = row.record_offset == row.image_offset == 0 and row.record_bytes == row.image_bytes
         if class_name is None or not whole or not 0 < row.image_bytes <= MAX_IMAGE_BYTES:

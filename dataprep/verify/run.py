@@ -28,6 +28,7 @@ from dataprep.build.finished import dataset_of, layout_faults, numbering_faults,
 from dataprep.build.pool import Pool
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
+from dataprep.dataset.keys import named
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, manifest_bytes, no_dataset, read_manifest
 from dataprep.dataset.records import Manifest, SplitManifest
@@ -315,7 +316,8 @@ def _check_duplicates(
             for key in batch.column("key").to_pylist():
                 if (value := name_hash(key.lower())) in unnamed:
                     unnamed.discard(value)
-                    findings.add("duplicate", split.name, f"{key!r}: more than one sample has this key, ignoring case")
+                    text = f"{named(key)}: more than one sample has this key, ignoring case"
+                    findings.add("duplicate", split.name, text)
     for _ in unnamed:
         findings.add("duplicate", split.name, "a key that the index does not have occurs twice")
 

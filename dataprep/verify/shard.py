@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from dataprep.build.images import ImagePolicy, check_image
 from dataprep.dataset.hashes import NO_HASHES, name_hashes
 from dataprep.dataset.index import Index, open_index
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest
 from dataprep.errors import FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import StoredSample
-from dataprep.messages import quoted, shortened
+from dataprep.messages import quoted
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of
 from dataprep.verify.findings import Findings
@@ -205,7 +206,7 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
             keys.append(sample.key)
             labels.append(sample.label)
             row = rows[position] if rows is not None else None
-            place = f"{where} record {position} ({shown_key(sample.key if row is None else row.key)})"
+            place = f"{where} record {position} ({named(sample.key if row is None else row.key)})"
             difference = _difference(row, stored) if row is not None else ""
             if difference:
                 findings.add("record", place, difference)
@@ -247,11 +248,6 @@ def _difference(row: Row, stored: StoredSample) -> str:
 def _shown(column: str, value: object) -> str:
     """Return a value of a column of the index for a message."""
     return crc32c_hex(value) if column.endswith("crc32c") and isinstance(value, int) else quoted(value, 200)
-
-
-def shown_key(key: str) -> str:
-    """Return the key of a record for a message; keys of foreign shards may be long."""
-    return shortened(key, 200)
 
 
 def recorded_sides(manifest: Manifest, height: int | None, width: int | None) -> tuple[int, int] | None:

@@ -185,18 +185,23 @@ class Fetcher:
             seen.add(url)
             gate = self._gates.of(url.raw_host or "")
             if image:
-                rules = await self._rules(url)
+                rules = await self._rules(url, until_s)
                 rules.check(url)
-                gate.slow_down(rules.crawl_delay_s)
+                gate.slow_down(rules.crawl_delay_s * self._limits.workers)
             answer = await self._ask(url, gate, until_s, image=image)
             if isinstance(answer, bytes):
                 return answer, url
             text = _joined(url, answer)
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
-    async def _rules(self, url: URL) -> Rules:
-        """Return the rules of the host's robots.txt, which is fetched once."""
-        return await self._known.robots.get(f"{url.scheme}://{url.raw_authority}", partial(self._ask_rules, url))
+    async def _rules(self, url: URL, until_s: float) -> Rules:
+        """Return the rules of the site's robots.txt, which all its rows share; a row waits for it until `until_s`."""
+        site = f"{url.scheme}://{url.raw_authority}"
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await self._known.robots.get(site, partial(self._ask_rules, url))
+        except TimeoutError:
+            raise Failed(Status.HOST_BUSY, "no robots.txt of its host in time") from None
 
     async def _ask_rules(self, url: URL) -> Rules:
         """Fetch a robots.txt; for a host that does not send one, RFC 9309, 2.3.1, decides."""

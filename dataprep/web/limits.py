@@ -66,6 +66,9 @@ class Limits:
     """Longest Retry-After for which a row waits; for longer ones the row fails. The host gets no request meanwhile."""
     host_failures: int = 16
     """Number of consecutive requests without an answer after which the host's remaining rows are skipped."""
+    workers: int = 1
+    """Number of workers that fetch within such limits; each waits so many times a site's Crawl-delay between two
+    requests."""
 
     def __post_init__(self) -> None:
         if not _CONTACT.fullmatch(self.contact):
@@ -103,4 +106,5 @@ class Limits:
             memory_bytes=max(self.memory_bytes // workers, self.body_bytes),
             host_connections=max(self.host_connections // workers, 1),
             host_per_s=self.host_per_s / workers,
+            workers=self.workers * workers,
         )

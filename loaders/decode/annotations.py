@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no such fields"
+"""End of an error about missing fields with the size of annotations."""
 _LEAST_SIDE = 1e-3
 """Least width and height of a box, pixels; libraries refuse a box that rounding leaves without any."""
 
@@ -179,6 +181,13 @@ class AnnotationTransform:
             if name:
                 columns[name] = values
         return image_HWC, {self.fields.objects: {name: columns[name] for name in fields[self.fields.objects]}}
+
+
+def size_fields(transform: object) -> tuple[str, ...]:
+    """Return the fields with the size of annotations that a transform reads; none for a transform that reads no such
+    fields."""
+    wanted = transform.fields if isinstance(transform, AnnotationTransform) else None
+    return () if wanted is None or wanted.size is None else wanted.size
 
 
 def carried(fields: Mapping[str, Any], wanted: AnnotationFields, view: RowView) -> Annotations:

@@ -100,7 +100,7 @@ def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: fl
                 applied=Applied(
                     name=fix.name,
                     settings=fix.settings,
-                    predicted_images_per_s=fix.images_per_s,
+                    predicted_images_per_s=fix.predicted_images_per_s,
                     measured_images_per_s=rate,
                 ),
             )

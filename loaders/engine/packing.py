@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from dataprep.dataset.keys import named
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.decode.crop import View, whole_views
@@ -122,7 +123,7 @@ def _size(index: SplitIndex, pick: Pick) -> tuple[int, int]:
     height, width = int(entries.height[pick.sample]), int(entries.width[pick.sample])
     if height < 1 or width < 1:
         raise UsageError(
-            f"packs: the index has no height and width of {entries.key(pick.sample)}, and packs are planned from them; "
-            "make a dataset that has them with `dataprep convert`"
+            f"packs: the index has no height and width of {named(entries.key(pick.sample))}, and packs are planned "
+            "from them; make a dataset that has them with `dataprep convert`"
         )
     return height, width

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataprep.dataset.keys import named
 from dataprep.dataset.records import NO_LABEL
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.host.threads import Threads
@@ -404,7 +405,7 @@ class Pipeline:
     def _where(self, image: _Image) -> str:
         ticket, shard = image.ticket, image.pick.piece.shard
         file = self._index.file_of(shard, ticket.entries, ticket.entry)
-        return f"{self._dataset.url_of(shard, file)}: {ticket.entries.key(ticket.entry)}"
+        return f"{self._dataset.url_of(shard, file)}: {named(ticket.entries.key(ticket.entry))}"
 
 
 def _replace(image_HWC: NDArray[np.uint8], result: NDArray[np.uint8]) -> None:

@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dataprep.dataset.keys import named
 from dataprep.errors import DataprepError, StorageError
 from dataprep.host.heartbeat import BeatCounter, Standstill
 from dataprep.host.processes import WORKER_ENVIRONMENT, end_or_leave, environment, on_parents_death
@@ -230,7 +231,7 @@ class ProcessProducer:
         shards = dict.fromkeys(pick.piece.shard for pick in picks)
         found = some([dataset.url_of(shard, index.shard_file(shard)) for shard in shards])
         threads = Threads(1, "loader-naming")
-        naming = threads.submit(lambda: some([index.shard(pick.piece.shard).key(pick.sample) for pick in picks]))
+        naming = threads.submit(lambda: some([named(index.shard(pick.piece.shard).key(pick.sample)) for pick in picks]))
         done, _ = wait_for([naming], NAMING_S)
         threads.close(time.monotonic())
         return f"{found}: {naming.result()}" if done and naming.exception() is None else found

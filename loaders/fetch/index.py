@@ -12,6 +12,7 @@ import numpy as np
 
 from dataprep.dataset.index import Index
 from dataprep.dataset.index_rows import are_ranges_inside
+from dataprep.dataset.keys import named
 from dataprep.dataset.labels import class_name_of
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import built_as
@@ -191,8 +192,8 @@ class SplitIndex:
         class_name = class_name_of(label, self._manifest.classes)
         if class_name is None:
             raise FormatError(
-                f"{self._index_url}: {key} has label {label}, expected one of {len(self._manifest.classes)} classes; "
-                'run "dataprep verify" to see what else is wrong, and build it again'
+                f"{self._index_url}: {named(key)} has label {label}, expected one of {len(self._manifest.classes)} "
+                'classes; run "dataprep verify" to see what else is wrong, and build it again'
             )
         if is_adopted(self._manifest):
             raise FormatError(

@@ -1,10 +1,11 @@
 """Datasets as loaders see them."""
 
 import pickle
+import shutil
 
 import pytest
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, VerificationError
 from loaders import open_loader
 from loaders.dataset import open_dataset
 
@@ -32,3 +33,43 @@ def test_the_file_of_a_mixture_is_no_dataset(tmp_path):
     (tmp_path / "mix.json").write_text("{}")
     with pytest.raises(UsageError, match=r"mix.json: expected a dataset, got what may be the file of a mixture"):
         open_dataset(str(tmp_path / "mix.json"), "train")
+
+
+@pytest.fixture
+def copy(dataset, tmp_path):
+    """Return a copy of the dataset in a format, to damage, and the shards of its train."""
+
+    def copied(fmt):
+        shutil.copytree(dataset(fmt), tmp_path / fmt)
+        return tmp_path / fmt, sorted((tmp_path / fmt).rglob("*-train*-of-*"))
+
+    return copied
+
+
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
+def test_shards_of_other_sizes_than_the_manifest_lists_are_named_when_a_loader_is_opened(copy, fmt):
+    root, shards = copy(fmt)
+    with shards[0].open("r+b") as file:
+        file.truncate(1000)
+    shards[1].unlink()
+    first, second = (shard.relative_to(root) for shard in shards[:2])
+    words = rf"{root}: 2 shards of train not as .*: {first} has 1,000 bytes, expected [\d,]+; {second} is missing; run "
+    with pytest.raises(VerificationError, match=words + rf'"dataprep verify {root}"'):
+        open_loader(root, batch_size=4)
+    open_loader(root, "val", batch_size=2).close()
+
+
+def test_shards_of_a_built_dataset_are_compared_for_a_training_too(copy):
+    root, shards = copy("webdataset")
+    for shard in shards:
+        shard.write_bytes(b"")
+    with pytest.raises(VerificationError, match="3 shards of train not as"):
+        open_dataset(str(root), "train", compare=False)
+
+
+def test_shards_are_not_compared_while_a_retry_replaces_them(copy):
+    root, shards = copy("webdataset")
+    shards[0].write_bytes(b"")
+    (root / "_retry").mkdir()
+    (root / "_retry/plan.json").write_text("{}")
+    assert open_dataset(str(root), "train").split.name == "train"

@@ -110,6 +110,36 @@ def test_a_probe_trains_its_head_alone_and_is_exact(dataset, pretrained, tmp_pat
     assert evaluations(tmp_path / "b") == evaluations(tmp_path / "a")
 
 
+@pytest.mark.parametrize("probe", [False, True])
+def test_images_have_the_side_of_the_weights_unless_another_is_asked_for(dataset, pretrained, tmp_path, probe):
+    kind = {"linear_probe": True} if probe else {}
+    for side, flags in ((64, {"finetune": pretrained}), (32, {"finetune": pretrained, "input_size": 32})):
+        values = {"data_path": dataset, "device": "cpu", "effective_batch_size": 8, **kind, **flags}
+        training = open_training(recipe_flags(**values))
+        validation = training.backend.task.validation
+        sides = {training.loader.config.image_size, validation.config.image_size}
+        assert (sides, training.backend.model.config.image_size) == ({side}, side)
+        assert training.description["input_size"] == side
+
+
+def test_an_evaluation_has_the_side_of_its_checkpoint(dataset, tmp_path, capsys):
+    finetune(dataset, output_dir=str(tmp_path), **SMALL, max_steps=1)
+    flags = {"data_path": dataset, "device": "cpu", "effective_batch_size": 8, "eval": True}
+    training = open_training(recipe_flags(**flags, resume=newest(tmp_path)))
+    assert training.backend.task.validation.config.image_size == SMALL["input_size"]
+
+
+def test_a_run_without_a_split_to_evaluate_on_says_so_once_and_how_to_get_one(photographs, tmp_path, capsys):
+    line = "no evaluation, because there is no split val (only train); dataprep build folder and build table with "
+    flags = {**SMALL, "index_dir": str(tmp_path / "index"), "max_steps": 1}
+    finetune(photographs, output_dir=str(tmp_path / "run"), **flags)
+    (said,) = [each for each in capsys.readouterr().err.splitlines() if "evaluation" in each]
+    assert said == f"{tmp_path / 'index'}: {line}--val-fraction 0.1 make one of a tenth of train"
+    asked = {**flags, "data_path": photographs, "device": "cpu", "eval": True, "resume": newest(tmp_path / "run")}
+    open_training(recipe_flags(**asked))
+    assert "no evaluation" not in capsys.readouterr().err
+
+
 def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp_path, capsys):
     flags = {**PROBE, "finetune": pretrained, "output_dir": str(tmp_path)}
     finetune(dataset, **flags)

@@ -162,6 +162,11 @@ def test_threads_and_region_policy_reach_both_loaders(dataset):
     assert training.backend.task.validation.config.batch_size == 2
 
 
+def test_a_run_without_a_split_to_evaluate_on_says_so(photographs, tmp_path, capsys):
+    open_training(Flags(data_path=photographs, device="cpu", index_dir=str(tmp_path), **TINY, epochs=1))
+    assert capsys.readouterr().err.count(": no evaluation, because there is no split val (only train); ") == 1
+
+
 def test_flags_of_gcspytorchimagenet_have_its_names_and_defaults():
     given = "--datadir DIR --logdir LOGS --num_epochs 3 --log_steps 200 --wd 0.1 --test_set_batch_size 32".split()
     parsed = command.make_context("train_resnet", given).params

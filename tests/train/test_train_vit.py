@@ -92,6 +92,11 @@ def test_the_command_line_of_vit_10b_fsdp_example_runs_on_every_kind_of_data(kin
     assert (evaluated["step"], evaluated["val_images"]) == (15, 3)
 
 
+def test_a_run_without_a_split_to_evaluate_on_says_so(photographs, tmp_path, capsys):
+    train(tmp_path / "run", data_path=photographs, index_dir=str(tmp_path / "index"), max_steps=1)
+    assert capsys.readouterr().err.count(": no evaluation, because there is no split val (only train); ") == 1
+
+
 @pytest.fixture(scope="module")
 def four_devices(dataset, tmp_path_factory) -> tuple[dict[str, Any], Path]:
     """What each of four devices holds after five steps, and the folder of the run."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dataprep.adopt import AdoptRequest, adopt
-from dataprep.cloud.placement import guard
+from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.changes import refuse_changed
 from dataprep.dataset.links import is_adopted
 from dataprep.dataset.manifest import read_manifest
@@ -63,6 +63,14 @@ class Data:
         split = self._first_of(VALIDATION)
         return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
 
+    def tell_no_evaluation(self, config: LoaderConfig) -> None:
+        """Say in a line on stderr that the run does not evaluate, and how to get a split for that; rank 0 says it."""
+        if config.rank == 0:
+            _Progress().log(
+                f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
+                "build folder and build table with --val-fraction 0.1 make one of a tenth of train"
+            )
+
     def _first_of(self, names: Sequence[str]) -> str | None:
         return next((name for name in names if name in self.splits), None)
 
@@ -77,18 +85,20 @@ def open_data(data_path: str, *, index_dir: str | None = None, region_policy: st
     """Find a run's data, before the first image is read.
 
     Args:
-        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed; the file of a mixture of several,
-            such as `mix.json`; or data of other tools: an image folder, tars, a TFDS directory. Those are indexed
-            first, which reads their headers once.
+        data_path: A dataset that `dataprep build` made or `dataprep adopt` indexed, of which the cheapest copy is read
+            if reading it costs money; the file of a mixture of several, such as `mix.json`; or data of other tools: an
+            image folder, tars, a TFDS directory. Those are indexed first, which reads their headers once.
         index_dir: Folder that keeps the index; by default one in the user's cache, with a name made of `data_path`.
         region_policy: What to do if reading the bucket from here costs money: `refuse`, `warn` or `off`.
 
     Raises:
         UsageError: There are no data, or reading them costs money and the policy refuses that.
     """
-    guard(data_path, region_policy)
     if data_path.endswith(MIXTURE_SUFFIX):
+        guard(data_path, region_policy)
         return _mixed(data_path, region_policy)
+    data_path = url_to_read(data_path, region_policy)
+    guard(data_path, region_policy)
     url = _indexed(data_path, index_dir)
     manifest = read_manifest(open_storage(url))
     if manifest is None:

@@ -74,7 +74,9 @@ class RunFlags:
         also=("region-policy",),
     )
     output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.")
-    log_dir: str | None = flag(None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir.")
+    log_dir: str | None = flag(
+        None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir, if that is on a disk."
+    )
 
     epochs: int = flag(400, "Epochs to train.", COUNT)
     max_steps: int = flag(
@@ -107,7 +109,7 @@ class RunFlags:
     log_interval_steps: int = flag(20, "Updates between log lines.", COUNT)
     diagnose: bool = flag(
         False,
-        "Instead of training, measure for half a minute what the run waits for; print it, and keep it in log_dir.",
+        "Instead of training, measure what the run waits for; print it, and keep it in log_dir.",
     )
     metrics_port: int | None = flag(
         None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", PORT

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dataprep.dataset.keys import named
 from dataprep.errors import DataprepError
 
 _SHOWN_KEYS = 4
@@ -62,5 +63,5 @@ class Unread:
             where = f", all of them in {path}"
         raise DataprepError(
             f"step {step}: the loss is {loss}, expected a finite one; of {len(keys):,} samples the first are "
-            f"{', '.join(keys[:_SHOWN_KEYS])}{where}; look at them, or resume with a lower learning rate"
+            f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; look at them, or resume with a lower learning rate"
         )

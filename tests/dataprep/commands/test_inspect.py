@@ -65,3 +65,13 @@ def test_examples_of_a_trouble_end_with_the_number_and_the_place_of_the_others(t
     assert "repaired: 5 png" in shown
     assert "and 2 more: index/train-events.parquet" in shown
     assert re.search(r"5 in 1 shard *$", shown, re.MULTILINE) and "1 pass, 1 stored" in shown
+
+
+def test_a_name_is_shown_as_it_was_written_and_json_has_the_key_and_the_path(tmp_path):
+    write_files(tmp_path / "in", {"süß 1.png": picture(1, "PNG")})
+    words = ("--source", tmp_path / "in", "--output", tmp_path / "out", "--format", "webdataset", "--workers", 1)
+    assert dataprep("build", "folder", *words).returncode == 0
+    assert re.search(r"^ +süß 1 ", inspected(tmp_path / "out"), re.MULTILINE)
+    (split,) = json.loads(inspected(tmp_path / "out", "--json"))["splits"]
+    [[event]] = [trouble["examples"] for trouble in split["troubles"]]
+    assert (event["key"], event["path"]) == ("s=C3=BC=C3=9F=201", "süß 1")

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from dataprep.build.finished import readable_manifest
+from dataprep.build.images import ImagePolicy
 from dataprep.commands.inspect_html import render_html
 from dataprep.dataset.records import Event
 from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
@@ -16,7 +17,7 @@ from dataprep.inspection.inspect import ClassSpread, Trouble, inspect_dataset
 from dataprep.inspection.oddities import Oddities
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep
-from tests.support.own_data import annotated, build_own
+from tests.support.own_data import annotated, build_own, picture, write_files
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
 
@@ -136,3 +137,16 @@ def test_a_split_without_classes_sides_or_troubles_has_a_page(finished):
     assert "every image was copied as it is" in html
     assert "images not checked" in html
     assert html.count('class="chart ') == 1
+
+
+def test_names_are_shown_as_people_wrote_them_and_the_key_beside(tmp_path):
+    files = {"cats/süß 1.png": picture(1, "PNG"), "dogs/Bjørn.jpg": picture(2)}
+    build_own(write_files(tmp_path / "in", files), tmp_path / "out", options={"images": ImagePolicy()})
+    storage = open_storage(str(tmp_path / "out"))
+    manifest = readable_manifest(storage)
+    sheet = open_sheet(storage, manifest, manifest.splits[0])
+    page = Page(render_html(inspect_dataset(storage.url), {"train": sheet}))
+    assert {"süß 1", "Bjørn", "cats/süß 1"} <= {text.strip() for text in page.texts}
+    assert not [text for text in page.texts if "=C3" in text]
+    assert ("alt", "dogs/Bjørn") in page.attributes
+    assert ("title", "dogs/Bjørn, key dogs/Bj=C3=B8rn") in page.attributes

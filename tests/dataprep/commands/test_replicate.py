@@ -27,6 +27,7 @@ from loaders import open_loader
 from loaders.dataset import open_dataset
 from tests.support.builds import command, dataprep
 from tests.support.replication import checksums, flip_byte, remove_all
+from train.batches.data import open_data
 
 _numbers = itertools.count()
 
@@ -197,6 +198,14 @@ def test_a_loader_reads_the_copy_in_its_region_and_says_so_once(american_vm, sou
     with open_loader(target, batch_size=8, image_size=32, threads=1) as loader:
         assert next(iter(loader)).keys == keys
     remove_all("gs://to-us-east/far")
+
+
+def test_a_training_command_reads_the_copy_in_its_region(american_vm, source, target):
+    with pytest.raises(UsageError, match=r"from us-central1-a: \$0.05 per GiB"):
+        open_data(source)
+    replicate(source, "--to", target)
+    assert open_data(source).url == target
+    assert open_data(source, region_policy="off").url == source
 
 
 def test_a_loader_state_resumes_on_another_copy(american_vm, source, target, monkeypatch):

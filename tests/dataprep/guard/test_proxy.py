@@ -215,6 +215,29 @@ def test_a_client_that_does_not_trust_the_guard_fails_and_is_listed():
     assert under_guard(act).unread_connections == {"storage.googleapis.com": 1}
 
 
+def test_a_client_that_speaks_http_2_alone_fails_and_is_listed():
+    def act(guard: RunningGuard) -> None:
+        context = ssl.create_default_context(cafile=guard.environment["SSL_CERT_FILE"])
+        context.set_alpn_protocols(["h2"])
+        stream = connect(guard, "storage.googleapis.com", 443)
+        with contextlib.suppress(OSError), context.wrap_socket(stream, server_hostname="storage.googleapis.com") as tls:
+            assert tls.recv(1) == b""
+        request_of(guard, "GET", "/guard-near")  # by now the guard has seen the end of the connection before
+
+    assert under_guard(act).unread_connections == {"storage.googleapis.com": 1}
+
+
+def test_a_client_that_speaks_both_gets_http_1():
+    def act(guard: RunningGuard) -> None:
+        context = ssl.create_default_context(cafile=guard.environment["SSL_CERT_FILE"])
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        stream = connect(guard, "storage.googleapis.com", 443)
+        with context.wrap_socket(stream, server_hostname="storage.googleapis.com") as secure:
+            assert secure.selected_alpn_protocol() == "http/1.1"
+
+    assert under_guard(act).unread_connections == {}
+
+
 @pytest.mark.parametrize(
     "head", [b"CONNECT x\r\n\r\n", b"CONNECT " + b"x" * (1 << 17), b"CONNECT a:1 HTTP/1.1\r\n\r\nx"]
 )

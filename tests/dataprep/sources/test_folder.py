@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
@@ -211,7 +212,7 @@ def test_mutants_of_metadata_are_read_or_refused(tmp_path, name):
             for ref in found.refs:
                 annotation_values(found.features, ref.annotations)
     assert 20 < len(refused) < 200
-    assert "\n" not in "".join(refused)
+    assert all(line.startswith("  ") for text in refused for line in text.split("\n")[1:])
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar"])
@@ -240,7 +241,7 @@ def test_mutants_of_archives_are_read_or_refused(tmp_path, kind):
             refused.append(str(error))
         else:
             assert all(ref.offset + ref.num_bytes <= len(data.getvalue()) * 2 for ref in found.refs)
-    assert "\n" not in "".join(refused)
+    assert all(line.startswith("  ") for text in refused for line in text.split("\n")[1:])
 
 
 def _mutant(data: bytes, draw: random.Random) -> bytes:
@@ -269,3 +270,14 @@ def test_folders_beside_the_classes_without_an_image_are_named(tmp_path):
 
 def test_no_folder_is_named_where_each_is_a_class(tmp_path):
     assert not any("without an image" in note for note in opened(tree(tmp_path, "a/1.jpg", "b/1.jpg")).notes)
+
+
+def test_boxes_are_records_in_json_lines_and_texts_in_csv(tmp_path):
+    objects = [{"bbox": [1, 2, 3.5, 4], "category": 3}]
+    write_files(tmp_path, {"0.jpg": JPEG, "metadata.jsonl": json.dumps({"file_name": "0.jpg", "objects": objects})})
+    features = opened(tmp_path, label_from="none").found["train"].features
+    assert (features["objects"].kind, features["objects"].columns["bbox"].shape) == ("records", (None, 4))
+    (tmp_path / "metadata.jsonl").unlink()
+    with (tmp_path / "metadata.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("file_name", "objects"), ("0.jpg", json.dumps(objects))])
+    assert opened(tmp_path, label_from="none").found["train"].features["objects"].kind == "text"

@@ -10,7 +10,7 @@ from dataprep.dataset.records import MAX_KEY_BYTES
 from dataprep.errors import SourceError
 from dataprep.formats.checked import is_key
 from dataprep.messages import shown
-from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts, path_of
+from dataprep.sources.keys import is_image, key_of, name_bytes, name_parts
 from tests.support.samples import examples
 
 # Any bytes that a file name can have, as Python decodes them.
@@ -150,8 +150,3 @@ def test_names_in_messages_are_one_short_line_with_control_characters_and_odd_by
     assert shown("\udcff\udcfe.jpg") == r"'\xff\xfe.jpg'"
     assert shown("a\\udcff") == r"'a\\udcff'"
     assert len(shown("é" * 100_000)) < 300
-
-
-@pytest.mark.parametrize("name", ["a/b.jpg", "Kätzchen 1.jpg", "a=b.png", "__a/__b.jpg", "raw\udcff.jpg"])
-def test_key_says_the_path_that_it_was_made_of(name):
-    assert path_of(key_of(name_parts(name))) == name.rpartition(".")[0]

@@ -10,6 +10,7 @@ import pytest
 
 from dataprep.errors import SourceError
 from dataprep.sources.own import OwnData
+from dataprep.sources.problems import Problems
 from dataprep.sources.tree import read_tree
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture, write_files
@@ -18,7 +19,9 @@ JPEG = picture(1)
 
 
 def tree_of(root, **own):
-    return read_tree(open_originals(str(root)), OwnData(name="pets", **own), None)
+    problems = Problems(str(root))
+    with problems.together():
+        return read_tree(open_originals(str(root)), OwnData(name="pets", **own), None, problems)
 
 
 def paths(tree):

@@ -201,3 +201,27 @@ def test_a_file_truncated_while_it_is_read_is_an_error(storage: LocalStorage, mo
 
 
 # Refusals of the system
+
+
+def test_sizes_are_those_of_files_that_exist_and_each_folder_is_listed_once(storage, tmp_path, monkeypatch):
+    for name in ("train/a", "train/b", "c"):
+        publish(storage, name, name.encode())
+    (storage.root / "train/folder").mkdir()
+    (tmp_path / "outside").write_bytes(b"12345")
+    (storage.root / "train/link").symlink_to(tmp_path / "outside")
+    (storage.root / "train/broken").symlink_to(tmp_path / "nowhere")
+    listed = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
+    names = ("train/a", "train/folder", "train/link", "train/broken", "train/none", "c", "c/d", "nowhere/e")
+    assert storage.sizes(names) == {"train/a": 7, "train/link": 5, "c": 1}
+    assert len(listed) == 4
+
+
+def test_sizes_behind_a_link_out_of_the_root_are_refused(storage, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/a").write_bytes(b"1")
+    storage.root.mkdir(exist_ok=True)
+    (storage.root / "train").symlink_to(tmp_path / "other")
+    with pytest.raises(UsageError, match="leads out of"):
+        storage.sizes(["train/a"])

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import itertools
 import re
+import time
 from collections import Counter
 from urllib.parse import quote
 
@@ -118,6 +119,14 @@ def test_rows_that_wait_for_a_host_that_stalls_end_without_being_asked_for(web, 
     assert {outcome.status for outcome in outcomes[:400]} == {Status.TIMEOUT, Status.HOST_BUSY}
     assert {outcome.status for outcome in outcomes[400:]} == {Status.SUCCESS}
     assert sum(web.asked[f"slow.{DOMAIN}", f"/stall/{row}"] for row in range(400)) < 400
+
+
+def test_a_row_waits_for_robots_txt_no_longer_than_for_its_turn(web, fetch):
+    web.robots_location = web.url("/stall/1", f"slow.{DOMAIN}")
+    begun_s = time.monotonic()
+    (outcome,) = fetch([web.url("/image/1")], row_s=0.5, read_s=8.0, answer_s=8.0)
+    assert time.monotonic() - begun_s < 4
+    assert (outcome.status, outcome.reason) == (Status.HOST_BUSY, "no robots.txt of its host in time")
 
 
 def test_a_host_without_answers_is_abandoned(web, fetch):

@@ -14,6 +14,7 @@ from dataprep.web import politeness
 from dataprep.web.limits import Limits
 from dataprep.web.outcomes import Failed, Status
 from dataprep.web.politeness import Gate, Gates, retry_after_s
+from tests.support.fetching import fetch_all
 from tests.support.web_pages import DOMAIN
 from tests.support.web_server import web_server
 
@@ -41,6 +42,14 @@ def test_a_crawl_delay_spaces_requests(web, fetch):
     fetch([web.url(f"/image/{row}", f"calm.{DOMAIN}") for row in range(3)])
     _, *images = web.begun_s[f"calm.{DOMAIN}"]
     assert images[2] - images[0] >= 2 * 0.4 - 0.1
+
+
+def test_workers_keep_a_crawl_delay_together(web, limits):
+    web.robots[f"calm.{DOMAIN}"] = "User-agent: *\nCrawl-delay: 0.2\n"
+    urls = [web.url(f"/image/{row}", f"calm.{DOMAIN}") for row in range(3)]
+    asyncio.run(fetch_all(urls, limits().divided(3)))
+    _, *images = web.begun_s[f"calm.{DOMAIN}"]
+    assert images[2] - images[0] >= 2 * 3 * 0.2 - 0.1
 
 
 def test_retry_after_pauses_the_whole_host(web, fetch):

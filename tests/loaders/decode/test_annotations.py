@@ -190,6 +190,27 @@ def test_settings_that_do_not_fit_are_refused(marked):
     assert not isinstance(len, FieldsTransform)
 
 
+@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+def test_annotations_of_a_dataset_without_sizes_are_refused_with_what_needs_none(fmt, tmp_path):
+    rows = "".join(f'{{"file_name": "{n}.jpg", "objects": [{{"bbox": [1, 2, 9, 9]}}]}}\n' for n in range(2))
+    pictures = {f"{number}.jpg": picture(number, size=(24, 16)) for number in range(2)}
+    write_files(tmp_path / "source", {"metadata.jsonl": rows, **pictures})
+    url = tmp_path / "out"
+    build_own(tmp_path / "source", url, fmt, options={"images": ImagePolicy()})
+    transform = AnnotationTransform(AnnotationFields())
+    hint = r"; if annotations are in pixels of the stored images, AnnotationFields\(size=None\) needs no such fields$"
+    settings = {"batch_size": 2, "image_size": 16, "transform": transform}
+    with pytest.raises(UsageError, match=rf"set fields=\('objects', 'original_height', 'original_width'\){hint}"):
+        open_loader(url, fields=("objects",), **settings)
+    with pytest.raises(UsageError, match=rf"field 'original_height', expected one of .*objects.*{hint}"):
+        open_loader(url, fields=transform.needed_fields, **settings)
+    with pytest.raises(UsageError, match=r"field 'captoin', expected one of [^;]*$"):
+        open_loader(url, fields=(*transform.needed_fields, "captoin"), **settings)
+    transform = AnnotationTransform(BOXES)
+    with open_loader(url, **settings | {"fields": ("objects",), "transform": transform}) as loader:
+        assert next(iter(loader)).fields["objects"][0]["bbox"].shape[1:] == (4,)
+
+
 @pytest.mark.parametrize(
     ("image", "fields", "words"),
     [
@@ -288,3 +309,14 @@ def test_what_holds_no_annotations_is_refused(objects, words):
 def test_a_size_that_no_image_has_is_refused(height, words):
     with pytest.raises(FormatError, match=f"^field objects: .*{re.escape(words)}"):
         carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)
+
+
+def test_boxes_of_pictures_that_a_build_has_shrunk_are_scaled_by_their_own_sizes(tmp_path):
+    row = {"file_name": "0.jpg", "objects": [{"bbox": [8, 16, 32, 16]}], "original_height": 64, "original_width": 64}
+    write_files(tmp_path / "in", {"0.jpg": picture(0, size=(64, 64)), "metadata.jsonl": json.dumps(row)})
+    build_own(tmp_path / "in", tmp_path / "out", options={"images": ImagePolicy(short_side=32), "num_shards": 1})
+    transform = AnnotationTransform(AnnotationFields())
+    settings = {"image_size": 32, "resize": 32, "shuffle": False, "transform": transform}
+    with open_loader(tmp_path / "out", batch_size=1, fields=transform.needed_fields, **settings) as loader:
+        (batch,) = loader
+    assert batch.fields["objects"][0]["bbox"].tolist() == [[4, 8, 16, 8]]

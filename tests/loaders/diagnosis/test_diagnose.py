@@ -94,6 +94,8 @@ def test_a_fixed_cost_for_each_step_is_lifted_by_larger_batches(dataset):
     assert found.fixes[0].name == "batch"
     assert found.fixes[0].settings == {"batch_size": 32}
     assert found.applied.measured_images_per_s > 2 * found.observed_images_per_s
+    assert found.fixes[0].is_tried
+    assert found.applied.predicted_images_per_s == found.fixes[0].predicted_images_per_s
     assert predicted_is_measured(found)
 
 

@@ -29,6 +29,13 @@ def test_the_only_split_is_trained_on_and_several_need_a_name(dataset):
         Data(dataset, ("a", "b"), None).training_loader(CONFIG)
 
 
+def test_one_rank_says_that_there_is_no_evaluation(dataset, capsys):
+    for rank in (0, 1):
+        Data(dataset, ("train", "extra"), None).tell_no_evaluation(LoaderConfig(batch_size=4, rank=rank, world_size=2))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{dataset}: no evaluation, because there is no split val (only train, extra); dataprep ")
+
+
 def test_plain_folders_are_indexed_into_the_cache_or_where_it_is_asked_for(photographs, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = open_data(photographs)

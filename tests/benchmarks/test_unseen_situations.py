@@ -1,0 +1,246 @@
+"""Causes outside the lists of the diagnosis: each is real while it is planted, and gone afterwards in any case."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.situations.generate import IDS, SEEDS, SETS, plant, spread
+from benchmarks.situations.guardian import Guardian
+from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
+from benchmarks.situations.outside import Outside
+from benchmarks.situations.planting import PREFIX, CannotPlantError, own_group, planted
+from benchmarks.situations.situation import Change, Situation, to_document
+from benchmarks.situations.training_loop import load_transform
+from benchmarks.situations.transforms import garbage, machine_lock
+
+ROOT = Path(__file__).parents[2]
+UNSEEN = tuple(SETS["unseen"])
+NAMES = "cpu", "blkio"
+
+
+def can_plant() -> bool:
+    """Whether this process may make control groups of version 1."""
+    try:
+        return os.geteuid() == 0 and all(os.access(own_group(name), os.W_OK) for name in NAMES)
+    except (CannotPlantError, OSError):
+        return False
+
+
+as_root = pytest.mark.skipif(not can_plant(), reason="control groups of version 1 are made by root")
+
+
+class Formula:
+    """A machine of which the rates are known."""
+
+    def loader(self, situation: Situation) -> float:
+        return 1000.0 * min(2, situation.threads) / (1 + 5 * bool(situation.transform))
+
+    def device(self, situation: Situation) -> float:
+        return 20.0
+
+    def image_bytes(self, situation: Situation) -> float:
+        return 113e3
+
+
+# The set
+
+
+def test_the_unseen_hundred_are_reproducible_and_no_cause_is_in_the_first_set() -> None:
+    assert len(UNSEEN) == 100
+    assert not set(UNSEEN) & set(IDS)
+    found = [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2) for id_ in UNSEEN]
+    assert found == [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2) for id_ in UNSEEN]
+    assert [situation.id for situation in found] == list(UNSEEN)
+    others = [plant(id_, Formula(), seed=SEEDS["unseen"] + 1, cores=2) for id_ in UNSEEN]
+    assert sum(situation in others for situation in found) < 10
+    unlisted = [each for each in found if each.outside or "garbage" in each.transform or "lock" in each.transform]
+    assert len(unlisted) == 100
+    assert max(len(situation.cause) for situation in found) < 62  # the table's column
+    assert max(len(situation.id) for situation in found) < 26
+    assert json.loads(json.dumps(to_document(found[0]))) == to_document(found[0])
+
+
+def test_every_way_of_planting_is_drawn() -> None:
+    found = [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2).outside for id_ in UNSEEN]
+    for field in fields(Outside):
+        if field.name != "neighbour":
+            assert any(getattr(each, field.name) != field.default for each in found if each), field.name
+    assert {each.neighbour for each in found if each} == {"loop", "burst", "memory"}
+
+
+def test_forty_of_the_unseen_are_of_all_kinds() -> None:
+    assert len({id_.rpartition("-")[0] for id_ in spread(40, "unseen")}) == 19
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("outside", "undecided", "best", "verdict"),
+    [
+        (Outside(neighbours=2), "others compute", 200.0, UNDECIDED),
+        (Outside(neighbours=2), "others compute", 100.0, RIGHT),  # no change helps, none is named
+        (Outside(neighbours=2), "", 200.0, WRONG),
+        (Outside(cores=1.0), "rates differ", 200.0, WRONG),  # nobody else uses the cores
+        (None, "others compute", 200.0, WRONG),  # the first set is judged as it always was
+    ],
+)
+def test_only_where_others_use_the_cores_a_diagnosis_may_be_undecided(outside, undecided, best, verdict) -> None:
+    truth = Truth(100.0, ((Change(name="batch", settings={}), best),))
+    situation = Situation(id="", cause="", is_real=True, device="cpu", competitors=0 if outside else 2, outside=outside)
+    assert verdict_on(situation, truth, {"fixes": [], "undecided": undecided}) == verdict
+
+
+# Planting
+
+BUSY = "import time\nstarted, cpu = time.monotonic(), time.process_time()\n"
+BUSY += "while time.monotonic() - started < 1: pass\nprint(time.process_time() - cpu)"
+
+
+def cpu_s_of_a_busy_second() -> float:
+    """CPU time that a child of this process gets in a second in which it never waits."""
+    return float(subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, check=True).stdout)
+
+
+def plant_here(outside: Outside, folder: Path, work: Path) -> Any:
+    return planted(outside, folder, work=work, emulator_pid=0)
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """Nothing that was planted is left after the test."""
+    cores = os.sched_getaffinity(0)
+    yield
+    assert left_of(os.getpid()) == []
+    assert os.sched_getaffinity(0) == cores
+    for name in NAMES:
+        assert PREFIX not in str(own_group(name))
+
+
+def left_of(pid: int) -> list[str]:
+    """What a benchmark has left on this machine: groups, swap files, programs."""
+    groups = [str(group) for name in NAMES for group in own_group(name).glob(f"{PREFIX}{pid}")]
+    swaps = [line for line in Path("/proc/swaps").read_text().splitlines() if f"/{pid}/" in line]
+    return groups + swaps
+
+
+@as_root
+def test_a_quota_limits_the_run_and_its_children(nothing_is_left, tmp_path: Path) -> None:
+    with plant_here(Outside(cores=0.2), tmp_path, tmp_path):
+        assert cpu_s_of_a_busy_second() < 0.35
+
+
+@as_root
+def test_a_pinned_run_has_one_core(nothing_is_left, tmp_path: Path) -> None:
+    with plant_here(Outside(pinned_to=1), tmp_path, tmp_path):
+        assert len(os.sched_getaffinity(0)) == 1
+
+
+@as_root
+def test_a_slow_disk_is_read_at_its_rate_although_the_file_was_just_read(nothing_is_left, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "shard").write_bytes(os.urandom(4 << 20))
+    with plant_here(Outside(disk_bytes_per_s=4e6), data, tmp_path):
+        for _ in range(2):
+            started_s = time.monotonic()
+            descriptor = os.open(data / "shard", os.O_RDONLY)
+            for block in range(64):
+                os.pread(descriptor, 64 << 10, block << 16)
+                time.sleep(0.001)
+            os.close(descriptor)
+            assert time.monotonic() - started_s > 0.6  # a second at 4 MB/s; from the page cache a tenth of it
+
+
+@as_root
+def test_neighbours_and_stolen_time_take_the_cores(nothing_is_left, tmp_path: Path) -> None:
+    with plant_here(Outside(stolen_share=0.8, stolen_period_ms=10), tmp_path, tmp_path):
+        assert cpu_s_of_a_busy_second() < 0.5
+    count = 2 * len(os.sched_getaffinity(0))
+    with plant_here(Outside(neighbours=count, neighbour_nice=-5), tmp_path, tmp_path):
+        assert cpu_s_of_a_busy_second() < 0.5
+
+
+@as_root
+def test_memory_is_paged_out(nothing_is_left, tmp_path: Path) -> None:
+    held = bytearray(b"x" * (32 << 20))
+
+    def swapped_kb() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmSwap")).split()[1])
+
+    with plant_here(Outside(paged_out_bytes_per_s=1e9), tmp_path, tmp_path):
+        deadline_s = time.monotonic() + 10
+        while swapped_kb() < 8 << 10 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert swapped_kb() >= 8 << 10
+    assert sum(held[:: 1 << 20]) == 32 * ord("x")
+    assert not (tmp_path / "paging.swap").exists()
+
+
+@as_root
+def test_nothing_is_left_of_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    outside = "Outside(cores=0.5, paged_out_bytes_per_s=1e8, neighbours=1, disk_bytes_per_s=1e7, disk_neighbours=1)"
+    program = f"""
+import os, subprocess, sys, time
+from pathlib import Path
+from benchmarks.situations.outside import Outside
+from benchmarks.situations.planting import planted
+work = Path({str(tmp_path)!r}) / str(os.getpid())
+work.mkdir()
+with planted({outside}, work, work=work, emulator_pid=0) as guardian:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    guardian.ends(child.pid)
+    print(guardian._process.pid, child.pid, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        guardian, child = map(int, benchmark.stdout.readline().split())
+        programs = [int(pid) for pid in Path(f"/proc/{guardian}/task/{guardian}/children").read_text().split()]
+        assert len(programs) == 4
+        assert len(left_of(benchmark.pid)) == 3
+        benchmark.send_signal(signal.SIGKILL)
+    deadline_s = time.monotonic() + 30
+    while Path(f"/proc/{guardian}").exists() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert left_of(benchmark.pid) == []
+    assert not [pid for pid in (*programs, child) if is_running(pid)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended; one that its parent has not waited for has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_programs_end_with_their_guardian() -> None:
+    program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(BrokenPipeError), Guardian() as guardian:
+        pid = int(guardian.start([sys.executable, "-c", program]))
+        guardian._process.kill()
+        deadline_s = time.monotonic() + 10
+        while is_running(pid) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert not is_running(pid)
+
+
+def test_transforms_of_unseen_causes_leave_the_image_as_it_is() -> None:
+    import numpy as np
+
+    image_HWC = np.zeros((2, 2, 3), np.uint8)
+    for name in (garbage(100), machine_lock(100)):
+        assert load_transform(name)(image_HWC, np.random.default_rng(0)) is image_HWC
