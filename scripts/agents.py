@@ -14,7 +14,8 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -214,6 +215,13 @@ def _entry(path: Path) -> str:
     return f"- [{heading.strip().removeprefix('# ')}]({path.relative_to(ROOT)}): {sentence}"
 
 
+def _shown(command: str, environment: Mapping[str, str]) -> str:
+    output = printed(GUIDE, ["bash", "-c", command], environment)
+    if output is None:
+        sys.exit(f"{command}: undecided, because other programs are busy; run this again on a quiet machine")
+    return output
+
+
 def main() -> int:
     """Write or compare the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], prog="python -m scripts.agents")
@@ -228,7 +236,7 @@ def main() -> int:
         return 1 if differs else 0
     commands = " ".join(step.command for step in STEPS)
     with tempfile.TemporaryDirectory() as folder, surroundings(commands, Path(folder)) as environment:
-        shown = session(lambda command: printed(GUIDE, ["bash", "-c", command], environment))
+        shown = session(partial(_shown, environment=environment))
     head = guide.read_text().partition(SESSION)[0]
     guide.write_text(f"{head}{shown}\n{reference()}")
     (ROOT / LIST).write_text(document_list())

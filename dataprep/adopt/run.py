@@ -172,8 +172,8 @@ def _refuse_other_flags(index: Storage, existing: Manifest, request: AdoptReques
     flags = ", ".join(flag for flag, is_other in other.items() if is_other)
     if flags and is_adopted(existing):
         raise UsageError(
-            f"{index.url}: an index exists there already, made without {flags}; read the data again with --overwrite "
-            f"and these flags, or leave {'it' if ', ' not in flags else 'them'} out"
+            f"{index.url}: an index exists there already, made without {flags}; add --overwrite to read the data "
+            f"again, or leave {flags} out"
         )
     if flags:
         raise UsageError(f"{index.url}: a dataset of `dataprep build` exists there already; leave {flags} out")

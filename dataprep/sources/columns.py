@@ -42,11 +42,12 @@ class ColumnError(SourceError):
         reason: Which row of the column shows it, and why; one clause.
         advice: What the user does about it.
         mark: Punctuation between both.
+        remedy: What would keep a column that is left out without being asked for; empty if nothing would.
     """
 
-    def __init__(self, column: str, reason: str, advice: str, mark: str = "; ") -> None:
+    def __init__(self, column: str, reason: str, advice: str, *, mark: str = "; ", remedy: str = "") -> None:
         super().__init__(f"{reason}{mark}{advice}")
-        self.column, self.reason = column, reason
+        self.column, self.reason = column, f"{reason}; {remedy}" if remedy else reason
 
 
 class Columns:
@@ -357,4 +358,5 @@ def _no_value(name: str, row: str, leave_out: str) -> ColumnError:
         f"{row}: column {quoted(name)} has no value, and every image needs one",
         f"give one with --default {name}=VALUE, or {leave_out.format(name)}",
         mark=": ",
+        remedy=f"--default {name}=VALUE keeps it",
     )

@@ -229,13 +229,15 @@ def is_running(pid: int) -> bool:
 
 def test_programs_end_with_their_guardian() -> None:
     program = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    with pytest.raises(BrokenPipeError), Guardian() as guardian:
-        pid = int(guardian.start([sys.executable, "-c", program]))
-        guardian._process.kill()
-        deadline_s = time.monotonic() + 10
-        while is_running(pid) and time.monotonic() < deadline_s:
-            time.sleep(0.01)
+    guardian = Guardian().__enter__()
+    pid = int(guardian.start([sys.executable, "-c", program]))
+    guardian._process.kill()
+    deadline_s = time.monotonic() + 10
+    while is_running(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     assert not is_running(pid)
+    with pytest.raises(BrokenPipeError):
+        guardian.__exit__(None, None, None)
 
 
 def test_transforms_of_unseen_causes_leave_the_image_as_it_is() -> None:

@@ -108,7 +108,7 @@ OTHER_FLAGS = {
 @pytest.mark.parametrize("flag", OTHER_FLAGS)
 def test_a_flag_that_an_existing_index_was_made_without_is_refused(pairs, flag):
     run("adopt", pairs)
-    with pytest.raises(UsageError, match=f"an index exists there already, made without {flag}; read .* --overwrite"):
+    with pytest.raises(UsageError, match=f"an index exists there already, made without {flag}; add --overwrite"):
         run("adopt", pairs, *OTHER_FLAGS[flag])
     if flag != "--format tfrecord":
         run("adopt", pairs, *OTHER_FLAGS[flag], "--overwrite")
@@ -119,7 +119,9 @@ def test_a_flag_that_an_existing_index_was_made_without_is_refused(pairs, flag):
 
 def test_several_flags_that_an_existing_index_was_made_without_are_named_together(pairs):
     run("adopt", pairs)
-    with pytest.raises(UsageError, match=r"made without --shuffled, --labels txt; .* these flags, or leave them out"):
+    with pytest.raises(
+        UsageError, match=r"without --shuffled, --labels txt; .*, or leave --shuffled, --labels txt out"
+    ):
         run("adopt", pairs, "--labels", "txt", "--shuffled")
 
 

@@ -88,7 +88,7 @@ def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path
     left_out = [line.partition("the field ")[2].partition(" is left out: ")[0] for line in lines[1:]]
     assert left_out == ["'a/b'", "'big'", "'deep'", "'file_name'", "'mixed'", "'some'"]
     assert all(line.startswith("warning: ") and "\n" not in line and len(line) < 400 for line in lines[1:])
-    assert lines[-1].endswith("column 'some' has no value, and every image needs one")
+    assert lines[-1].endswith("every image needs one; --default some=VALUE keeps it")
 
 
 def test_a_default_keeps_a_field_that_some_samples_lack(tmp_path):
