@@ -212,7 +212,7 @@ class Bench:
         """Take the runs that are there already, if they were measured in the same way.
 
         Raises:
-            SystemExit: They were not.
+            SystemExit: The file has runs of other images, settings or machines.
         """
         if not self._options.json.exists():
             return
