@@ -53,7 +53,7 @@ FIELDS = (
 HEADER = """\
 # CPU time of one training image: random-resized crop (area 0.2 to 1), flip, uint8; user and system time of all
 # processes. Written by `benchmarks/input_costs.py --csv` from benchmarks/results/input_costs.json: medians of
-# {rounds} rounds, batches of {batch_size}, {workers} workers, bicubic (tf.data: bilinear), commit {commit}.
+# {rounds} rounds, batches of {batch_size}, {workers} workers, bicubic (tf.data: bilinear), commit {commits}.
 # stored_ms_per_image: the part that grows with the stored pixels, by a straight line through the originals and the
 # same images stored at shorter sides of {sides}.
 # Machine: {cores} cores, {cpu}.
@@ -103,7 +103,7 @@ def table_of(document: dict[str, Any]) -> str:
             rounds=rounds,
             batch_size=document["batch_size"],
             workers=document["workers"],
-            commit=document["commit"],
+            commits=" and ".join(dict.fromkeys(run["commit"] for run in document["runs"])),
             sides=sides,
             cores=machine["cores"],
             cpu=machine["cpu"],
@@ -156,7 +156,7 @@ class Bench:
         from dataprep.host.versions import machine_document
 
         busy_cores = background_cores()
-        self._options, self._entries = options, CONTENDERS
+        self._options, self._entries, self._commit = options, CONTENDERS, commit()
         images = corpus_images(options.corpus, work, options.images)
         self._source = work / "images"
         shutil.rmtree(self._source, ignore_errors=True)
@@ -166,7 +166,6 @@ class Bench:
             self._write(stored)
         self.document: dict[str, Any] = {
             "machine": {**machine_document(busy_cores), "cpu": processor()},
-            "commit": commit(),
             "batch_size": options.batch_size,
             "workers": options.workers,
             "taken": options.taken,
@@ -186,7 +185,8 @@ class Bench:
         command += ["--max-reject-ratio", "1", "--num-shards", SHARDS, "--json"]
         command += [] if stored == ORIGINALS else ["--resize", stored]
         for layout in [name for name in BUILT if name in layouts]:
-            _run([*command, "--output", root / layout, *BUILT[layout]])
+            if not (root / layout / "dataset.json").exists():
+                _run([*command, "--output", root / layout, *BUILT[layout]])
         for layout in [name for name in layouts if name not in BUILT]:
             if not (root / layout).is_dir():
                 new = root / f"{layout}.new"
@@ -212,7 +212,7 @@ class Bench:
         """Take the runs that are there already, if they were measured in the same way.
 
         Raises:
-            SystemExit: They were not.
+            SystemExit: The file has runs of other images, settings or machines.
         """
         if not self._options.json.exists():
             return
@@ -247,6 +247,7 @@ class Bench:
                     "stored": case.stored,
                     "image_size": case.image_size,
                     "round": case.round,
+                    "commit": self._commit,
                     "cpu_ms_per_image": round(found.cpu_ms_per_image, 4),
                     "images_per_s": round(found.images_per_s, 1),
                     "first_batch_s": round(found.first_batch_s, 2),

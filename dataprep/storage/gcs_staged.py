@@ -24,7 +24,8 @@ from dataprep.storage.messages import conflict, spool_gone, unsettled
 from dataprep.storage.names import check_name
 from dataprep.storage.spool import NAME_CHARACTERS
 
-_discarding = ThreadPoolExecutor(2, thread_name_prefix="dataprep-discard")
+DISCARDS_IN_FLIGHT = 2
+_discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
 """Removes staged objects that were copied, while their writer goes on: nothing waits for that. One that is left because
 the process is killed lies below `root`, which is removed at the end."""
 
