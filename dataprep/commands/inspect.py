@@ -15,7 +15,6 @@ from rich.text import Text
 from dataprep.build.finished import readable_manifest
 from dataprep.commands.inspect_html import class_caption, render_html
 from dataprep.commands.options import json_option
-from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.events import events_file
 from dataprep.dataset.keys import readable
 from dataprep.inspection.contact_sheet import open_sheet
@@ -54,21 +53,21 @@ def command(url: str, split: str | None, html: Path | None, as_json: bool) -> No
     if html is not None:  # first: the reader of stdout may close it early
         _write_html(inspection, split, html)
     if as_json:
-        click.echo(json.dumps(_document(inspection)))
+        click.echo(_json(inspection))
         return
     _print(inspection)
     if html is not None:
         click.echo(f"\nwritten: {html} ({human_bytes(html.stat().st_size)})")
 
 
-def _document(inspection: Inspection) -> JsonObject:
-    """Return the inspection as JSON values; beside the key of an example is the path that it was made of."""
+def _json(inspection: Inspection) -> str:
+    """Return the inspection as JSON; beside the key of an example is the path that it was made of."""
     document = asdict(inspection)
     for split in document["splits"]:
         for trouble in split["troubles"]:
             for event in trouble["examples"]:
                 event["path"] = readable(event["key"])
-    return document
+    return json.dumps(document)
 
 
 def _write_html(inspection: Inspection, split: str | None, path: Path) -> None:

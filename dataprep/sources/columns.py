@@ -38,7 +38,7 @@ class ColumnError(SourceError):
     """A column that cannot be a feature.
 
     Args:
-        column: Its name.
+        column: Name of the column.
         reason: Which row of the column shows it, and why; one clause.
         advice: What the user does about it.
         mark: Punctuation between both.
