@@ -130,7 +130,7 @@ def test_an_evaluation_has_the_side_of_its_checkpoint(dataset, tmp_path, capsys)
 
 
 def test_a_run_without_a_split_to_evaluate_on_says_so_once_and_how_to_get_one(photographs, tmp_path, capsys):
-    line = "no evaluation, because there is no split val (only train); dataprep build folder and build table with "
+    line = "no evaluation, because there is no split val (only train); dataprep convert, build folder and build table with "
     flags = {**SMALL, "index_dir": str(tmp_path / "index"), "max_steps": 1}
     finetune(photographs, output_dir=str(tmp_path / "run"), **flags)
     (said,) = [each for each in capsys.readouterr().err.splitlines() if "evaluation" in each]

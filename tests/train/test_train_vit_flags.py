@@ -173,6 +173,31 @@ def test_flags_that_do_not_fit_the_data_or_each_other_are_refused(dataset, flags
         train(dataset, **flags)
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_where_only_a_default_says_it_the_rate_rises_for_a_tenth_of_the_run(dataset, capsys, framework):
+    flags = {**SMALL, "epochs": 5, "framework": framework}
+    del flags["warmup_steps"]
+    training = open_training(Flags(data_path=dataset, device="cpu", output_dir="", **flags))
+    note = "note: the learning rate rises for 3 of 37 updates; the default of --warmup_steps is 10,000\n"
+    assert capsys.readouterr().err.count(note) == 1
+    assert training.schedule.warmup_epochs == pytest.approx(3 * 8 / 60)
+    assert training.description["warmup_steps"] == 3
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_there_are_as_many_logits_as_the_data_have_classes(dataset, tmp_path, framework):
+    """A run of 1,000 logits, the former default, goes on with the flag that the error names."""
+    flags = {"data_path": dataset, "device": "cpu", **SMALL, "framework": framework, "output_dir": str(tmp_path)}
+    assert open_training(Flags(**{**flags, "output_dir": ""})).description["num_classes"] == 3
+    open_training(Flags(**flags, num_classes=1000)).run()
+    flags |= {"max_steps": 4}
+    with pytest.raises(UsageError, match=r"its run had .*--num_classes 1000"):
+        open_training(Flags(**flags)).resume("automatic")
+    again = open_training(Flags(**flags, num_classes=1000))
+    again.resume("automatic")
+    assert (again.step, again.run()) == (3, 0)
+
+
 def test_num_workers_sets_the_decoding_threads(dataset):
     flags = Flags(data_path=dataset, device="cpu", output_dir="", **{**SMALL, "num_workers": 3})
     assert open_training(flags).loader.config.num_threads == 3
