@@ -157,7 +157,7 @@ def test_without_warmup_epochs_a_short_run_rises_for_a_tenth_of_its_epochs_and_s
     flags = {name: value for name, value in SMALL.items() if name != "warmup_epochs"}
     words = flags_of(data_path=dataset, device="cpu", output_dir=tmp_path, max_steps=3, **flags)
     assert command.main(words, standalone_mode=False) == 0
-    rates = [json.loads(line)["lr"] for line in log_lines(tmp_path)]
+    rates = [line["lr"] for line in map(json.loads, log_lines(tmp_path)) if "lr" in line]
     peak = 0.05 * 8 / 256
     assert rates[0] == 0.0
     assert rates[2] == pytest.approx(
