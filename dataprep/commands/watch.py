@@ -31,8 +31,8 @@ Examples:
   dataprep watch runs/mae --page
 
 \b
-Exit codes: 0 the dataset is whole, the training has ended, or shown once; 1 a file is damaged, or a disk or bucket failed; 2 usage, or
-nothing there with --once; 130 ended by Ctrl-C, as --page always is.
+Exit codes: 0 the dataset is whole, the training has ended, or shown once; 1 a file is damaged, or a disk or bucket
+failed; 2 usage, or nothing there with --once; 130 ended by Ctrl-C, as --page always is.
 """
 
 

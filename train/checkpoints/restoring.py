@@ -25,7 +25,8 @@ def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes
     """
     if difference := difference_of(found, own):
         raise UsageError(
-            f"{where}: from another model: {difference}{flags_of_its_run(changes)}; use the flags that it was trained with"
+            f"{where}: from another model: {difference}{flags_of_its_run(changes)}; use the flags that it was trained "
+            "with"
         )
 
 
